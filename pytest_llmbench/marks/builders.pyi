@@ -458,6 +458,10 @@ class LLMBench:
         min_ttft_reduction_p99: float | None = None,
         min_hit_rate: float | None = None,
         min_throughput_improvement: float | None = None,
+        sessions: int | None = None,
+        total_sessions: int | None = None,
+        min_turn_hit_rate: Mapping[int | str, float] | None = None,
+        min_turn_ttft_reduction: Mapping[int | str, float] | None = None,
         rate: float | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
         burstiness: float | None = None,
@@ -474,12 +478,18 @@ class LLMBench:
         """Prefix Cache Effectiveness (section 5.7 of the draft).
 
         The identical requests with the prefix cache off, on and empty, on and filled: three SUT variants.
+        With a workload of sessions, the identical sessions, with figures by turn.
 
         Limits are floors on the filled one, shares between 0 and 1.
 
         :param disabled: SUT variant with the prefix cache switched off.
         :param enabled: SUT variant with the prefix cache switched on.
         :param min_ttft_reduction: at P50.
+        :param sessions: of sessions: so many at once (default 8); with ``rate``, that of their starts, none.
+        :param total_sessions: of sessions: measured in each of the runs; default 200.
+        :param min_turn_hit_rate: of sessions: of what could be cached, the share that was, by turn: ``{"2+":
+            0.9}``.
+        :param min_turn_ttft_reduction: of sessions: at P50, by the number of the turn.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
             ``rate``, when the trace of the workload says.

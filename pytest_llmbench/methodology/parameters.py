@@ -108,7 +108,7 @@ class TestParameters:
         if takes or not isinstance(_found(self.workload), OfSessions):
             return []
         return [
-            "workload is of sessions, which @llmbench.sessions and @llmbench.capacity send: name one of "
+            "workload is of sessions, which @llmbench.sessions, capacity, and prefix_cache send: name one of "
             "single requests here"
         ]
 
@@ -406,18 +406,22 @@ def _found(wanted: Any) -> Workload | None:
         return None
 
 
-def _by_turn(value: Any) -> list[str]:
-    example = "{1: 500, '2+': 300}"
-    if not isinstance(value, Mapping) or not value:
-        return [f"must map numbers of turns to limits, for example {example}, got {shown(value)}"]
-    found = []
-    for key, limit in value.items():
-        try:
-            TurnClass.parse(key)
-        except ValueError:
-            found.append(f"of {shown(key)}: turns are given as {example}")
-        found += [f"of {shown(key)} {complaint}" for complaint in _positive(limit)]
-    return found
+def _by_turn(check: Check, example: str) -> Check:
+    """A mapping from numbers of turns to what passes ``check``."""
+
+    def check_all(value: Any) -> list[str]:
+        if not isinstance(value, Mapping) or not value:
+            return [f"must map numbers of turns to limits, for example {example}, got {shown(value)}"]
+        found = []
+        for key, limit in value.items():
+            try:
+                TurnClass.parse(key)
+            except ValueError:
+                found.append(f"of {shown(key)}: turns are given as {example}")
+            found += [f"of {shown(key)} {complaint}" for complaint in check(limit)]
+        return found
+
+    return check_all
 
 
 def _slo(value: Any) -> list[str]:
@@ -471,7 +475,8 @@ _CHECKS: Mapping[str, Check] = {
     "levels": _many(_at_least(100.0)),
     "share_by_class": _by_class,
     "positive_by_class": _positive_by(str, "{'short': 2.0}", alone=True),
-    "positive_by_turn": _by_turn,
+    "positive_by_turn": _by_turn(_positive, "{1: 500, '2+': 300}"),
+    "share_by_turn": _by_turn(_share, "{'2+': 0.9}"),
     "positive_by_length": _positive_by(int, "{8192: 1500}", alone=False),
     "classes": _request_classes,
 }

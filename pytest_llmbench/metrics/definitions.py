@@ -444,6 +444,15 @@ _SESSIONS = (
         "tokens that an earlier prompt began with / input tokens", "sessions", by_turn=True,
     ),
     MetricDefinition(
+        "turn_cache_hit_rate", "Cache hit rate by turn", "ratio", "higher",
+        "min(cached, cacheable) tokens / cacheable tokens", "sessions", by_turn=True,
+    ),
+    MetricDefinition(
+        "turn_ttft_reduction", "TTFT reduction by turn", "ratio", "higher",
+        "(TTFT without cache - with) / without, of the same turns of that number", "sessions", _TAILS,
+        by_turn=True,
+    ),
+    MetricDefinition(
         "job_time", "Job completion time", "s", "lower",
         "end of the last turn - first turn due, of completed sessions", "sessions", STATISTICS,
     ),

@@ -128,6 +128,15 @@ def paired_throughput_reduction(baseline: Window, candidate: Window, *, level: f
     )  # fmt: skip
 
 
+def in_both(one: Records, other: Records) -> tuple[Records, Records]:
+    """The requests, by index, that succeeded in both."""
+    common = np.intersect1d(one.index[one.ok], other.index[other.ok])
+    return (
+        one.select(one.ok & np.isin(one.index, common)),
+        other.select(other.ok & np.isin(other.index, common)),
+    )
+
+
 def pairs(family: str, baseline: Sequence[Records], candidate: Sequence[Records]) -> Pairs:
     """Latencies of the same requests, by their index in the sequence; the i-th runs of both arms together.
 

@@ -7,6 +7,7 @@ the figure is then undefined, and its method says ``not measurable`` and why.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,6 +40,20 @@ def cached_input_share(runs: Sequence[Records], *, seed: int, level: float = 0.9
     cached = [run.cached_tokens.astype(np.float64) for run in successful]
     tokens = [run.input_tokens.astype(np.float64) for run in successful]
     return ratio_of_sums(cached, tokens, unit="ratio", seed=seed, level=level)
+
+
+def with_zeros(records: Records) -> Records:
+    """Servers such as vLLM tell cached tokens only where there are any: where some reply tells, the others
+    mean zero. Where none does, nothing is known."""
+    if not tells_cached(records):
+        return records
+    silent = records.ok & (records.cached_tokens == MISSING)
+    return replace(records, cached_tokens=np.where(silent, 0, records.cached_tokens))
+
+
+def tells_cached(records: Records) -> bool:
+    """Whether some reply says what was cached."""
+    return bool(np.any(records.cached_tokens[records.ok] != MISSING))
 
 
 def _not_measurable(runs: Sequence[Records], which: str) -> str | None:

@@ -41,10 +41,12 @@ class Prefixes:
         return dict(self.base.specification())
 
     def _carriers(self, seed: int) -> list[PlannedRequest]:
-        """The first request with each prefix; of prefixes with an id in common the longest."""
+        """The first request with each prefix; of prefixes with an id in common the longest. Of a session its
+        first turn: what later ones share is their own history, and no other session's."""
         longest: dict[int, PlannedRequest] = {}
         for request in drawn(self.base, 0, self.among, seed):
-            if request.prefix_id is not None:
+            first = request.turn is None or request.turn.number == 1
+            if request.prefix_id is not None and first:
                 held = longest.get(request.prefix_id)
                 if held is None or held.shared_prefix_tokens < request.shared_prefix_tokens:
                     longest[request.prefix_id] = request
@@ -60,4 +62,6 @@ def _prefix_of(request: PlannedRequest, index: int) -> PlannedRequest:
     elif text is not None:
         tokenizer = reference_tokenizer()
         text = tokenizer.decode(tokenizer.encode(text)[:length])
-    return replace(request, index=index, max_tokens=1, input_tokens=length, token_ids=ids, text=text)
+    return replace(
+        request, index=index, max_tokens=1, input_tokens=length, token_ids=ids, text=text, turn=None
+    )

@@ -10,7 +10,13 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.catalogue import definition, is_metric
 from pytest_llmbench.metrics.sessions.jobs import job_metrics, jobs_of, session_goodput, unsent_turns
-from pytest_llmbench.metrics.sessions.turns import TurnClass, latencies, turn_metrics
+from pytest_llmbench.metrics.sessions.turns import (
+    TurnClass,
+    hit_rate,
+    latencies,
+    ttft_reductions,
+    turn_metrics,
+)
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
@@ -184,7 +190,33 @@ def test_figures_by_number_of_the_turn() -> None:
     assert metrics["turn_cacheable_share[1]"].point == 0.0
     assert metrics["turn_cached_share[2+]"].point == pytest.approx(90 / 700)
     assert metrics["turn_cacheable_share[2+]"].point == pytest.approx(400 / 700)
+    # First turns have nothing to find; later ones have 100, 200 and 100 tokens, and found 30 each.
+    assert metrics["turn_cache_hit_rate[1]"].point is None
+    assert metrics["turn_cache_hit_rate[1]"].method == "not measurable: no turns that share a prefix"
+    assert metrics["turn_cache_hit_rate[2+]"].point == pytest.approx(90 / 400)
     assert set(metrics) <= {name for name in metrics if is_metric(name)}
+
+
+def test_a_hit_is_at_most_what_could_be_cached() -> None:
+    run = records(turn(0, 1, 0.0, 1.0, turns=2), turn(0, 2, 2.0, 3.0, turns=2, cached=180))
+    assert hit_rate([run], seed=1).point == 1.0
+
+
+def test_reductions_of_ttft_by_turn() -> None:
+    without, with_cache = (
+        chats([[ms, factor * 40.0 + ms / 10, factor * 80.0 + ms / 10] for ms in range(100, 160)])
+        for factor in (1.0, 0.25)
+    )
+    found = ttft_reductions(without, with_cache, [TurnClass(1), TurnClass(2, onwards=True), TurnClass(3)])
+    assert found["turn_ttft_reduction[1].p50"].point == pytest.approx(0.0)
+    assert found["turn_ttft_reduction[3].p50"].point == pytest.approx(1 - 32.95 / 92.95)
+    several = found["turn_ttft_reduction[2+].p50"]
+    assert "whole sessions" in several.method
+    assert several.lower is not None
+    assert several.upper is not None
+    assert several.lower < 1 - 27.95 / 72.95 < several.upper
+    assert found["ttft_reduction.p50"].unit == "ratio"
+    assert not ttft_reductions(without, records(), [])["ttft_reduction.p50"].defined
 
 
 def test_a_server_that_tells_no_cached_tokens_has_no_cached_share() -> None:

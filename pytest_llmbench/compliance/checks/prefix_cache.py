@@ -11,10 +11,11 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.request_bodies import bodies_differ
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested
+from pytest_llmbench.metrics.differences import in_both
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
-from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.plan import ClosedLoop, SessionLoad
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 
 check = Checks()
@@ -32,6 +33,8 @@ check("S-5.7.2-workload")(advised("code-completion"))
 @check("P-5.7.2-prefix-parameters")
 def prefix_parameters(view: EvidenceView) -> Answer:
     """How many prefixes, how long, for which share; the planned requests carry them so."""
+    if _of_sessions(view):
+        return view.unmet("the requests are turns of sessions, whose prefix is their own history and grows")
     fraction, _, contexts = view.need_fields("workload.prefix_sharing", "fraction", "length", "contexts")
     records = _state(view, WARM).records
     if not len(records):
@@ -49,6 +52,11 @@ def prefix_parameters(view: EvidenceView) -> Answer:
 
 def _state(view: EvidenceView, state: str) -> Tested:
     return tested(view, state)[0]
+
+
+def _of_sessions(view: EvidenceView) -> bool:
+    """Whether the requests are turns, which the draft does not know."""
+    return isinstance(_state(view, WARM).run.plan.load, SessionLoad)
 
 
 def _states(view: EvidenceView) -> dict[str, Tested]:
@@ -95,6 +103,10 @@ def identical_workload(view: EvidenceView) -> Answer:
     runs = {state: one.run for state, one in _states(view).items()}
     first = next(iter(runs.values()))
     view.note("sequence_sha256", {state: run.sequence_sha256 for state, run in runs.items()})
+    if _of_sessions(view):
+        return view.unmet(
+            "the requests are turns of sessions: the same ones, but each is due when the one before has ended"
+        )
     for state, run in runs.items():
         complaint = unlike(view, first, run)
         if complaint is not None:
@@ -230,15 +242,6 @@ def reduction(view: EvidenceView) -> Answer:
     return view.met("(off - on) / off, at P50, P95 and P99")
 
 
-def in_both(one: Records, other: Records) -> tuple[Records, Records]:
-    """The requests, by index, that succeeded in both."""
-    common = np.intersect1d(one.index[one.ok], other.index[other.ok])
-    return (
-        one.select(one.ok & np.isin(one.index, common)),
-        other.select(other.ok & np.isin(other.index, common)),
-    )
-
-
 @check("P-5.7.4-hit-rate")
 def hit_rate(view: EvidenceView) -> Answer:
     """Prefix tokens served from the cache over all prefix tokens; servers tell nothing for a zero."""
@@ -264,6 +267,8 @@ def throughput_gain(view: EvidenceView) -> Answer:
     stated = view.result.metrics.get("throughput_improvement")
     if stated is None:
         raise NoEvidenceError("metric throughput_improvement")
+    if _of_sessions(view):
+        return view.unmet("the requests are turns of sessions, which pause: no equal number was in flight")
     if not isinstance(on.run.plan.load, ClosedLoop):
         return view.answer("not measurable" in stated.method, stated.method, "an open loop shows no gain")
     before, after = (one.output_tokens / one.window_s for one in (off, on))

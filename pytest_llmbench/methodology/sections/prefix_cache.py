@@ -5,11 +5,15 @@ Procedure: the identical sequence of requests three times (AMB-18), each after a
 measured prefixes alone: with the cache switched off; switched on and empty (Cold); switched on and filled
 with the shared prefixes (Warm). The states are SUT variants. The cold run needs a restart or a flush, else it
 is left out with a note. Prompts are the same in all three, so the requests are compared one with one.
+
+Of a workload of sessions the identical sessions are sent, and the figures are given by the number of the turn
+as well: the first turns find what sessions share, the later ones their own history. The draft knows requests
+alone, so clauses about these are not met then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,29 +21,47 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
+from pytest_llmbench.methodology.measuring.cache_by_turn import (
+    cache_by_turn_plots,
+    cache_by_turn_table,
+    effect_on_sessions,
+    figures_by_turn,
+)
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.scales import ByScale
 from pytest_llmbench.methodology.measuring.seeds import Part, part_of
+from pytest_llmbench.methodology.measuring.session_levels import (
+    by_session,
+    session_load,
+    shapes_of,
+    too_long,
+    turn_classes,
+)
 from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.metrics.differences import change, paired_changes, pairs
-from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share
+from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, tells_cached, with_zeros
+from pytest_llmbench.metrics.sessions.turns import TurnClass
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.adapted import SharedPrefix
+from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.prefixes import Prefixes
+from pytest_llmbench.workloads.sessions import turns_of
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 MOST_WHEN_OFF = 0.01
@@ -63,6 +85,13 @@ PERCENTILES = ("p50", "p95", "p99")
 REQUESTS = ByScale(quick=60, standard=500, full=2_000)
 
 
+SESSIONS = ByScale(quick=10, standard=200, full=500)
+_OF_SESSIONS = (
+    "the workload is of sessions: turns wait for one another, so each run has instants of its own, and what "
+    "a turn shares is its own history; the draft's test is of requests"
+)
+
+
 STAND_IN = SharedPrefix("shared-contexts", SYNTHETIC_UNIFORM, Uniform(512, 1024), 0.8, 10)
 """Default workload: the sharing of Code Completion (80 % begin with one of ten contexts of 512 to 1024
 tokens) with random content. The recommended one needs a data set, and a stand-in may not bear its name."""
@@ -71,9 +100,12 @@ tokens) with random content. The recommended one needs a data set, and a stand-i
 @dataclass(frozen=True, kw_only=True)
 class Parameters(LoadParameters):
     """The identical requests with the prefix cache off, on and empty, on and filled: three SUT variants.
+    With a workload of sessions, the identical sessions, with figures by turn.
 
     Limits are floors on the filled one, shares between 0 and 1.
     """
+
+    takes_sessions = True
 
     workload: str | Workload = parameter("workload", STAND_IN)
     disabled: str = parameter("name", "cache_disabled", doc="SUT variant with the prefix cache switched off.")
@@ -83,6 +115,31 @@ class Parameters(LoadParameters):
     min_ttft_reduction_p99: float | None = parameter("share")
     min_hit_rate: float | None = parameter("share")
     min_throughput_improvement: float | None = parameter("positive")
+    sessions: int | None = parameter(
+        "count", doc="of sessions: so many at once (default 8); with ``rate``, that of their starts, none."
+    )
+    total_sessions: int | None = parameter(
+        "count", doc="of sessions: measured in each of the runs; default 200."
+    )
+    min_turn_hit_rate: Mapping[int | str, float] | None = parameter(
+        "share_by_turn",
+        doc='of sessions: of what could be cached, the share that was, by turn: ``{"2+": 0.9}``.',
+    )
+    min_turn_ttft_reduction: Mapping[int | str, float] | None = parameter(
+        "share_by_turn", doc="of sessions: at P50, by the number of the turn."
+    )
+
+    @property
+    def load(self) -> Load:
+        if not isinstance(find_workload(self.workload), OfSessions):
+            return super().load
+        return session_load(self.rate, self.sessions, self.arrival, self.burstiness)
+
+    @property
+    def classes(self) -> tuple[TurnClass, ...]:
+        """The turns that figures are given of."""
+        asked = (*(self.min_turn_hit_rate or ()), *(self.min_turn_ttft_reduction or ()))
+        return turn_classes(asked, self.slo)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -94,12 +151,45 @@ class Parameters(LoadParameters):
             "throughput_improvement": self.min_throughput_improvement,
         }
         own = [Objective(name, ">=", floor, "ratio") for name, floor in floors.items() if floor is not None]
+        by_turn = (
+            ("turn_cache_hit_rate", "", self.min_turn_hit_rate),
+            ("turn_ttft_reduction", ".p50", self.min_turn_ttft_reduction),
+        )
+        own += [
+            Objective(f"{family}[{TurnClass.parse(key)}]{statistic}", ">=", floor, "ratio")
+            for family, statistic, floors_by_turn in by_turn
+            for key, floor in (floors_by_turn or {}).items()
+        ]
         return (*own, *self.slo)
 
     def contradictions(self) -> list[str]:
-        found = super().contradictions()
+        of_sessions = isinstance(find_workload(self.workload), OfSessions)
+        found = self._of_sessions() if of_sessions else self._of_requests()
         if self.disabled == self.enabled:
             found.append(f"disabled and enabled name the same variant {self.enabled!r}")
+        return found
+
+    def _of_requests(self) -> list[str]:
+        names = ("sessions", "total_sessions", "min_turn_hit_rate", "min_turn_ttft_reduction")
+        return super().contradictions() + [
+            f"{name} is of sessions: name a workload of sessions, for example 'session:chat'"
+            for name in names
+            if getattr(self, name) is not None
+        ]
+
+    def _of_sessions(self) -> list[str]:
+        """What a workload of sessions leaves no room for."""
+        found = [
+            f"{name} is of requests: give {other} for a workload of sessions"
+            for name, other in (("concurrency", "sessions"), ("requests", "total_sessions"))
+            if getattr(self, name) is not None
+        ]
+        if self.arrival == "trace":
+            found.append("arrival='trace' is not for sessions here: give rate or sessions")
+        elif not found:
+            found = super().contradictions()
+        if self.rate is not None and self.sessions is not None:
+            found.append("rate (open loop) and sessions (closed loop) exclude each other: give one")
         return found
 
 
@@ -123,7 +213,7 @@ class _Runs:
         # Without a warm-up there was no plan to carry the wish for a fresh state.
         fresh = state == COLD and not self.setting.warmup.wanted
         plan = _plan(self.parameters, self.setting, state, variant).with_(fresh_state=fresh)
-        see = partial(level_of, seed=self.setting.seed, label=f"cache {state}", role=state)
+        see = partial(_seen, self.setting, state)
         again = same_requests_again(self.setting, variant)
         attempts = yield from attempted(lambda: plan, see, again, needed=True, prepare=prepare)
         self.disturbed += attempts.runs[:-1]
@@ -145,21 +235,36 @@ class _Runs:
         self.populated = yield from _populate(self.parameters, self.setting)
 
 
+def _seen(setting: Setting, state: str, run: Observation) -> Seen:
+    seen = level_of(run, seed=setting.seed, label=f"cache {state}", role=state)
+    return by_session(seen) if isinstance(setting.workload, OfSessions) else seen
+
+
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
     runs = _Runs(parameters, setting)
     fresh = setting.variants[parameters.enabled].can_be_fresh
     off = partial(runs.warmed_up, parameters.disabled, fresh=False)
     yield from runs.measured(DISABLED, parameters.disabled, off)
-    if fresh:
-        empty = partial(runs.warmed_up, parameters.enabled, fresh=True)
-        yield from runs.measured(COLD, parameters.enabled, empty)
-    else:
+    if not fresh:
         runs.notes.append(
             f"no cold run: the cache of variant {parameters.enabled!r} cannot be emptied; declare a reset "
             "call or a launch command for it"
         )
+    elif not _has_cold_run(parameters, setting):
+        runs.notes.append(
+            "no cold run: the sessions share no beginning, so there is nothing to fill the cache with ahead "
+            "of them, and the warm run is the one that begins with an empty cache"
+        )
+    else:
+        empty = partial(runs.warmed_up, parameters.enabled, fresh=True)
+        yield from runs.measured(COLD, parameters.enabled, empty)
     yield from runs.measured(WARM, parameters.enabled, partial(runs.filled, fresh=fresh))
     return _result(runs)
+
+
+def _has_cold_run(parameters: Parameters, setting: Setting) -> bool:
+    """Sessions that share no beginning begin with an empty cache in the warm run too: one is enough."""
+    return not isinstance(setting.workload, OfSessions) or populating(parameters, setting) is not None
 
 
 def _populate(parameters: Parameters, setting: Setting) -> Procedure[int]:
@@ -194,9 +299,13 @@ def populating(parameters: Parameters, setting: Setting) -> LoadPlan | None:
 def _part(parameters: Parameters, setting: Setting) -> Part:
     """Every state of the cache gets the same requests."""
     trace = isinstance(parameters.load, OpenLoop) and parameters.load.arrival == "trace"
+    if isinstance(setting.workload, OfSessions):
+        amount = {"sessions": session_count(parameters, setting)}
+    else:
+        amount = {"requests": request_count(parameters, setting)}
     asked = {
         "load": "trace" if trace else asdict(parameters.load),
-        "requests": request_count(parameters, setting),
+        **amount,
         "variants": [parameters.disabled, parameters.enabled],
     }
     return part_of(setting, setting.workload, "prefix cache", **asked)
@@ -217,8 +326,15 @@ def _plan(parameters: Parameters, setting: Setting, state: str, variant: str) ->
     )
 
 
+def session_count(parameters: Parameters, setting: Setting) -> int:
+    return SESSIONS.count(setting.scale, parameters.total_sessions)
+
+
 def request_count(parameters: Parameters, setting: Setting) -> int:
-    load, asked = parameters.load, parameters.requests
+    """The requests of each run; of sessions all their turns."""
+    workload, load, asked = setting.workload, parameters.load, parameters.requests
+    if isinstance(workload, OfSessions):
+        return turns_of(workload, session_count(parameters, setting), _part(parameters, setting).seed)
     if isinstance(load, OpenLoop) and load.arrival == "trace":
         most = asked or len(load.offsets_ns)
         return min(most, REQUESTS.count("quick")) if setting.scale == "quick" else most
@@ -229,19 +345,25 @@ def _result(runs: _Runs) -> TestResult:
     parameters, setting, populated = runs.parameters, runs.setting, runs.populated
     levels = [*runs.disturbed, *runs.by_state.values()]
     metrics = _metrics(runs)
-    facts = variant_facts(setting, parameters.enabled, prefixes_populated=populated > 0)
+    tables = [cache_table(runs.by_state), effect_table(metrics, COLD in runs.by_state)]
+    notes = [*runs.notes, f"the cache was filled with {populated} shared prefixes before the warm run"]
+    of_sessions = isinstance(setting.workload, OfSessions)
+    off, on = runs.by_state[DISABLED], runs.by_state[WARM]
+    if of_sessions:
+        tables.append(cache_by_turn_table(off, on, setting.seed))
+        notes.append(_OF_SESSIONS)
     report = Report(
         levels=levels,
         metrics=metrics,
-        tables=(cache_table(runs.by_state), effect_table(metrics, COLD in runs.by_state)),
-        notes=(*runs.notes, f"the cache was filled with {populated} shared prefixes before the warm run"),
+        tables=tables,
+        plots=cache_by_turn_plots(off, on) if of_sessions else (),
+        notes=notes,
         load={"load.model": parameters.load.model},
-        facts=facts,
+        facts=variant_facts(setting, parameters.enabled, prefixes_populated=populated > 0),
         findings=state_findings(runs.by_state),
     )
-    return result_of(
-        HEADING, parameters, setting, joined(runs.warmups, "before each state of the cache"), report
-    )
+    warmup = joined(runs.warmups, "before each state of the cache")
+    return result_of(HEADING, parameters, setting, warmup, report)
 
 
 def _metrics(runs: _Runs) -> dict[str, Estimate]:
@@ -249,27 +371,35 @@ def _metrics(runs: _Runs) -> dict[str, Estimate]:
     metrics = dict(warm.level.metrics)
     for state, seen in runs.by_state.items():
         metrics |= qualified(seen.level.metrics, state)
-    metrics |= _effect(baseline, warm, runs.setting.seed)
+    metrics |= _effect(runs, baseline, warm, runs.parameters.classes)
     if COLD in runs.by_state:
-        metrics |= qualified(_effect(baseline, runs.by_state[COLD], runs.setting.seed), COLD)
+        metrics |= qualified(_effect(runs, baseline, runs.by_state[COLD], ()), COLD)
+    if isinstance(runs.setting.workload, OfSessions):
+        metrics |= figures_by_turn(warm, runs.parameters.classes, runs.setting.seed)
     return metrics
 
 
-def _effect(baseline: Seen, cached: Seen, seed: int) -> dict[str, Estimate]:
+def _effect(runs: _Runs, baseline: Seen, cached: Seen, classes: Sequence[TurnClass]) -> dict[str, Estimate]:
     """Reduction per percentile, hit rates and throughput gain of one run against the baseline."""
-    rate = "output_token_throughput"
-    if isinstance(cached.observation.plan.load, ClosedLoop):
+    rate, seed = "output_token_throughput", runs.setting.seed
+    if isinstance(cached.observation.plan.load, ClosedLoop | SessionSlots):
         gain = change(baseline.level.metrics[rate], cached.level.metrics[rate], "relative_change")
     else:
         method = "not measurable: an open loop below saturation offers the same to both"
         gain = Estimate.undefined(unit="ratio", method=method)
+    found = {"throughput_improvement": gain}
+    if isinstance(runs.setting.workload, OfSessions):
+        return found | effect_on_sessions(baseline, cached, classes, seed)
     arms = pairs("ttft", [baseline.inside], [cached.inside])
     told = [with_zeros(cached.records)]
-    return paired_changes("ttft_reduction", arms, "reduction", statistics=PERCENTILES) | {
-        "cache_hit_rate": cache_hit_rate(told, seed=seed),
-        "cached_input_share": cached_input_share(told, seed=seed),
-        "throughput_improvement": gain,
-    }
+    return (
+        found
+        | paired_changes("ttft_reduction", arms, "reduction", statistics=PERCENTILES)
+        | {
+            "cache_hit_rate": cache_hit_rate(told, seed=seed),
+            "cached_input_share": cached_input_share(told, seed=seed),
+        }
+    )
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
@@ -281,6 +411,8 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
     found = missing_variants(
         setting, {parameters.disabled: "the prefix cache off", parameters.enabled: "the prefix cache on"}
     )
+    if isinstance(setting.workload, OfSessions):
+        return found + _needs_of_sessions(plans(parameters, setting)[0], setting)
     fraction: Any = setting.workload.specification().get("prefix_sharing", {}).get("fraction")
     if fraction == 0:
         found.append(
@@ -290,25 +422,27 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
     return found
 
 
+def _needs_of_sessions(plan: LoadPlan, setting: Setting) -> list[str]:
+    found = too_long(setting, [plan])
+    if all(len(session.turns) == 1 for session in shapes_of(plan)):
+        found.append(
+            f"no session of workload {plan.workload.name!r} has a second turn, so none has a history to "
+            "cache: use sessions of several turns"
+        )
+    return found
+
+
 def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:
     """One for each state; without a means to empty the cache there is no cold one."""
     info = setting.variants.get(parameters.enabled)
-    return (SYNTHETIC_UNIFORM,) * (3 if info is not None and info.can_be_fresh else 2)
+    cold = info is not None and info.can_be_fresh and _has_cold_run(parameters, setting)
+    return (SYNTHETIC_UNIFORM,) * (3 if cold else 2)
 
 
 def state_findings(by_state: Mapping[str, Seen]) -> tuple[Finding, ...]:
     """One finding per run; a run whose server tells nothing about its cache is warned of, not voided."""
     checks = {"disabled": _off, "cold": _empty, "warm": _filled}
     return tuple(checks[state](seen) for state, seen in by_state.items())
-
-
-def with_zeros(records: Records) -> Records:
-    """Servers such as vLLM tell cached tokens only where there are any: where some reply tells, the others
-    mean zero. Where none does, nothing is known."""
-    if not _told(records):
-        return records
-    silent = records.ok & (records.cached_tokens == MISSING)
-    return replace(records, cached_tokens=np.where(silent, 0, records.cached_tokens))
 
 
 def _off(seen: Seen) -> Finding:
@@ -331,7 +465,7 @@ def _off(seen: Seen) -> Finding:
 def _empty(seen: Seen) -> Finding:
     """The first request with each prefix cannot find it in an empty cache."""
     records = with_zeros(seen.records)
-    if not _told(records):
+    if not tells_cached(records):
         return _untold("cold")
     first = _first_of_each_prefix(records)
     hits = int((records.cached_tokens[first] * 2 > records.shared_prefix_tokens[first]).sum())
@@ -373,7 +507,7 @@ def _untold(state: str) -> Finding:
 def _cached_share(seen: Seen) -> float | None:
     """The share of the input that was cached: from the replies, else from the engine's own counters."""
     records = with_zeros(seen.records)
-    if _told(records):
+    if tells_cached(records):
         counted = records.ok & (records.cached_tokens != MISSING) & (records.input_tokens > 0)
         total = int(records.input_tokens[counted].sum())
         return int(records.cached_tokens[counted].sum()) / total if total else None
@@ -384,10 +518,6 @@ def _cached_share(seen: Seen) -> float | None:
     if asked is None or hit is None:
         return None
     return hit / asked if asked > 0 else 0.0
-
-
-def _told(records: Records) -> bool:
-    return bool(np.any(records.cached_tokens[records.ok] != MISSING))
 
 
 def _first_of_each_prefix(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -448,7 +578,7 @@ def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
         return warm_up_bounds(setting, workload=SYNTHETIC_UNIFORM, variant=variant, fresh=anew)
 
     found = [*warmed(parameters.disabled, anew=False), plan_bounds(disabled)]
-    if fresh:
+    if fresh and _has_cold_run(parameters, setting):
         found += [*warmed(parameters.enabled, anew=True), replace(plan_bounds(cold), fresh=True)]
     found += warmed(parameters.enabled, anew=fresh)
     found += [plan_bounds(populate)] if populate is not None else []

@@ -11,7 +11,7 @@ load, as for a capacity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -31,6 +31,7 @@ from pytest_llmbench.methodology.measuring.one_load import (
 )
 from pytest_llmbench.methodology.measuring.over_time import bars, over_time_of_runs, parts_of
 from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.session_levels import session_load, too_long, turn_classes
 from pytest_llmbench.methodology.measuring.session_probes import (
     PROBES,
     QUICK_PROBES,
@@ -70,17 +71,17 @@ from pytest_llmbench.metrics.sessions.jobs import (
     session_goodput,
     slowdown_metrics,
 )
-from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, turn_metrics
+from pytest_llmbench.metrics.sessions.turns import TurnClass, turn_metrics
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionStarts
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.model.session import OfSessions, Session, session_mistakes
+from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.sessions import turns_of
 
@@ -92,7 +93,6 @@ GATE_SESSIONS = 500
 QUICK_SESSIONS = 10
 _TURNS_SHOWN = 12
 """The turns that the table shows one by one."""
-_TOO_LONG_SHOWN = 3
 _TURNS_DRAWN = 16
 """The rows that a picture has room for."""
 _SLOW = ("p50", "p95")
@@ -176,9 +176,7 @@ class Parameters(TestParameters):
     def classes(self) -> tuple[TurnClass, ...]:
         """The turns that figures are given of: the first, the later ones, and those with limits of their
         own."""
-        asked = [TurnClass.parse(key) for key in self.turn_ttft_p95_ms or {}]
-        named = [each.metric.partition("[")[2].partition("]")[0] for each in self.slo if _is_by_turn(each)]
-        return tuple(dict.fromkeys((*USUAL, *sorted(asked), *map(TurnClass.parse, named))))
+        return turn_classes(self.turn_ttft_p95_ms or (), self.slo)
 
     @property
     def searches(self) -> bool:
@@ -234,9 +232,7 @@ class Parameters(TestParameters):
         if self.arrival == "trace":
             starts = tuple(round(offset / (self.speedup or 1.0)) for offset in self.offsets_ns)
             return SessionStarts(1e9 * len(starts) / max((1, *starts)), "trace", offsets_ns=starts)
-        if self.rate is None:
-            return SessionSlots(self.sessions or DEFAULT_CONCURRENCY)
-        return SessionStarts(self.rate, *arrival_law(self.arrival, self.burstiness))
+        return session_load(self.rate, self.sessions, self.arrival, self.burstiness)
 
     def contradictions(self) -> list[str]:
         found = []
@@ -349,10 +345,6 @@ class Parameters(TestParameters):
         return found
 
 
-def _is_by_turn(objective: Objective) -> bool:
-    return objective.metric.startswith("turn_")
-
-
 def session_count(parameters: Parameters, setting: Setting) -> int:
     """The sessions of one run."""
     asked = _usual_count(parameters)
@@ -412,30 +404,7 @@ def bounds(parameters: Parameters, setting: Setting) -> Sequence[Bounds]:
 
 
 def needs(parameters: Parameters, setting: Setting) -> list[str]:
-    """Sessions that do not fit the model's context are refused before anything is sent."""
-    workload, limit = setting.workload, setting.facts.value("sut.context_limit_tokens")
-    if not isinstance(workload, OfSessions) or not isinstance(limit, int):
-        return []
-    over: list[str] = []
-    for plan in plans(parameters, setting):
-        for number, session in enumerate(_shapes_of(workload, plan)):
-            told = session_mistakes(session, shared_tokens=workload.shared_tokens, context_tokens=limit)
-            over += [f"session {number}: {mistake}" for mistake in told]
-    if not over:
-        return []
-    more = f" (and {len(over) - _TOO_LONG_SHOWN} more)" if len(over) > _TOO_LONG_SHOWN else ""
-    shown = "; ".join(over[:_TOO_LONG_SHOWN])
-    return [f"a model with a longer context, or a workload with context_tokens={limit}: {shown}{more}"]
-
-
-def _shapes_of(workload: OfSessions, plan: LoadPlan) -> Iterator[Session]:
-    """The sessions of a load."""
-    turns = 0
-    for session in workload.shapes(plan.seed):
-        if turns >= plan.requests:
-            return
-        turns += len(session.turns)
-        yield session
+    return too_long(setting, plans(parameters, setting))
 
 
 def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:

@@ -1,0 +1,76 @@
+"""Loads of sessions in tests that have levels: how they start, figures whose unit is the session, and what
+keeps sessions from being sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen
+from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, arrival_law
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, latencies
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import Arrival, LoadPlan, SessionLoad, SessionSlots, SessionStarts
+from pytest_llmbench.model.session import OfSessions, Session, session_mistakes
+
+_TOO_LONG_SHOWN = 3
+
+
+def session_load(
+    rate: float | None, sessions: int | None, arrival: Arrival | None, burstiness: float | None
+) -> SessionLoad:
+    """Open loop of ``rate`` session starts per second; without it so many ``sessions`` at once, 8 if nothing
+    is said."""
+    if rate is None:
+        return SessionSlots(sessions or DEFAULT_CONCURRENCY)
+    return SessionStarts(rate, *arrival_law(arrival, burstiness))
+
+
+def turn_classes(
+    asked: Iterable[int | str], slo: Sequence[Objective], usual: Sequence[TurnClass] = USUAL
+) -> tuple[TurnClass, ...]:
+    """The turns that figures are given of: ``usual``, those with limits of their own, those that ``slo``
+    names."""
+    limited = sorted(map(TurnClass.parse, asked))
+    named = (each.metric.partition("[")[2].partition("]")[0] for each in slo if _is_by_turn(each))
+    return tuple(dict.fromkeys((*usual, *limited, *map(TurnClass.parse, named))))
+
+
+def _is_by_turn(objective: Objective) -> bool:
+    return objective.metric.startswith("turn_")
+
+
+def by_session(seen: Seen) -> Seen:
+    """The level with intervals of its latencies whose unit is the session."""
+    metrics = dict(seen.level.metrics)
+    for family in FAMILIES:
+        metrics |= latencies([seen.inside], family, None)
+    return seen.with_(metrics=metrics, steady=None)
+
+
+def shapes_of(plan: LoadPlan) -> Iterator[Session]:
+    """The sessions of a load, without their content."""
+    assert isinstance(plan.workload, OfSessions)
+    turns = 0
+    for session in plan.workload.shapes(plan.seed):
+        if turns >= plan.requests:
+            return
+        turns += len(session.turns)
+        yield session
+
+
+def too_long(setting: Setting, plans: Sequence[LoadPlan]) -> list[str]:
+    """Sessions that do not fit the model's context are refused before anything is sent."""
+    workload, limit = setting.workload, setting.facts.value("sut.context_limit_tokens")
+    if not isinstance(workload, OfSessions) or not isinstance(limit, int):
+        return []
+    over: list[str] = []
+    for plan in plans:
+        for number, session in enumerate(shapes_of(plan)):
+            told = session_mistakes(session, shared_tokens=workload.shared_tokens, context_tokens=limit)
+            over += [f"session {number}: {mistake}" for mistake in told]
+    if not over:
+        return []
+    more = f" (and {len(over) - _TOO_LONG_SHOWN} more)" if len(over) > _TOO_LONG_SHOWN else ""
+    shown = "; ".join(over[:_TOO_LONG_SHOWN])
+    return [f"a model with a longer context, or a workload with context_tokens={limit}: {shown}{more}"]
