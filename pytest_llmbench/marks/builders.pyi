@@ -106,6 +106,8 @@ class LLMBench:
         max_starvation: float | Mapping[str, float] | None = None,
         max_inflation: float | Mapping[str, float] | None = None,
         ttft_p99_ms: float | Mapping[str, float] | None = None,
+        sessions: int | None = None,
+        sessions_per_class: int | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-skewed",
         seed: int | None = None,
         fresh: bool = False,
@@ -116,7 +118,8 @@ class LLMBench:
     ) -> pytest.MarkDecorator:
         """Scheduling Fairness (section 5.6 of the draft).
 
-        A mix of request classes against each class alone at equal load.
+        A mix of request classes against each class alone at equal load. With a mix of workloads of sessions,
+        classes of sessions.
 
         :param classes: default: the draft's short and long requests, mixed 80 to 20.
         :param load_percent: of the saturation rate of the mix; the draft advises 70 to 90.
@@ -129,7 +132,10 @@ class LLMBench:
         :param max_starvation: share of starved requests, of all classes or by class.
         :param max_inflation: of the median TTFT, mix over alone; for all classes or by class.
         :param ttft_p99_ms: in the mix, for all classes or by class.
-        :param workload: name of a workload, a workload object, or weights by name.
+        :param sessions: of sessions: so many at once, in the mix and of each class alone; default 8.
+        :param sessions_per_class: of sessions: at least, in the mix and alone; default 100.
+        :param workload: ``synthetic-skewed``, a synthetic workload, a ``ClassMix``; or sessions, ``{"chat":
+            ("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}``.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the

@@ -81,7 +81,12 @@ def inflation(
 
 def jain_index(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
     """J over the normalised latencies of all successful requests of the mix (AMB-09)."""
-    samples = as_runs([normalised_latency_ms(run) for run in runs])
+    return jain_index_of([normalised_latency_ms(run) for run in runs], level=level)
+
+
+def jain_index_of(values: Samples, *, level: float = 0.95) -> Estimate:
+    """J over values, one vector per run, in their order in time."""
+    samples = as_runs(values)
     every = pooled(samples)
     point = statistics.jain_index(every) if len(every) else None
     if point is None:

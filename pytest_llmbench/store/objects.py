@@ -41,7 +41,7 @@ _KINDS = {
     "workloads.dataset": ("DatasetIdentity", "DatasetWorkload", "Prompt"),
     "workloads.lengths": ("Choice", "Empirical", "Fixed", "LogNormal", "Normal", "Uniform"),
     "workloads.long_context": ("LongContextWorkload",),
-    "workloads.mixture": ("Mixture", "Part"),
+    "workloads.mixture": ("Mixture", "Part", "SessionMix"),
     "workloads.prefixes": ("Prefixes",),
     "workloads.profiles": ("Heads", "Profile", "ProfileWorkload"),
     "workloads.sessions": ("SessionWorkload",),

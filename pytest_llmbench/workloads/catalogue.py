@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -26,7 +26,7 @@ from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.conversation import ConversationWorkload
 from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
-from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part
+from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part, SessionMix
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import (
@@ -113,8 +113,9 @@ def with_answers(base: Workload, answers: Answers) -> Workload:
     return replace(base, answers=answers)
 
 
-def mixed(parts: Mix, name: str = "") -> Mixture:
-    """The mixture of ``{"profile:CHAT": 0.6, "rag": (mine, 0.4)}``; weights are relative to each other.
+def mixed(parts: Mix, name: str = "") -> Mixture | SessionMix:
+    """The mixture of ``{"profile:CHAT": 0.6, "rag": (mine, 0.4)}``; weights are relative to each other. Where
+    all parts are of sessions, each session is from one of them; else their turns are single requests.
 
     Called ``0.6 profile:CHAT + 0.4 rag`` where it has no name. Raises SuiteError with all mistakes.
     """
@@ -124,7 +125,13 @@ def mixed(parts: Mix, name: str = "") -> Mixture:
     # A whole number may be too large to be written as any other; the mixture refuses it.
     weights = [max(-LARGEST_WEIGHT, min(part.weight, LARGEST_WEIGHT)) for part in made]
     called = " + ".join(f"{weight:g} {part.name}" for weight, part in zip(weights, made, strict=True))
-    return Mixture(name or called, tuple(made))
+    return mixture_of(name or called, made)
+
+
+def mixture_of(name: str, parts: Sequence[Part]) -> Mixture | SessionMix:
+    """The mixture of parts: of whole sessions where all of them are of sessions, else of single requests."""
+    of_sessions = all(isinstance(part.workload, OfSessions) for part in parts)
+    return (SessionMix if of_sessions and parts else Mixture)(name, tuple(parts))
 
 
 def mixture_parts(parts: Mix) -> tuple[list[Part], list[str]]:

@@ -1,4 +1,4 @@
-"""Mixtures: several workloads in one stream, each request from one of them by chance."""
+"""Mixtures: several workloads in one stream, each request, or each session, from one of them by chance."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.model.session import OfSessions, Session
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.specification import check_specification
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, single_requests
+from pytest_llmbench.workloads.stream import (
+    StreamedWorkload,
+    derived_seed,
+    draws_anew,
+    single_requests,
+    stream_of,
+)
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 
@@ -48,8 +55,7 @@ class Mixture(StreamedWorkload):
     @property
     def shares(self) -> tuple[float, ...]:
         """Expected share of each part."""
-        total = math.fsum(part.weight for part in self.parts)
-        return tuple(part.weight / total for part in self.parts)
+        return _shares(self.parts)
 
     @property
     def draws_anew(self) -> bool:
@@ -60,59 +66,149 @@ class Mixture(StreamedWorkload):
         streams = [
             single_requests(p.workload, derived_seed(seed, f"part {k}")) for k, p in enumerate(self.parts)
         ]
-        cumulated = list(accumulate(self.shares))
-        index = 0
-        while True:
-            point = generator.random()
-            picked = next((k for k, end in enumerate(cumulated) if point < end), len(cumulated) - 1)
+        for index, picked in enumerate(_picks(self.parts, generator)):
             request = next(streams[picked], None)
             if request is None:
                 return
-            prefix = request.prefix_id
-            yield replace(
-                request,
-                index=index,
-                class_label=self.parts[picked].name,
-                # The prefixes of two parts are different ones, whatever numbers the parts gave them.
-                prefix_id=None if prefix is None else prefix * len(self.parts) + picked,
-            )
-            index += 1
+            yield _labelled(request, index, self.parts, picked)
 
     def specification(self) -> Mapping[str, Any]:
-        shares = self.shares
-        parts = [(p, s, p.workload.specification()) for p, s in zip(self.parts, shares, strict=True)]
-        stated = [specification for _, _, specification in parts]
-        controls = {each["output_length"]["control"] for each in stated}
-        prompts = [each["content"]["system_prompt"] for each in stated]
-        typical = [prompt["typical_tokens"] for prompt in prompts if prompt["present"]]
-        sharing = [each["prefix_sharing"] for each in stated]
-        return {
-            "input_length": _mixed_length(parts, "input_length"),
-            "output_length": _mixed_length(parts, "output_length")
-            | {"control": controls.pop() if len(controls) == 1 else "both"},
-            "content": {
-                "domain": _joined(each["content"]["domain"] for each in stated),
-                "language": _joined(each["content"]["language"] for each in stated),
-                "system_prompt": {"present": bool(typical), "typical_tokens": max(typical, default=0)},
-            },
-            "prefix_sharing": {
-                "fraction": math.fsum(s * each["fraction"] for s, each in zip(shares, sharing, strict=True)),
-                "length": {"type": "mixture", "params": [each["length"] for each in sharing]},
-            },
-            "temperature": stated[0]["temperature"],
-            "stop": list(stated[0]["stop"]),
-            "parts": [
-                {"name": part.name, "workload": part.workload.name, "share": share, **specification}
-                for part, share, specification in parts
-            ],
-            "generation": {
-                "generator": "Python random.Random(seed)",
-                "order": ["part by one random()", "next request of that part, from a seed of its own"],
-            },
-            **_datasets(parts),
-            **_profiles(stated),
-            **_cuts(parts),
-        }
+        order = ["part by one random()", "next request of that part, from a seed of its own"]
+        return _specification(self.parts, order)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMix(StreamedWorkload):
+    """Sessions of several workloads; ``class_label`` of a turn says which part its session is from.
+
+    Draw order: one ``random()`` per session picks the part by the cumulative weights in the order given. Part
+    k is its own sequence, with the seed derived from the seed and ``part k``, and each of its sessions is
+    taken in turn.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        mistakes = name_mistakes(self.name) + _part_mistakes(self.parts, fewest=1)
+        mistakes += [
+            f"part {part.name!r} is of single requests: all parts are of sessions, or none is"
+            for part in self.parts
+            if not isinstance(part.workload, OfSessions)
+        ]
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Expected share of each part among the sessions."""
+        return _shares(self.parts)
+
+    @property
+    def draws_anew(self) -> bool:
+        return all(draws_anew(part.workload) for part in self.parts)
+
+    @property
+    def shared_tokens(self) -> int:
+        """No beginning is common to the sessions of all parts: their shapes count it as their own."""
+        return 0
+
+    def isolated(self, name: str) -> SessionMix:
+        """The sessions of one part alone."""
+        return SessionMix(f"{name} alone", tuple(part for part in self.parts if part.name == name))
+
+    def shapes(self, seed: int) -> Iterator[Session]:
+        shapes = [each.shapes(derived_seed(seed, f"part {k}")) for k, each in enumerate(self._of_sessions)]
+        for picked in _picks(self.parts, BulkRandom(seed)):
+            session, shared = next(shapes[picked]), self._of_sessions[picked].shared_tokens
+            yield replace(session, own_tokens=session.own_tokens + shared)
+
+    def drawn(self, seed: int) -> Iterator[str]:
+        """The part that each session is from, by its name, without end."""
+        return (self.parts[picked].name for picked in _picks(self.parts, BulkRandom(seed)))
+
+    @property
+    def _of_sessions(self) -> list[OfSessions]:
+        return [part.workload for part in self.parts if isinstance(part.workload, OfSessions)]
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        seeds = (derived_seed(seed, f"part {k}") for k in range(len(self.parts)))
+        streams = [stream_of(part.workload, own) for part, own in zip(self.parts, seeds, strict=True)]
+        index = 0
+        for number, picked in enumerate(_picks(self.parts, BulkRandom(seed))):
+            first = next(streams[picked])
+            assert first.turn is not None
+            for request in (first, *islice(streams[picked], first.turn.turns - 1)):
+                assert request.turn is not None
+                turn = replace(request.turn, session=number)
+                yield replace(_labelled(request, index, self.parts, picked), turn=turn)
+                index += 1
+
+    def specification(self) -> Mapping[str, Any]:
+        order = ["part by one random()", "next session of that part, from a seed of its own"]
+        stated = _specification(self.parts, order)
+        return stated | {"sessions": {"parts": [each.get("sessions", {}) for each in stated["parts"]]}}
+
+
+def _shares(parts: tuple[Part, ...]) -> tuple[float, ...]:
+    total = math.fsum(part.weight for part in parts)
+    return tuple(part.weight / total for part in parts)
+
+
+def _picks(parts: tuple[Part, ...], generator: BulkRandom) -> Iterator[int]:
+    """The place of the part that each request or session is from, without end."""
+    cumulated = list(accumulate(_shares(parts)))
+    while True:
+        point = generator.random()
+        yield next((k for k, end in enumerate(cumulated) if point < end), len(cumulated) - 1)
+
+
+def _labelled(request: PlannedRequest, index: int, parts: tuple[Part, ...], picked: int) -> PlannedRequest:
+    prefix = request.prefix_id
+    return replace(
+        request,
+        index=index,
+        class_label=parts[picked].name,
+        # The prefixes of two parts are different ones, whatever numbers the parts gave them.
+        prefix_id=None if prefix is None else prefix * len(parts) + picked,
+    )
+
+
+def _specification(all_parts: tuple[Part, ...], order: list[str]) -> dict[str, Any]:
+    shares = _shares(all_parts)
+    parts = [(p, s, p.workload.specification()) for p, s in zip(all_parts, shares, strict=True)]
+    stated = [specification for _, _, specification in parts]
+    controls = {each["output_length"]["control"] for each in stated}
+    prompts = [each["content"]["system_prompt"] for each in stated]
+    typical = [prompt["typical_tokens"] for prompt in prompts if prompt["present"]]
+    sharing = [each["prefix_sharing"] for each in stated]
+    return {
+        "input_length": _mixed_length(parts, "input_length"),
+        "output_length": _mixed_length(parts, "output_length")
+        | {"control": controls.pop() if len(controls) == 1 else "both"},
+        "content": {
+            "domain": _joined(each["content"]["domain"] for each in stated),
+            "language": _joined(each["content"]["language"] for each in stated),
+            "system_prompt": {"present": bool(typical), "typical_tokens": max(typical, default=0)},
+        },
+        "prefix_sharing": {
+            "fraction": math.fsum(s * each["fraction"] for s, each in zip(shares, sharing, strict=True)),
+            "length": {"type": "mixture", "params": [each["length"] for each in sharing]},
+        },
+        "temperature": stated[0]["temperature"],
+        "stop": list(stated[0]["stop"]),
+        "parts": [
+            {"name": part.name, "workload": part.workload.name, "share": share, **specification}
+            for part, share, specification in parts
+        ],
+        "generation": {
+            "generator": "Python random.Random(seed)",
+            "order": order,
+        },
+        **_datasets(parts),
+        **_profiles(stated),
+        **_cuts(parts),
+    }
 
 
 def chat_reasoning_mix(
@@ -169,8 +265,8 @@ def _joined(words: Any) -> str:
     return ", ".join(dict.fromkeys(word for word in words if word))
 
 
-def _part_mistakes(parts: tuple[Part, ...]) -> list[str]:
-    if len(parts) < 2:
+def _part_mistakes(parts: tuple[Part, ...], fewest: int = 2) -> list[str]:
+    if len(parts) < fewest:
         return [f"there are {len(parts)} parts: a mixture has at least two"]
     found = []
     names = [part.name for part in parts]

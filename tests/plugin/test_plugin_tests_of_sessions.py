@@ -51,3 +51,33 @@ def test_a_prefix_cache_by_turn(suite: Suite, capsys: pytest.CaptureFixture[str]
     for page in ("report.md", "report.html"):
         assert "Cache Effectiveness by Turn" in (suite.path / "out" / page).read_text("utf-8")
     assert recomputed(suite, capsys) == 2
+
+
+FAIRNESS = """
+from pytest_llmbench import llmbench
+
+CHAT = {"sessions": {"turns": (2, 4), "input_tokens": (30, 100), "output_tokens": (20, 40), "pause_s": 0.1}}
+AGENT = {"sessions": {"turns": (4, 8), "input_tokens": (300, 900), "output_tokens": (60, 200)}}
+
+MIX = {"chat": (CHAT, 0.7), "agent": (AGENT, 0.3)}
+
+@llmbench.fairness(workload=MIX, sessions=12, max_inflation={"chat": 2.0})
+def test_chats_beside_agents(llm_result):
+    assert llm_result.metrics["job_time[agent].p50"].point > 0
+
+@llmbench.sessions(workload=MIX, total_sessions=60, job_p50_s=60)
+def test_together(): ...
+"""
+
+
+def test_classes_of_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(FAIRNESS, SMALL_WARMUP)
+    suite.measure("replay:fast?max_num_seqs=4", scale="standard").assert_outcomes(passed=1, failed=1)
+    fair, _ = suite.report["tests"]
+    assert [level["label"] for level in fair["levels"]] == ["chat alone", "agent alone", "mix"]
+    (judged,) = fair["gate"]["objectives"]
+    assert (judged["metric"], judged["verdict"]) == ("ttft_inflation[chat].p50", "fail")
+    assert fair["metrics"]["ttft_inflation[chat].p50"]["lower"] > 2.0
+    for page in ("report.md", "report.html"):
+        assert "Per-Class Results of Sessions" in (suite.path / "out" / page).read_text("utf-8")
+    assert recomputed(suite, capsys) == 2

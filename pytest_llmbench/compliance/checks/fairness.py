@@ -13,6 +13,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
+from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.records import MISSING, Records
 
 check = Checks()
@@ -35,6 +36,7 @@ check("P-5.6.3-min-duration-300s")(at_least_s(SHORTEST_S, MIX))
 def synthetic_skewed(view: EvidenceView) -> Answer:
     """The workload is synthetic-skewed: its log-normals, conditional on the classes (AMB-07), which is
     declared."""
+    _mix(view)
     name, classes = view.need_all("workload.name", "workload.classes")
     return view.answer(
         name == "synthetic-skewed" and len(classes) >= 2,
@@ -49,6 +51,8 @@ def _mix(view: EvidenceView) -> Tested:
         raise NoEvidenceError(f"one mixed run (there are {len(found)})")
     if not len(found[0].records):
         raise NoEvidenceError("requests of the mixed run")
+    if isinstance(found[0].run.plan.load, SessionLoad):
+        raise NoEvidenceError("requests that are no turns of sessions")
     return found[0]
 
 
@@ -61,12 +65,14 @@ def _of_class(records: Records, name: str) -> Records:
 
 
 def _classes(view: EvidenceView) -> tuple[str, ...]:
+    _mix(view)
     return tuple(str(each["name"]) for each in view.need("workload.classes"))
 
 
 @check("P-5.6.2-classes")
 def classes(view: EvidenceView) -> Answer:
     """Short and long with the draft's ranges, and every planned request inside the range of its class."""
+    _mix(view)
     ranges = {
         each["name"]: (tuple(each["input"]), tuple(each["output"])) for each in view.need("workload.classes")
     }
@@ -92,8 +98,7 @@ def classes(view: EvidenceView) -> Answer:
 @check("P-5.6.2-class-mix")
 def class_mix(view: EvidenceView) -> Answer:
     """Shares sum to 1, and those of the mixed run are within three points."""
-    shares = view.need("workload.class_mix")
-    names = _labels(_mix(view).records)
+    names, shares = _labels(_mix(view).records), view.need("workload.class_mix")
     realised = {name: float(np.mean(names == name)) for name in shares}
     view.note("realised_shares", realised)
     off = [name for name, share in shares.items() if abs(realised[name] - share) > SHARE_TOLERANCE]
@@ -107,7 +112,7 @@ def class_mix(view: EvidenceView) -> Answer:
 @check("S-5.6.2-load-70-90")
 def load_70_to_90(view: EvidenceView) -> Answer:
     """The load is 70 to 90 % of a measured capacity of the mix itself, and the offered rate is that share."""
-    rate, mix = view.need("load.capacity_rps"), _mix(view)
+    mix, rate = _mix(view), view.need("load.capacity_rps")
     percent = mix.level.percent_of_capacity
     if percent is None:
         raise NoEvidenceError("level.percent_of_capacity")
@@ -140,8 +145,7 @@ def five_hundred_per_class(view: EvidenceView) -> Answer:
 @check("P-5.6.3-isolated-baseline")
 def isolated_baseline(view: EvidenceView) -> Answer:
     """Each class alone, before the mix, under the stated rule for an equal load (AMB-08)."""
-    rule = view.need("fairness.equal_load")
-    mix = _mix(view)
+    mix, rule = _mix(view), view.need("fairness.equal_load")
     alone = {one.level.class_label: one for one in tested(view, ALONE)}
     missing = [name for name in _classes(view) if name not in alone]
     if missing:
@@ -164,6 +168,7 @@ def _mean_tokens(records: Records) -> float:
 
 @check("P-5.6.3-per-request-record")
 def per_request_record(view: EvidenceView) -> Answer:
+    _mix(view)
     records = view.records
     lacking = {
         "class": int(np.sum(_labels(records) == "")),
@@ -216,8 +221,8 @@ def inflation(view: EvidenceView) -> Answer:
 @check("P-5.6.4-jain")
 def jain(view: EvidenceView) -> Answer:
     """J over end-to-end latency per output token (AMB-09), and the flag below 0.9."""
-    normalisation, stated_n = view.need_all("fairness.jain_normalisation", "fairness.jain_n")
     inside = _mix(view).inside
+    normalisation, stated_n = view.need_all("fairness.jain_normalisation", "fairness.jain_n")
     counted = inside.select(
         inside.ok & (inside.output_tokens > 0) & has(inside.submitted_ns) & has(inside.last_content_ns)
     )
@@ -259,7 +264,7 @@ def starvation(view: EvidenceView) -> Answer:
 
 @check("P-5.6.5-tables")
 def tables(view: EvidenceView) -> Answer:
-    by_class, names = view.table("fairness_classes"), _classes(view)
+    names, by_class = _classes(view), view.table("fairness_classes")
     lacking = lacking_columns(by_class, *_COLUMNS)
     lacking += lacking_rows(by_class, *(_title(name) for name in names))
     wanted = ["Jain's Fairness Index", *(f"{_title(name)} Class Starvation" for name in names)]

@@ -10,9 +10,15 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import Answers
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput, cuts_of
-from pytest_llmbench.workloads.catalogue import Mix, mixture_parts, with_answers, with_cuts, workload
+from pytest_llmbench.workloads.catalogue import (
+    Mix,
+    mixture_of,
+    mixture_parts,
+    with_answers,
+    with_cuts,
+    workload,
+)
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of
-from pytest_llmbench.workloads.mixture import Mixture
 from pytest_llmbench.workloads.profiles import PREFIX
 from pytest_llmbench.workloads.synthetic import RESERVED_NAMES, SyntheticWorkload
 
@@ -110,7 +116,7 @@ def _base(
             )
         parts, wrong = mixture_parts(mix)
         mistakes.found += wrong
-        return None if wrong else mistakes.noting(partial(Mixture, own, tuple(parts)))
+        return None if wrong else mistakes.noting(partial(mixture_of, own, parts))
     if inputs is not None and outputs is not None:
         input_law, output_law = _law(mistakes, inputs, "input"), _law(mistakes, outputs, "output")
         if input_law is None or output_law is None:

@@ -4,6 +4,9 @@ Objective: how evenly resources go to concurrent requests of different kinds; he
 starvation, priority effects. Procedure: find the saturation rate of the mix of classes; measure each class
 alone at the same total load (AMB-08); then the mix, at a percentage of the saturation rate, until every class
 has its requests; compare the classes with their own baselines and all requests with each other.
+
+The classes may be of sessions, short chats beside long agents: each alone with as many sessions at once as
+the mix, then the mix. The draft knows requests alone, so clauses about these are not met then.
 """
 
 from __future__ import annotations
@@ -31,8 +34,14 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import LEVEL_S, REPORTED_S, ByScale
+from pytest_llmbench.methodology.measuring.session_fairness import (
+    ONE_CLASS,
+    SessionClasses,
+    fairness_of_sessions,
+)
+from pytest_llmbench.methodology.measuring.session_levels import too_long
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
@@ -46,10 +55,14 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.stats.ecdf import ecdf
 from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix, RequestClass
+from pytest_llmbench.workloads.mixture import SessionMix
 from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkload
 
@@ -78,9 +91,17 @@ RULES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """A mix of request classes against each class alone at equal load."""
+    """A mix of request classes against each class alone at equal load. With a mix of workloads of sessions,
+    classes of sessions."""
 
-    workload: str | SyntheticWorkload | ClassMix = parameter("workload", SYNTHETIC_SKEWED.name)
+    takes_sessions = True
+
+    workload: str | Workload = parameter(
+        "workload",
+        SYNTHETIC_SKEWED.name,
+        doc='``synthetic-skewed``, a synthetic workload, a ``ClassMix``; or sessions, ``{"chat": '
+        '("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}``.',
+    )
     classes: Sequence[RequestClass] | None = parameter(
         "classes", doc="default: the draft's short and long requests, mixed 80 to 20."
     )
@@ -115,13 +136,48 @@ class Parameters(TestParameters):
         "positive_by_class", doc="in the mix, for all classes or by class."
     )
 
+    sessions: int | None = parameter(
+        "count", doc="of sessions: so many at once, in the mix and of each class alone; default 8."
+    )
+    sessions_per_class: int | None = parameter(
+        "count", doc="of sessions: at least, in the mix and alone; default 100."
+    )
+
     @property
     def class_names(self) -> tuple[str, ...]:
+        own = find_workload(self.workload)
+        if isinstance(own, OfSessions):
+            return tuple(part.name for part in own.parts) if isinstance(own, SessionMix) else (own.name,)
         given = self.workload.classes if isinstance(self.workload, ClassMix) else (SHORT, LONG)
         return tuple(each.name for each in self.classes or given)
 
     def contradictions(self) -> list[str]:
-        found = []
+        of_sessions = isinstance(find_workload(self.workload), OfSessions)
+        found = self._of_sessions() if of_sessions else self._of_requests()
+        for name in ("max_starvation", "max_inflation", "ttft_p99_ms"):
+            limits = getattr(self, name)
+            unknown = [key for key in limits if key not in self.class_names] if _by_class(limits) else []
+            if unknown:
+                found.append(f"{name} limits {unknown}; the classes are {', '.join(self.class_names)}")
+        return found
+
+    def _of_sessions(self) -> list[str]:
+        """What classes of sessions leave no room for."""
+        found = [] if len(self.class_names) > 1 else [ONE_CLASS]
+        names = ("classes", "capacity_rps", "requests_per_class", "duration_s")
+        given = [name for name in names if getattr(self, name) is not None]
+        given += ["load_percent"] if self.load_percent != LOAD_PERCENT else []
+        given += ["equal_load"] if self.equal_load != "tokens" else []
+        return found + [
+            f"{name} is of requests: give sessions, so many at once, and sessions_per_class" for name in given
+        ]
+
+    def _of_requests(self) -> list[str]:
+        found = [
+            f"{name} is of sessions: name a mix of workloads of sessions"
+            for name in ("sessions", "sessions_per_class")
+            if getattr(self, name) is not None
+        ]
         if isinstance(self.workload, ClassMix) and self.classes is not None:
             found.append("classes are given twice: by workload and by classes")
         if isinstance(self.workload, ClassMix) and len(self.workload.classes) < 2:
@@ -132,13 +188,8 @@ class Parameters(TestParameters):
             got = self.workload if isinstance(self.workload, str) else self.workload.name
             found.append(
                 f"workload has to be {SYNTHETIC_SKEWED.name!r} (section 5.6.2 requires it), a synthetic "
-                f"workload of your own or a ClassMix, got {got!r}"
+                f"workload of your own or a ClassMix, got {got!r}; or a mix of workloads of sessions"
             )
-        for name in ("max_starvation", "max_inflation", "ttft_p99_ms"):
-            limits = getattr(self, name)
-            unknown = [key for key in limits if key not in self.class_names] if _by_class(limits) else []
-            if unknown:
-                found.append(f"{name} limits {unknown}; the classes are {', '.join(self.class_names)}")
         return found
 
     @property
@@ -167,6 +218,8 @@ def _by_class(limits: object) -> bool:
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    if isinstance(setting.workload, SessionMix):
+        return (yield from _measure_sessions(parameters, setting, setting.workload))
     mix = mix_of(parameters, setting)
     setting = replace(setting, workload=mix)
     warmup = yield from warm_up(setting)
@@ -191,6 +244,24 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     mixed = yield from load.level(load.mixed, see)
     results = fairness_results(mix, mixed, alone, seed=setting.seed)
     return _result(parameters, setting, warmup, load, results)
+
+
+def _measure_sessions(parameters: Parameters, setting: Setting, mix: SessionMix) -> Procedure[TestResult]:
+    warmup = yield from warm_up(setting)
+    report = yield from fairness_of_sessions(_session_classes(parameters, setting, mix))
+    report = replace(report, notes=(*report.notes, *_unfair(report.metrics["jain_index"])))
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _session_classes(parameters: Parameters, setting: Setting, mix: SessionMix) -> SessionClasses:
+    at_once = parameters.sessions or DEFAULT_CONCURRENCY
+    return SessionClasses(setting, mix, at_once, parameters.sessions_per_class)
+
+
+def _unfair(jain: Estimate) -> list[str]:
+    if jain.point is None or jain.point >= UNFAIR_BELOW:
+        return []
+    return [f"Jain's index {jain.point:.3f} is below {UNFAIR_BELOW:g}: significant unfairness (5.6.4)"]
 
 
 def mix_of(parameters: Parameters, setting: Setting) -> ClassMix:
@@ -351,9 +422,7 @@ def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
         + results.wait_source
         + ("" if results.wait_source != "TTFT" else ", since the server does not tell its queue"),
     ]
-    jain = results.metrics["jain_index"].point
-    if jain is not None and jain < UNFAIR_BELOW:
-        notes.append(f"Jain's index {jain:.3f} is below {UNFAIR_BELOW:g}: significant unfairness (5.6.4)")
+    notes += _unfair(results.metrics["jain_index"])
     runs = [*(each.alone for each in results.classes), results.mixed]
     notes += [
         f"{run.level.label}: the SUT was saturated ({'; '.join(run.level.saturation_reasons)})"
@@ -365,6 +434,8 @@ def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """Each class alone, then the mix; without ``capacity_rps`` rates and times follow from a search."""
+    if isinstance(setting.workload, SessionMix):
+        return _session_classes(parameters, setting, setting.workload).plans
     mix = mix_of(parameters, setting)
     sequence = RequestSlice(mix)
     found: list[LoadPlan] = []
@@ -386,8 +457,14 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     return tuple(found)
 
 
-def warmups(parameters: Parameters, setting: Setting) -> tuple[ClassMix, ...]:
-    return (mix_of(parameters, setting),)
+def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:
+    own = setting.workload
+    return (own if isinstance(own, SessionMix) else mix_of(parameters, setting),)
+
+
+def needs(parameters: Parameters, setting: Setting) -> list[str]:
+    own = setting.workload
+    return too_long(setting, plans(parameters, setting)) if isinstance(own, SessionMix) else []
 
 
 @dataclass(frozen=True)
@@ -591,13 +668,15 @@ procedure = framed(HEADING, measure, warm=False)
 
 
 def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    if isinstance(setting.workload, SessionMix):
+        return [*warm_up_bounds(setting), *map(plan_bounds, plans(parameters, setting))]
     mix = mix_of(parameters, setting)
     told, declared = replace(setting, workload=mix), parameters.capacity_rps
     found, before = searched_bounds(told, declared, RequestSlice(mix))
     capacity_ = SaturationRate(1.0 if declared is None else declared, "", before)
     loads = MixLoads(parameters, told, mix, capacity_)
-    plans = [(loads.alone(each.name), loads.alone_s) for each in mix.classes]
-    for plan, least_s in [*plans, (loads.mixed(), loads.mixed_s)]:
+    alone = [(loads.alone(each.name), loads.alone_s) for each in mix.classes]
+    for plan, least_s in [*alone, (loads.mixed(), loads.mixed_s)]:
         if declared is not None:
             found.append(plan_bounds(plan))
             continue
@@ -614,5 +693,5 @@ def _rate(plan: LoadPlan) -> float:
 
 
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, warmups=warmups
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs, warmups
 )

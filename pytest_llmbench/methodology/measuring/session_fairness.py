@@ -1,0 +1,329 @@
+"""Scheduling fairness between classes of sessions: short chats beside agents that go on for long.
+
+The classes are the parts of a mix of session workloads. Each is measured alone, with as many sessions at once
+as the mix has; then the mix. The unit of every figure is the session (metrics/sessions/fairness.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.cells import (
+    NOT_MEASURED,
+    interval,
+    share_interval,
+    share_value,
+    tail,
+    value,
+)
+from pytest_llmbench.methodology.measuring.frame import Report
+from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.scales import ByScale
+from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.session_levels import by_session
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
+from pytest_llmbench.metrics.fairness import class_jain_index
+from pytest_llmbench.metrics.sessions.fairness import (
+    mean_ttft_ms,
+    of_class,
+    session_jain_index,
+    starved_sessions,
+    ttft_inflation,
+    turn_waits,
+)
+from pytest_llmbench.metrics.sessions.jobs import job_metrics, jobs_of
+from pytest_llmbench.metrics.sessions.turns import latencies
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import Plot, Table
+from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.workloads.mixture import SessionMix
+from pytest_llmbench.workloads.sessions import turns_of
+
+SESSIONS_PER_CLASS = ByScale(quick=5, standard=100, full=500)
+ONE_CLASS = (
+    "workload is of one class of sessions: fairness needs at least two, for example "
+    '{"chat": ("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}'
+)
+_IN_TABLES = ("p50", "p95", "p99")
+_JOBS = ("job_time", "job_llm_time")
+
+
+@dataclass(frozen=True)
+class SessionClasses:
+    """The loads of the test."""
+
+    setting: Setting
+    mix: SessionMix
+    at_once: int
+    """Sessions at once, in the mix and alone."""
+    per_class: int | None
+    """Sessions of each class at least, as asked for."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(part.name for part in self.mix.parts)
+
+    def alone(self, name: str, attempt: int = 1) -> LoadPlan:
+        return self._plan(f"{name} alone", self.mix.isolated(name), (name,), attempt)
+
+    def mixed(self, attempt: int = 1) -> LoadPlan:
+        return self._plan("mix of classes", self.mix, self.names, attempt)
+
+    @property
+    def plans(self) -> tuple[LoadPlan, ...]:
+        return (*(self.alone(name) for name in self.names), self.mixed())
+
+    def _plan(self, label: str, workload: SessionMix, names: Sequence[str], attempt: int) -> LoadPlan:
+        setting, fewest = self.setting, SESSIONS_PER_CLASS.count(self.setting.scale, self.per_class)
+        asked = {"sessions": self.at_once, "per_class": fewest, "attempt": attempt}
+        part = part_of(setting, workload, label, **asked)
+        sessions = sessions_for(workload, part.seed, names, fewest) + self.at_once
+        return LoadPlan(
+            label=label,
+            workload=workload,
+            load=SessionSlots(self.at_once),
+            requests=turns_of(workload, sessions, part.seed),
+            seed=part.seed,
+            part=part.name,
+            deadlines=setting.deadlines,
+            ignore_eos=setting.ignore_eos,
+        )
+
+    def measured(self, name: str | None) -> Procedure[Attempts]:
+        """A class alone, or the mix; again with other sessions where this machine spoiled it."""
+        attempts = count(1)
+
+        def plan() -> LoadPlan:
+            return self.mixed(next(attempts)) if name is None else self.alone(name, next(attempts))
+
+        def see(run: Observation) -> Seen:
+            role, label = ("mix", "mix") if name is None else ("baseline", f"{name} alone")
+            level = level_of(run, seed=self.setting.seed, label=label, role=role, class_label=name or "")
+            return by_session(level)
+
+        return (yield from attempted(plan, see, self.setting.remeasure, needed=True))
+
+
+def fairness_of_sessions(load: SessionClasses) -> Procedure[Report]:
+    """Each class alone, then the mix, and what they say of each other."""
+    attempts = {}
+    for name in load.names:
+        attempts[name] = yield from load.measured(name)
+    mixed = yield from load.measured(None)
+    alone = {name: each.level for name, each in attempts.items()}
+    results = SessionFairness.of(mixed.level, alone, load.setting.seed)
+    every = [*attempts.values(), mixed]
+    facts = {
+        "fairness.session_classes": [each.facts() for each in results.classes],
+        "fairness.wait_source": results.wait_source,
+    }
+    notes = (
+        f"the workload is of sessions: {load.at_once} at once, in the mix and of each class alone; the "
+        "draft's test is of requests",
+        "starved is a session one of whose turns waits longer than five times the median wait of its class; "
+        f"the wait is the {results.wait_source}",
+    )
+    return Report(
+        levels=[run for each in every for run in each.runs],
+        metrics=results.metrics,
+        tables=results.tables,
+        plots=results.plots,
+        notes=[*(note for each in every for note in each.notes), *notes],
+        load={"load.model": "closed", "load.sessions": load.at_once},
+        facts=Facts.of(Origin.MEASURED, facts),
+        budgeted=[each.level for each in every],
+    )
+
+
+def sessions_for(mix: SessionMix, seed: int, names: Sequence[str], fewest: int) -> int:
+    """How many sessions it takes until there are ``fewest`` of every class."""
+    counted: Counter[str] = Counter()
+    missing = set(names)
+    for number, name in enumerate(mix.drawn(seed), start=1):
+        counted[name] += 1
+        if counted[name] >= fewest:
+            missing.discard(name)
+        if not missing:
+            return number
+    raise AssertionError("sessions are drawn without end")
+
+
+@dataclass(frozen=True)
+class SessionClass:
+    """One class: its turns that were submitted in the window of the mix, and of its level alone."""
+
+    name: str
+    mixed: Records
+    whole: Records
+    """All its turns of the mix: jobs are judged whole."""
+    alone_level: Seen
+    waits: np.ndarray[tuple[int], np.dtype[np.float64]]
+
+    @cached_property
+    def alone(self) -> Records:
+        return self.alone_level.inside
+
+    @property
+    def title(self) -> str:
+        return self.name[:1].upper() + self.name[1:]
+
+    @cached_property
+    def metrics(self) -> dict[str, Estimate]:
+        """In the mix, under plain names."""
+        found = _latencies(self.mixed) | _of_jobs(self.whole) | ttft_inflation(self.mixed, self.alone)
+        return found | {"starvation_rate": starved_sessions(self.mixed, self.waits)}
+
+    @cached_property
+    def alone_metrics(self) -> dict[str, Estimate]:
+        return _latencies(self.alone) | _of_jobs(self.alone_level.records)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "sessions": len(jobs_of(self.whole)),
+            "sessions_alone": len(jobs_of(self.alone_level.records)),
+            "turns": len(self.whole),
+        }
+
+
+def _latencies(records: Records) -> dict[str, Estimate]:
+    found: dict[str, Estimate] = {}
+    for family in FAMILIES:
+        found |= latencies([records], family, None)
+    return found
+
+
+def _of_jobs(records: Records) -> dict[str, Estimate]:
+    found = job_metrics([jobs_of(records)])
+    wanted = (*_JOBS, "session_completion_rate")
+    return {name: each for name, each in found.items() if name.partition(".")[0] in wanted}
+
+
+@dataclass(frozen=True)
+class SessionFairness:
+    """What came of the mix and the classes alone."""
+
+    mixed: Seen
+    classes: tuple[SessionClass, ...]
+    wait_source: str
+    seed: int
+
+    @classmethod
+    def of(cls, mixed: Seen, alone: Mapping[str, Seen], seed: int) -> SessionFairness:
+        inside, records = mixed.inside, mixed.records
+        waits = turn_waits(inside)
+        labels = np.array(inside.class_label, dtype=object)
+        classes = tuple(
+            SessionClass(
+                name, of_class(inside, name), of_class(records, name), level, waits.ms[labels == name]
+            )
+            for name, level in alone.items()
+        )
+        return cls(mixed, classes, waits.source, seed)
+
+    @cached_property
+    def metrics(self) -> dict[str, Estimate]:
+        """Indices, the mix's own, and every class under its qualifier."""
+        found = dict(self.mixed.level.metrics)
+        found["jain_index"] = session_jain_index(self.mixed.inside)
+        found["class_jain_index"] = class_jain_index(
+            {each.name: [mean_ttft_ms(each.mixed)] for each in self.classes},
+            {each.name: [mean_ttft_ms(each.alone)] for each in self.classes},
+            seed=self.seed,
+        )
+        for each in self.classes:
+            found |= qualified(each.metrics, each.name) | qualified(each.alone_metrics, f"{each.name} alone")
+        return found
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return self._by_class(), self._indices(), self._baselines()
+
+    def _by_class(self) -> Table:
+        columns = (
+            "Class", "Sessions", "Completed", "Turns", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50",
+            "Job Time P50", "TTFT Inflation P50", "P95", "P99",
+        )  # fmt: skip
+        rows = tuple(
+            (
+                each.title,
+                f"{len(jobs_of(each.whole))}",
+                share_value(each.metrics["session_completion_rate"]),
+                f"{len(each.mixed)}",
+                *_timed(each.metrics),
+                *(_factor(each.metrics[f"ttft_inflation.{q}"]) for q in _IN_TABLES),
+            )
+            for each in self.classes
+        )
+        return Table("session_fairness_classes", "Per-Class Results of Sessions", columns, rows)
+
+    def _indices(self) -> Table:
+        rows = [
+            (title, value(self.metrics[name], digits=3, unit=""), interval(self.metrics[name], digits=3))
+            for title, name in (
+                ("Jain's Fairness Index over sessions", "jain_index"),
+                ("Class-Level Fairness Index", "class_jain_index"),
+            )
+        ]
+        for each in self.classes:
+            starved, inflated = each.metrics["starvation_rate"], each.metrics["ttft_inflation.p50"]
+            rows += [
+                (f"{each.title} Sessions Starved", share_value(starved), share_interval(starved)),
+                (f"{each.title} TTFT Inflation P50", _factor(inflated), interval(inflated, digits=2)),
+            ]
+        columns = ("Metric", "Value", "95 % interval")
+        return Table("session_fairness_metrics", "Fairness Metrics of Sessions", columns, tuple(rows))
+
+    def _baselines(self) -> Table:
+        columns = (
+            "Class Alone", "Sessions", "Turns", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50",
+            "Job Time P50",
+        )  # fmt: skip
+        rows = tuple(
+            (
+                each.title,
+                f"{len(jobs_of(each.alone_level.records))}",
+                f"{len(each.alone)}",
+                *_timed(each.alone_metrics),
+            )
+            for each in self.classes
+        )
+        return Table("session_fairness_baselines", "Isolated Baselines of Sessions", columns, rows)
+
+    @property
+    def plots(self) -> tuple[Plot, ...]:
+        """Distribution of the mean TTFT of the sessions of each class, in the mix and alone."""
+        arms = {
+            f"{each.name}, {label}": mean_ttft_ms(records)
+            for each in self.classes
+            for label, records in (("mix", each.mixed), ("alone", each.alone))
+        }
+        series = {label: ecdf(samples) for label, samples in arms.items() if len(samples)}
+        title, x = "Mean TTFT of a session by class, in the mix and alone", "mean TTFT of a session (ms)"
+        plot = Plot("session_fairness_ttft", title, x, "share of sessions", series, step=True, x_log=True)
+        return (plot,) if series else ()
+
+
+def _timed(metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
+    return (
+        *(tail(metrics[f"ttft.{q}"], q) for q in _IN_TABLES),
+        tail(metrics["tpot.p50"], "p50"),
+        tail(metrics["job_time.p50"], "p50"),
+    )
+
+
+def _factor(estimate: Estimate) -> str:
+    text = value(estimate, digits=2, unit="")
+    return text if text == NOT_MEASURED else f"× {text}"
