@@ -8,7 +8,7 @@ from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.probes.disclosure import read_sut_file
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario, require_served
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 
 
 def mistakes_of(settings: Settings) -> list[str]:
@@ -42,9 +42,7 @@ def _check(sut: SUT, settings: Settings) -> None:
     approach = SUTAccess.to(sut, settings, file)
     approach.refuse_what_is_not_http()
     if sut.is_embedded or sut.is_replay:
-        scenario = parse_scenario(sut.preset)
-        if sut.is_embedded:
-            require_served(scenario)
+        parse_scenario(sut.preset)
     elif sut.is_in_process:
         from pytest_llmbench.harness.sut.in_process import refuse_what_is_not_in_process
 

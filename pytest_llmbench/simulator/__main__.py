@@ -23,7 +23,6 @@ from pytest_llmbench.simulator.scenario.scenario import (
     STREAM_OPTIONS,
     option_meanings,
     parse_scenario,
-    require_served,
 )
 
 _DESCRIPTION = """\
@@ -68,7 +67,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         scenario = parse_scenario(options.preset)
-        require_served(scenario)
     except LLMBenchError as error:
         print(error, file=sys.stderr)
         return 2
@@ -140,11 +138,7 @@ def _describe_options() -> str:
         ("options of the engine (each a figure of the preset):", EngineConfig, ENGINE_OPTIONS),
         ("options of the stream:", StreamOptions, STREAM_OPTIONS),
         ("options of faults:", FaultOptions, FAULT_OPTIONS),
-        (
-            "options of the router (prefill and decode apart: in replay, not here):",
-            RouterOptions,
-            ROUTER_OPTIONS,
-        ),
+        ("options of the router:", RouterOptions, ROUTER_OPTIONS),
     ]
     blocks = []
     for title, kind, names in groups:

@@ -75,7 +75,7 @@ def test_a_variant_is_another_policy(suite: Suite) -> None:
     ("endpoint", "said"),
     [
         ("sim:fast?replicas=257", "*replicas is 257; it has to be from 1 to 256*"),
-        ("sim:fast?prefill_workers=1&decode_workers=1", "*only replay has prefill and decode apart*"),
+        ("sim:fast?prefill_workers=1", "*prefill_workers is 1 and decode_workers 0: name both, or none*"),
         ("replay:fast?router=prefix", "*router is prefix, but there is one replica*"),
         ("replay:fast?replicas=2&router=prefixes", "*did you mean 'prefix'*"),
     ],

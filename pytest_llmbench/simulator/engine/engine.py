@@ -49,7 +49,7 @@ class Engine:
         self._memory = KVCache(config)
         self._waiting = waiting_queue(config.scheduler)
         self._most_thinking = config.max_num_seqs if config.max_think_seqs is None else config.max_think_seqs
-        self._expected: deque[EngineSequence] = deque()
+        self._expected: dict[EngineSequence, None] = {}
         self._reserved: dict[EngineSequence, None] = {}
         self._received: deque[EngineSequence] = deque()
         self._sending: dict[EngineSequence, None] = {}
@@ -180,7 +180,11 @@ class Engine:
         """
         self._require_possible(sequence)
         self._number(sequence)
-        self._expected.append(sequence)
+        self._expected[sequence] = None
+
+    def expects(self, sequence: EngineSequence) -> bool:
+        """Whether the sequence waits for its blocks."""
+        return sequence in self._expected
 
     def reserve(self) -> list[EngineSequence]:
         """Give expected sequences their blocks, in order, while there are enough and no preempted one waits.
@@ -190,24 +194,28 @@ class Engine:
         """
         given = []
         while self._expected and not self._waiting:
-            sequence = self._expected[0]
+            sequence = next(iter(self._expected))
             found = self._memory.admit(sequence, sequence.prompt_tokens, share=True)
             if found is None:
                 break
             sequence.target_tokens = sequence.prompt_tokens
             sequence.prefilled_tokens = sequence.prompt_tokens - 1
             sequence.received_blocks = self._memory.blocks_for(sequence.prompt_tokens - found)
-            self._reserved[self._expected.popleft()] = None
+            del self._expected[sequence]
+            self._reserved[sequence] = None
             given.append(sequence)
         return given
 
-    def receive(self, sequence: EngineSequence, took_ns: int) -> None:
-        """The blocks of a sequence have come; it may join the batch."""
+    def receive(self, sequence: EngineSequence, took_ns: int) -> bool:
+        """The blocks of a sequence have come; it may join the batch. False if it has been aborted since."""
+        if sequence not in self._reserved:
+            return False
         del self._reserved[sequence]
         self._received.append(sequence)
         self.totals.transfers += 1
         self.totals.transferred_blocks += sequence.received_blocks
         self.totals.transfer_ns += took_ns
+        return True
 
     def release(self, sequence: EngineSequence) -> None:
         """The blocks of a sequence that hands over have been sent: free them. Does nothing a second time."""
@@ -218,7 +226,7 @@ class Engine:
     def _abort_between(self, sequence: EngineSequence) -> bool:
         """Take out a sequence that is between two engines."""
         if sequence in self._expected:
-            self._expected.remove(sequence)
+            del self._expected[sequence]
             return True
         if sequence in self._received:
             self._received.remove(sequence)
@@ -486,8 +494,10 @@ class Engine:
         finished = self._ends.pop(index, [])
         for sequence in finished:
             self._leave_decoding(sequence)
-            if sequence.hands_over:
+            if sequence.decode is not None:
                 self._sending[sequence] = None
+                sequence.decode.prefix_hashes = sequence.prefix_hashes
+                sequence.decode.cached_tokens = sequence.cached_tokens
         for sequence in self._answers.get(self._next_step, ()):
             self._memory.stop_thinking(sequence, self._next_step)
             sequence.thinking = False

@@ -23,8 +23,9 @@ class EngineSequence:
     """False: asked not to reason. Without meaning for a model that never does."""
     generates: bool = True
     """False: prefill alone. Its one token marks the end of it and is no output."""
-    hands_over: bool = False
-    """Prefill for another engine, which decodes: its blocks are held until they have been sent there."""
+    decode: EngineSequence | None = None
+    """The sequence that another engine is to decode: this one is prefill for it, and its blocks are held
+    until they have been sent there."""
     token_ids: Sequence[int] | None = None
     """The prompt's tokens, or as many of its first ones as may be shared with other prompts."""
     prefix_hashes: tuple[int, ...] | None = None
@@ -73,6 +74,24 @@ class EngineSequence:
     """Whether it is in the batch and the next token it gives is a thought."""
     swapped: bool = field(default=False, init=False)
     """Whether its blocks are in host memory."""
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether it is prefill for another engine."""
+        return self.decode is not None
+
+    def prompt(self) -> EngineSequence:
+        """A sequence that computes this one's prompt, for another engine to decode."""
+        return EngineSequence(
+            self.request_id,
+            self.prompt_tokens,
+            1,
+            priority=self.priority,
+            generates=False,
+            decode=self,
+            token_ids=self.token_ids,
+            prefix_hashes=self.prefix_hashes,
+        )
 
     @property
     def last_step(self) -> int | None:

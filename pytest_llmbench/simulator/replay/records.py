@@ -46,9 +46,6 @@ class Flight:
     """The step begins that takes it into the batch for the first time."""
     sequence: EngineSequence | None = None
     """What the engine made of it; ``None`` if it was turned away."""
-    decode: EngineSequence | None = None
-    """The sequence for the engine that is to decode, while ``sequence`` is that of another one which computes
-    the prompt for it."""
     read_ns: IntColumn | None = None
     """The instants at which the client reads each token, where that is not just after the step that made
     it."""

@@ -65,17 +65,6 @@ def parse_scenario(text: str) -> Scenario:
     return Scenario(engine, stream, faults, router)
 
 
-def require_served(scenario: Scenario) -> None:
-    """SuiteError for what the engine in real time does not do: prefill and decode apart."""
-    if scenario.router.disaggregated:
-        workers = scenario.router.prefill_workers
-        raise SuiteError(
-            f"prefill_workers is {workers}, and only replay has prefill and decode apart",
-            where=f"scenario of preset {scenario.engine.name}",
-            remedy="measure replay:… with this option, or leave it out",
-        )
-
-
 def overridden(scenario: Scenario, options: Mapping[str, str]) -> Scenario:
     """``scenario`` with some options set to other values. Raises SuiteError that lists every mistake."""
     mistakes: list[str] = []

@@ -6,7 +6,7 @@ import asyncio
 import time
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
@@ -69,6 +69,10 @@ class Pacing:
         }
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 # Further behind than this, catching up would make a burst that no engine produces.
 _GIVE_UP_NS = 100_000_000
 # Writes between two looks at the sockets: a request that arrives while tokens are handed out is then
@@ -125,6 +129,10 @@ class Replica:
             raise
         reply.truth.replica, reply.truth.queued_ns = self.number, self._clock()
         self._replies[sequence] = reply
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to do again."""
         self._work.set()
 
     def abort(self, sequence: EngineSequence) -> None:
@@ -140,7 +148,7 @@ class Replica:
         """Work until cancelled."""
         due_ns = self._clock()
         while True:
-            if self.engine.idle:
+            while self.engine.idle:  # also if what there was to do has been aborted since
                 self._work.clear()
                 await self._work.wait()
                 due_ns = self._clock()
@@ -223,6 +231,9 @@ class Replica:
         self.metrics.note_end(reply.truth)
 
 
+OneOf = TypeVar("OneOf", bound=Replica)
+
+
 class EngineDriver:
     """The engines behind one address in real time, each on a schedule of its own, and the router before them.
 
@@ -242,10 +253,12 @@ class EngineDriver:
         self.clock = clock
         self.pacing = Pacing()
         self.replicas = tuple(
-            Replica(number, engine, open_alarm(), log, clock, self.pacing)
-            for number, engine in enumerate(engines)
+            self._replica(number, engine, open_alarm()) for number, engine in enumerate(engines)
         )
         self._router = Router(router.policy, router.router_max_lead) if router is not None else Router()
+
+    def _replica(self, number: int, engine: Engine, alarm: Alarm) -> Replica:
+        return Replica(number, engine, alarm, self.log, self.clock, self.pacing)
 
     @property
     def config(self) -> EngineConfig:
@@ -277,18 +290,31 @@ class EngineDriver:
         """Sequences in the queues."""
         return sum(replica.engine.waiting for replica in self.replicas)
 
-    def submit(self, sequence: EngineSequence, reply: Reply, session: Hashable | None = None) -> None:
+    def submit(
+        self,
+        sequence: EngineSequence,
+        reply: Reply,
+        session: Hashable | None = None,
+        drawn: Callable[[], None] = nothing,
+    ) -> None:
         """Hand a sequence to the engine that the router chooses; its tokens go to ``reply``.
 
-        ``session``: the session that the request says it belongs to. QueueFullError if that engine takes no
-        more.
+        ``session``: the session that the request says it belongs to. ``drawn`` is called when the lengths of
+        the sequence have been drawn, before its first token. QueueFullError if that engine takes no more.
         """
         self._route(sequence, session).submit(sequence, reply)
+        drawn()
 
     def _route(self, sequence: EngineSequence, session: Hashable | None) -> Replica:
-        now_ns, replicas = self.clock(), self.replicas
-        up = [replica.number for replica in replicas if replica.down_until_ns <= now_ns]
-        return replicas[self._router.choose(replicas, up or range(len(replicas)), sequence, session)]
+        return self._chosen(self._router, self.replicas, sequence, session)
+
+    def _chosen(
+        self, router: Router, replicas: Sequence[OneOf], sequence: EngineSequence, session: Hashable | None
+    ) -> OneOf:
+        """The one of ``replicas`` that the router gives it to; those that are down are passed over."""
+        now_ns = self.clock()
+        up = [place for place, replica in enumerate(replicas) if replica.down_until_ns <= now_ns]
+        return replicas[router.choose(replicas, up or range(len(replicas)), sequence, session)]
 
     def abort(self, sequence: EngineSequence) -> None:
         """The client has gone: free the sequence's place. Does nothing for one that has ended."""
@@ -306,7 +332,7 @@ class EngineDriver:
 
     def note_end(self, reply: Reply) -> None:
         """Keep the record of a reply that has come to its end."""
-        self.replicas[reply.truth.replica].note_end(reply)
+        self.replicas[reply.truth.held_by].note_end(reply)
 
     def metrics_page(self) -> bytes:
         """What all engines count, in Prometheus's text format."""

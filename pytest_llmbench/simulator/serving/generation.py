@@ -115,7 +115,7 @@ class Generation:
         """The engine of that number dies: each connection with a reply of it under way is reset, and recovery
         takes its time."""
         self._driver.crash(number, round(self._config.recovery_ms * 1e6))
-        for connection in [live for live, truth in self._live.items() if truth.replica == number]:
+        for connection in [live for live, truth in self._live.items() if truth.held_by == number]:
             connection.reset()
 
     async def encode_prompt(self, request: GenerationRequest) -> Sequence[int]:
@@ -163,13 +163,12 @@ class Generation:
         sizes = self._options.chunk_tokens(self._config.seed, self.accepted)
         reply = face.reply(texts, truth, sizes)
         if truth.fault is not None:
-            strike = strike_on(cast(FaultKind, truth.fault), face, reply, lambda: self.crash(truth.replica))
+            strike = strike_on(cast(FaultKind, truth.fault), face, reply, lambda: self.crash(truth.held_by))
             reply = FaultyReply(reply, strike, self._faults.options.fault_after_tokens, at_end=False)
         async with contextlib.AsyncExitStack() as stack:
             if request.generates:
                 reply = self._filtered(reply, sequence, stack)
-            self._submit(sequence, reply, session)
-            self._say(texts, truth, sequence, answer)
+            self._submit(sequence, reply, session, lambda: self._say(texts, truth, sequence, answer))
             self._live[face] = truth
             stack.callback(self._live.pop, face, None)
             try:
@@ -244,8 +243,8 @@ class Generation:
         if fate is not None and fate not in WHOLE_REPLY_FAULTS:
             reply = self._faulty(reply, asked, fate, send)
         reply = self._filtered(reply, sequence, stack)
-        self._submit(sequence, reply, session_id(asked.scope))
-        self._say(texts, truth, sequence, answer)
+        session = session_id(asked.scope)
+        self._submit(sequence, reply, session, lambda: self._say(texts, truth, sequence, answer))
         if asked.connection is not None:
             self._live[asked.connection] = truth
             stack.callback(self._live.pop, asked.connection, None)
@@ -265,9 +264,11 @@ class Generation:
                 400, "the prompt was refused by the input filter", "prompt", code="content_filter"
             )
 
-    def _submit(self, sequence: EngineSequence, reply: Reply, session: str | None) -> None:
+    def _submit(
+        self, sequence: EngineSequence, reply: Reply, session: str | None, drawn: Callable[[], None]
+    ) -> None:
         try:
-            self._driver.submit(sequence, reply, session)
+            self._driver.submit(sequence, reply, session, drawn)
         except QueueFullError:
             options = self._faults.options
             raise RefusalError(
@@ -355,7 +356,7 @@ class Generation:
             asked.connection,
             headers,
             streamed=streamed,
-            crash=lambda: self.crash(reply.truth.replica),
+            crash=lambda: self.crash(reply.truth.held_by),
         )
         return FaultyReply(reply, strike, options.fault_after_tokens, at_end=not streamed)
 

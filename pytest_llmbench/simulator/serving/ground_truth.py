@@ -15,9 +15,11 @@ TRACE_LIMIT = 8192
 class GroundTruth:
     """One request. Instants are CLOCK_MONOTONIC nanoseconds, comparable with a client's on this machine.
 
-    They never run backwards: received ≤ queued ≤ admitted ≤ first token ≤ first write ≤ last write. The true
-    TTFT is ``first_visible_ns - received_ns``. ``None``: did not come to pass, because the client went away
-    before. Delays put in by a fault (stall, drip, buffering) come after the writes that are noted here.
+    They never run backwards: received ≤ queued ≤ admitted ≤ first token ≤ first write ≤ last write; with
+    prefill and decode apart, prefilled ≤ transfer begun ≤ transfer ended lie between the admission and the
+    first token. The true TTFT is ``first_visible_ns - received_ns``. ``None``: did not come to pass, because
+    the client went away before. Delays put in by a fault (stall, drip, buffering) come after the writes that
+    are noted here.
     """
 
     request_id: str
@@ -31,8 +33,17 @@ class GroundTruth:
     """Entry into the engine's queue, after the prompt's tokens have been counted."""
     admitted_ns: int | None = None
     """Start of the step that took it out of the queue and began its prefill."""
+    decode_replica: int | None = None
+    """With prefill and decode apart, the number of the engine that decodes it; ``replica`` computed its
+    prompt."""
+    prefilled_ns: int | None = None
+    """Likewise, end of the step that completed its prompt."""
+    transfer_begun_ns: int | None = None
+    """Likewise, begin of the transfer of its KV cache: the engine that decodes has blocks for it."""
+    transfer_ended_ns: int | None = None
+    """Likewise, end of that transfer."""
     first_token_ns: int | None = None
-    """End of the step that completed its prompt."""
+    """End of the step that completed its prompt, and gave its first token."""
     last_token_ns: int | None = None
     """End of the step that gave its last token."""
     first_write_ns: int | None = None
@@ -70,6 +81,11 @@ class GroundTruth:
     """Each token's exit, if the scenario says ``trace``; at most 8192."""
     write_ns: list[int] | None = None
     """Each write, likewise."""
+
+    @property
+    def held_by(self) -> int:
+        """The number of the engine that has it now."""
+        return self.replica if self.decode_replica is None else self.decode_replica
 
     def note_token(self, now_ns: int) -> None:
         """A token has left the engine."""

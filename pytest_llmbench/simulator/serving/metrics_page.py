@@ -24,6 +24,7 @@ _FIRST_TOKEN_S = (
 _PER_TOKEN_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
+_TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 _STEP_TOKENS = tuple(float(2**power) for power in (0, *range(3, 15)))
 _REASONS = ("stop", "length", "abort", "error")
 
@@ -81,8 +82,11 @@ class Family:
 class EngineMetrics:
     """Counts what happens in one engine, and prints it."""
 
-    def __init__(self, config: EngineConfig, number: int = 0) -> None:
-        """``number``: that of the engine among several, for the label by which vLLM tells them apart."""
+    def __init__(self, config: EngineConfig, number: int = 0, *, transfers: bool = False) -> None:
+        """``number``: that of the engine among several, for the label by which vLLM tells them apart.
+
+        ``transfers``: prefill and decode are apart, so KV caches are sent.
+        """
         self._labels = f'engine="{number}",model_name="{_escape(config.model)}"'
         self._config = config
         self._ended = dict.fromkeys(_REASONS, 0)
@@ -103,6 +107,8 @@ class EngineMetrics:
             "request_generation_tokens": Histogram(tokens),
             "iteration_tokens_total": Histogram(_STEP_TOKENS),
         }
+        if transfers:
+            self._histograms["nixl_xfer_time_seconds"] = Histogram(_TRANSFER_S)
 
     def note_rejection(self) -> None:
         """A request has been refused because the queue is full."""
@@ -115,6 +121,10 @@ class EngineMetrics:
 
     def note_token_gap(self, gap_ns: int) -> None:
         self._histograms["inter_token_latency_seconds"].note(gap_ns / 1e9)
+
+    def note_transfer(self, took_ns: int) -> None:
+        """The KV cache of a prompt has come from another engine."""
+        self._histograms["nixl_xfer_time_seconds"].note(took_ns / 1e9)
 
     def note_end(self, truth: GroundTruth) -> None:
         """A request has ended; only whole ones enter the histograms, as in vLLM."""

@@ -18,7 +18,7 @@ import httpx
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
-from pytest_llmbench.simulator.scenario.scenario import Scenario, parse_scenario, require_served
+from pytest_llmbench.simulator.scenario.scenario import Scenario, parse_scenario
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, parse_ground_truth
 
 _LOG_TAIL_LINES = 20
@@ -61,7 +61,6 @@ class EmbeddedEngine:
         :raises SUTError: the process ends, or is not ready within ``deadline_s``.
         """
         scenario = parse_scenario(preset)
-        require_served(scenario)
         command = [sys.executable, "-P", "-m", "pytest_llmbench.simulator"]
         command += ["--preset", preset, "--port", "0", "--parent-pipe"]
         command += ["--grpc-port", "0"] if grpc else []

@@ -26,6 +26,7 @@ from pytest_llmbench.simulator.scenario.disclosure import DISTRIBUTION, software
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.alarm import open_alarm
 from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES, RECEIVED_NS, EngineApp
+from pytest_llmbench.simulator.serving.disaggregated import DisaggregatedDriver
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import CONNECTION
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
@@ -96,7 +97,8 @@ class EngineServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         router = self._scenario.router
         engines = replicas_of(self._scenario.engine, router)
-        driver = EngineDriver(engines, open_alarm, GroundTruthLog(), router=router)
+        made = DisaggregatedDriver if router.disaggregated else EngineDriver
+        driver = made(engines, open_alarm, GroundTruthLog(), router=router)
         tokenizer = reference_tokenizer("cl100k_base")
         self._app = EngineApp(driver, self._scenario, tokenizer)
         self._driving = asyncio.get_running_loop().create_task(driver.run())

@@ -15,10 +15,8 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.records import OUTCOMES, Records
-from pytest_llmbench.simulator.__main__ import main
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -221,15 +219,6 @@ def test_what_is_apart_is_disclosed() -> None:
 def test_what_cannot_be_is_refused(options: str, said: str) -> None:
     with pytest.raises(SuiteError, match=said):
         parse_scenario(f"fast?{options}")
-
-
-def test_the_served_engine_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
-    preset = "fast?prefill_workers=1&decode_workers=1"
-    said = "prefill_workers is 1, and only replay has prefill and decode apart"
-    with pytest.raises(SuiteError, match=said):
-        EmbeddedEngine.start(preset)
-    assert main(["--preset", preset]) == 2
-    assert said in capsys.readouterr().err
 
 
 STAGES = [
