@@ -1,15 +1,17 @@
 """What sessions cost beside plain requests: CPU time of the load generator, and wall time of a replay.
 
-    python benchmarks/bench_sessions.py             # both; --only generator or --only replay
+    python benchmarks/bench_sessions.py             # both; --only generator or --only replay --sessions N
 
 * **generator**: the same prompts twice, as turns of sessions and as requests of their own, in a closed loop
   against a server that answers at once, in turns. CPU time of this process per request, drawing left out.
-* **replay**: sessions of 20 turns in virtual time; drawing of the workload and records are in it.
+* **replay**: sessions of 20 turns in virtual time, all of them (10,000, or ``--sessions``), with the CPU time
+  and the peak of memory of the process; drawing of the workload and records are in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -85,13 +87,16 @@ def replay_costs(sessions: int) -> None:
     requests = sessions * 20
     plan = LoadPlan("replay", LONG, SessionSlots(64), requests, seed=1)
     engine = ReplayEngine(parse_scenario("h100-8b?prefix_caching=true"))
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     seen = engine.run(plan)
-    took = time.perf_counter() - began
+    took, cpu = time.perf_counter() - began, time.process_time() - cpu_began
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"replay of {sessions:,} sessions of 20 turns, {len(seen.records):,} requests, ", end="")
     print(
-        f"replay of {sessions:,} sessions of 20 turns, {len(seen.records):,} requests: {took:.1f} s", end="; "
+        f"{int(seen.records.ok.sum()):,} ok: {took:.1f} s, {cpu:.1f} s of CPU, peak {peak_mib:.0f} MiB; ",
+        end="",
     )
-    print(f"{seen.duration_s / took:.0f} times real time, {int(seen.records.ok.sum()):,} ok")
+    print(f"{seen.duration_s / took:.0f} times real time")
 
 
 def main() -> None:
