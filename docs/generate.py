@@ -207,6 +207,8 @@ def _profile(name: str) -> tuple[str, ...]:
             seen.add(request.prefix_id)
 
     def drawn(tokens: Sequence[int]) -> str:
+        if not any(tokens):
+            return "none"
         low, middle, high = np.percentile(tokens, (5, 50, 95))
         return f"{low:,.0f} / {middle:,.0f} / {high:,.0f}, mean {np.mean(tokens):,.0f}"
 
@@ -214,7 +216,7 @@ def _profile(name: str) -> tuple[str, ...]:
         f"{code(f'{PREFIX}{name}')} {profile.title}",
         f"{profile.input[0]:,} to {profile.input[1]:,}" + (" (system prompt)" if name == "PERS" else ""),
         drawn(inputs),
-        f"{profile.output[0]:,} to {profile.output[1]:,}",
+        f"{profile.output[0]:,} to {profile.output[1]:,}" if profile.output[1] else "none",
         drawn(outputs),
         f"{shared / sum(inputs):.0%}: {cell(profile.heads.what)}" if profile.heads else "none",
         _cut(profile),
