@@ -41,7 +41,7 @@ td:first-child > code, tbody th > code { display: inline-block; min-width: 15rem
 thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 dl { display: grid; grid-template-columns: minmax(9rem, 15rem) 1fr; gap: .2rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-ul { margin: .3rem 0; padding-left: 1.2rem; }
+ul { margin: .3rem 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
 .pill { display: inline-block; border-radius: 999px; padding: .05rem .6rem;
   font-size: .82rem; font-weight: 600; white-space: nowrap; }
 .good { color: var(--good); background: var(--good-bg); }
@@ -125,6 +125,7 @@ details { margin: .5rem 0; } summary { cursor: pointer; color: var(--soft); }
   .stacked, .stacked tbody, .stacked tr, .stacked td, .stacked th { display: block; min-width: 0; }
   .stacked thead { display: none; } .stacked tr { border-bottom: 2px solid var(--line); padding: .4rem 0; }
   .stacked td, .stacked tbody th { border: 0; padding: .1rem 0; overflow-wrap: anywhere; }
+  .stacked td:empty { display: none; }
   .stacked td::before { content: attr(data-label) ": "; color: var(--soft); }
   .reasons table { min-width: 44rem; } .wide table { min-width: 64rem; }
   .judgement { margin-left: 0; margin-right: .8rem; } .nowrap { white-space: normal; } }

@@ -25,6 +25,8 @@ _INK = "#010203"
 """A colour that nothing else uses; it becomes ``currentColor`` in the text."""
 _SERIES = ("#2f7ed8", "#d9722e", "#3a9d5d", "#9563c4", "#c2526b", "#7a8594")
 """Readable on white and on near-black."""
+_PARTS = {"wait in the generator": 5, "queue of the server": 0, "to the first token": 1, "output": 2}
+"""Of what a request waited for: the same part has the same colour in every picture."""
 _LIMIT = "#d64545"
 _SIZE_INCHES = (5.6, 3.6)
 """The size decides how large text is beside the drawing: a telephone shows a plot 330 pixels wide."""
@@ -116,7 +118,7 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
     for name, x in plot["marks"].items():
         limit = name.startswith("limit")
         axes.axvline(x, color=_LIMIT if limit else _INK, linewidth=1.1, linestyle="--" if limit else ":")
-    _bound(axes, plot, y_values)
+    _bound(axes, plot, x_values, y_values)
     axes.grid(True, which="major", color=_INK, alpha=0.14, linewidth=0.8)
     axes.tick_params(which="both", colors=_INK)
     axes.spines[["top", "right"]].set_visible(False)
@@ -147,7 +149,8 @@ def _name(text: str) -> str:
 def _draw_rows(axes: Axes, plot: Mapping[str, Any]) -> None:
     """Horizontal bars, a row for each name."""
     names = plot["rows"]
-    for colour, (name, series) in zip(_cycle(len(plot["series"])), plot["series"].items(), strict=True):
+    for place, (name, series) in enumerate(plot["series"].items()):
+        colour = _SERIES[_PARTS.get(name, place) % len(_SERIES)]
         starts, ends, places = series["x"][::2], series["x"][1::2], series["y"][::2]
         axes.hlines(places, starts, ends, label=_name(name), colors=colour, linewidth=7)
     axes.set_yticks(range(len(names)), [_name(name) for name in names])
@@ -178,16 +181,17 @@ def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
         axes.plot(series["x"], series["y"], label=_name(name), color=colour, linewidth=1.8, **style)
 
 
-def _bound(axes: Axes, plot: Mapping[str, Any], y_values: Sequence[float]) -> None:
-    """Distributions run from 0 to 1; other linear heights from 0, unless all lie far above it. Counts have no
-    ticks between them."""
+def _bound(axes: Axes, plot: Mapping[str, Any], x_values: Sequence[float], y_values: Sequence[float]) -> None:
+    """Distributions run from 0 to 1; other linear heights from 0, unless all lie far above it. Counts, and
+    numbers of turns, have no ticks between them."""
     from matplotlib.ticker import MaxNLocator
 
     axes.margins(x=0.02)
     if plot.get("rows"):
         return
-    if axes.get_yscale() == "linear" and all(value == int(value) for value in y_values):
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    for axis, values in ((axes.xaxis, x_values), (axes.yaxis, y_values)):
+        if axis.get_scale() == "linear" and all(value == int(value) for value in values):
+            axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if plot.get("step") and all(_ascends(series["y"]) for series in plot["series"].values()):
         axes.set_ylim(0, 1.02)
     elif axes.get_yscale() == "linear" and y_values and 0 <= min(y_values) < max(y_values) / 2:

@@ -198,3 +198,39 @@ def test_rows_are_bars_in_their_order() -> None:
     assert heights[0] < heights[1]
     assert "to the first token" in svg
     assert "output" in svg
+
+
+def _bars(*parts: str) -> Entry:
+    series = {name: {"x": [at, at + 1.0], "y": [0.0, 0.0]} for at, name in enumerate(parts)}
+    return {
+        "title": "t",
+        "x_label": "s",
+        "y_label": "turn",
+        "rows": ["turn 1"],
+        "series": series,
+        "marks": {},
+    }
+
+
+def _colour_of(svg: str, part: str) -> str:
+    """That of the lines of the legend and of the bars is one; parts stand in the order of their bars."""
+    strokes = re.findall(r"stroke: (#[0-9a-f]{6}); stroke-width: 7", svg)
+    names = [text for text in _texts(svg) if text in ("queue of the server", "to the first token", "output")]
+    return strokes[names.index(part)]
+
+
+def test_a_part_has_the_same_colour_whatever_stands_before_it() -> None:
+    whole = plots.render(_bars("queue of the server", "to the first token", "output"), "a")
+    part = plots.render(_bars("to the first token", "output"), "b")
+    for name in ("to the first token", "output"):
+        assert _colour_of(whole, name) == _colour_of(part, name)
+
+
+def test_numbers_of_turns_have_no_ticks_between_them() -> None:
+    plot = {
+        "title": "TTFT by turn", "x_label": "turn", "y_label": "ms", "marks": {}, "step": False,
+        "series": {"P50": {"x": [1.0, 2.0, 3.0], "y": [7.5, 8.5, 9.25]}},
+    }  # fmt: skip
+    ticks = [text for text in _texts(plots.render(plot, "ttft_by_turn")) if re.fullmatch(r"[\d.]+", text)]
+    assert {"1", "2", "3"} <= set(ticks)
+    assert not {"1.0", "1.5", "2.5"} & set(ticks)

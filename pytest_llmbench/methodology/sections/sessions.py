@@ -595,7 +595,7 @@ def _jobs_table(
         *((f"Cached share of turn {each}", f"turn_cached_share[{each}]") for each in parameters.classes),
         ("Session goodput", "session_goodput"),
         *((f"Job time against the same job alone {name.upper()}", f"job_slowdown.{name}") for name in _SLOW),
-        *((f"… of it LLM {name.upper()}", f"job_llm_slowdown.{name}") for name in _SLOW),
+        *((f"LLM time against the same alone {name.upper()}", f"job_llm_slowdown.{name}") for name in _SLOW),
     )
     rows += [(title, *value_and_interval(metrics[name])) for title, name in named]
     return Table("session_results", "Session Results", ("Metric", "Value", "95 % interval"), tuple(rows))
@@ -611,17 +611,19 @@ def _turns_table(records: Records) -> Table:
         cells = [str(number), str(len(own))]
         if len(own):
             cells += [f"{np.mean(own.requested_input_tokens):.0f}", f"{np.median(waits):.1f}"]
-            cells += [_share(own, "cached_tokens"), _share(own, "shared_prefix_tokens")]
+            cells += [_share(own, "cached_tokens", "input_tokens")]
+            cells += [_share(own, "shared_prefix_tokens", "requested_input_tokens")]
         rows.append((*cells, *("",) * (6 - len(cells))))
     columns = ("Turn", "Ended well", "Input tokens, mean", "TTFT P50 (ms)", "Cached", "Could be cached")
     return Table("session_turns", "Turns by Number", columns, tuple(rows))
 
 
-def _share(own: Records, column: str) -> str:
-    counted = getattr(own, column)
-    if (counted < 0).any() or (own.input_tokens <= 0).any():
+def _share(own: Records, column: str, whole: str) -> str:
+    """Both have to be counted by one tokenizer: the server's, or that of the workload."""
+    part, of = getattr(own, column), getattr(own, whole)
+    if (part < 0).any() or (of <= 0).any():
         return "not known" if column == "shared_prefix_tokens" else "not measurable"
-    return f"{counted.sum() / own.input_tokens.sum():.1%}"
+    return f"{part.sum() / of.sum():.1%}"
 
 
 def _plots(records: Records) -> tuple[Plot, ...]:
@@ -657,7 +659,7 @@ def _slowest_job(seen: Sequence[Observation], jobs: Sequence[Jobs]) -> tuple[Plo
     shown = {name: (begin[:_TURNS_DRAWN], end[:_TURNS_DRAWN]) for name, (begin, end) in parts.items()}
     series = {name: line for name, ends in shown.items() if (line := bars(*ends, unit_ns=1e9))[0]}
     title = f"The slowest job: {longest[run]:.3g} s, {len(own)} turns"
-    title += f", the first {_TURNS_DRAWN} shown" if len(own) > _TURNS_DRAWN else ""
+    title += (f", the first {_TURNS_DRAWN} shown" if len(own) > _TURNS_DRAWN else "") + "; gaps are pauses"
     title += f" (run {run + 1})" if len(seen) > 1 else ""
     rows = tuple(f"turn {turn}" for turn in records.turn[own][:_TURNS_DRAWN].tolist())
     return (Plot("slowest_job", title, "s from the start of the session", "turn", series, rows=rows),)

@@ -83,6 +83,22 @@ def test_a_run_has_its_sessions_and_figures() -> None:
     assert result.facts.value("load.session_rate") == 3.0
 
 
+def test_what_could_be_cached_is_a_share_of_what_was_asked_for_however_the_server_counts() -> None:
+    """A server of another vocabulary counts other tokens, of the prompt and of what it had of it."""
+    sut = ReplayedSUT(CACHED)
+    result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=40, rate=2.0)
+    (seen,) = result.observations
+    records = seen.records
+    more = replace(records, input_tokens=3 * records.input_tokens, cached_tokens=3 * records.cached_tokens)
+    parameters = build(sessions.Parameters, {"workload": SHORT, "total_sessions": 40, "rate": 2.0})
+    counted = sessions.result(parameters, sut.setting(SHORT), result.warmup, [replace(seen, records=more)])
+    turns, others = (
+        {table.id: table for table in each.tables}["session_turns"].rows for each in (result, counted)
+    )
+    assert [row[4:] for row in others] == [row[4:] for row in turns]
+    assert float(turns[1][5].rstrip("%")) > 0
+
+
 def test_job_time_is_the_sum_of_its_parts_on_average() -> None:
     metrics = measured().metrics
     parts = [metrics[f"job_{part}.mean"].point for part in ("llm_time", "pause_time", "generator_wait")]
@@ -357,9 +373,8 @@ def test_the_slowest_job_is_drawn_turn_by_turn() -> None:
     run = max((0, 1), key=lambda number: runs[number].time_s.max())
     slowest = int(runs[run].time_s.argmax())
     own = records[run].select(records[run].session == runs[run].session[slowest])
-    assert (
-        plot.title == f"The slowest job: {runs[run].time_s[slowest]:.3g} s, {len(own)} turns (run {run + 1})"
-    )
+    job = f"The slowest job: {runs[run].time_s[slowest]:.3g} s, {len(own)} turns"
+    assert plot.title == f"{job}; gaps are pauses (run {run + 1})"
     assert plot.rows == tuple(f"turn {number}" for number in range(1, len(own) + 1))
     begun = own.scheduled_ns.min()
     x, y = plot.series["output"]
@@ -373,7 +388,7 @@ def test_the_slowest_job_is_drawn_turn_by_turn() -> None:
 def test_of_a_long_job_the_first_turns_are_drawn() -> None:
     long = {"sessions": {"turns": 20, "input_tokens": 20, "output_tokens": 4}}
     (plot,) = (each for each in measured(workload=long, total_sessions=10).plots if each.id == "slowest_job")
-    assert plot.title.endswith("20 turns, the first 16 shown")
+    assert plot.title.endswith("20 turns, the first 16 shown; gaps are pauses")
     assert len(plot.rows) == 16
     assert max(y for _, places in plot.series.values() for y in places) == 15
 
