@@ -4,7 +4,7 @@ samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import fields, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.metrics.sessions.jobs import SLOWDOWNS
 from pytest_llmbench.model.judgement import Gate, JudgedObjective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop, SessionStarts
+from pytest_llmbench.model.plan import OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.result import TestResult
 
 _SHORTEST_S = 1.0
@@ -64,12 +64,8 @@ def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: f
     plans = [load.plan for load in loads]
     if "duration_s" in known and any(plan.duration_s is not None for plan in plans):
         return f"duration_s={math.ceil(growth * max(map(_lasted_s, loads)))}"
-    if "total_sessions" in known:
-        sessions = math.ceil(growth * max(len(np.unique(load.records.session)) for load in loads))
-        starts = plans[0].load
-        if isinstance(starts, SessionStarts) and starts.arrival == "trace":
-            return None if sessions > len(starts.offsets_ns) else f"total_sessions={sessions}"
-        return f"total_sessions={sessions}"
+    if isinstance(plans[0].load, SessionSlots | SessionStarts):
+        return _more_sessions(loads, plans[0].load, known, growth)
     if "requests" not in known:
         return None
     most = max(plan.most_requests for plan in plans)
@@ -82,6 +78,23 @@ def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: f
     longest_s = getattr(parameters, "max_seconds", None)
     seconds = "" if longest_s is None else f", max_seconds={math.ceil(growth * longest_s)}"
     return f"max_requests={wanted}{seconds}"
+
+
+def _more_sessions(
+    loads: Sequence[Observation], load: SessionSlots | SessionStarts, known: Set[str], growth: float
+) -> str | None:
+    """The keyword of a test of sessions."""
+    counts = [len(np.unique(each.records.session)) for each in loads]
+    if "sessions_per_class" in known:
+        return (
+            f"sessions_per_class={math.ceil(growth * min(counts))}"  # the fewest are those of a class alone
+        )
+    if "total_sessions" not in known:
+        return None
+    sessions = math.ceil(growth * max(counts))
+    if isinstance(load, SessionStarts) and load.arrival == "trace" and sessions > len(load.offsets_ns):
+        return None
+    return f"total_sessions={sessions}"
 
 
 def _more_probes(

@@ -78,5 +78,6 @@ def test_help_shows_keywords_with_types_and_what_they_mean() -> None:
 
 
 def test_what_a_test_does_not_explain_is_explained_by_what_it_inherits_from() -> None:
-    assert ":param workload: name of a workload, a workload" in llmbench.fairness.documentation
+    assert ":param workload: name of a workload, a workload" in llmbench.ttft.documentation
+    assert ":param workload: ``synthetic-skewed``, a synthetic" in llmbench.fairness.documentation
     assert ":param workload: ``session:chat``" in llmbench.sessions.documentation

@@ -10,11 +10,11 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.catalogue import definition, is_metric
 from pytest_llmbench.metrics.sessions.jobs import job_metrics, jobs_of, session_goodput, unsent_turns
+from pytest_llmbench.metrics.sessions.reductions import ttft_reductions
 from pytest_llmbench.metrics.sessions.turns import (
     TurnClass,
     hit_rate,
     latencies,
-    ttft_reductions,
     turn_metrics,
 )
 from pytest_llmbench.metrics.summary import distribution

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.itl import ClusterEstimates
 from pytest_llmbench.metrics.latency import per_request
 from pytest_llmbench.metrics.ratios import ratio_of_sums
@@ -50,7 +49,6 @@ class TurnClass:
         return np.asarray((turn >= self.first) if self.onwards else (turn == self.first))
 
 
-_REDUCED = ("p50", "p95", "p99")
 USUAL = (TurnClass(1), TurnClass(2, onwards=True))
 """The classes that are always reported: the first turn finds no history in the cache, the others may."""
 
@@ -85,26 +83,6 @@ def turn_shares(
         found[f"turn_cached_share[{each}]"] = cached_share(own, seed=seed, level=level)
         found[f"turn_cacheable_share[{each}]"] = _share(own, "shared_prefix_tokens", seed=seed, level=level)
         found[f"turn_cache_hit_rate[{each}]"] = hit_rate(own, seed=seed, level=level)
-    return found
-
-
-def ttft_reductions(
-    without: Records, with_cache: Records, classes: Iterable[TurnClass], *, level: float = 0.95
-) -> dict[str, Estimate]:
-    """``ttft_reduction`` of all turns and ``turn_ttft_reduction[c]``: 1 - TTFT with the cache / without, at
-    P50, P95 and P99, of records that hold the same turns.
-
-    The unit is the session, in both; that they are the same sessions makes the intervals wider than they need
-    be, never narrower.
-    """
-    found: dict[str, Estimate] = {}
-    for each in (None, *classes):
-        name = "ttft_reduction" if each is None else f"turn_ttft_reduction[{each}]"
-        family = "ttft" if each is None else f"turn_ttft[{each}]"
-        before, after = (latencies([arm], "ttft", each, level=level) for arm in (without, with_cache))
-        for statistic in _REDUCED:
-            pair = before[f"{family}.{statistic}"], after[f"{family}.{statistic}"]
-            found[f"{name}.{statistic}"] = change(*pair, "reduction")
     return found
 
 
