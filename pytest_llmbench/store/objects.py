@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from enum import Enum
 from importlib import import_module
 from typing import Any
@@ -54,12 +54,12 @@ may move, and what was written stays readable. Until 0.1 the module stood before
 at."""
 _MODULES = {name: module for module, names in _KINDS.items() for name in names}
 _LARGEST = 65_536
-"""Characters; a workload made of a data set holds its prompts, which are no part of a report."""
+"""Characters."""
 
 
 def described(value: Any, largest: int = _LARGEST) -> JsonValue:
-    """What is not ours, or takes more than ``largest`` characters, is only named: ``{"$opaque": "…"}``; it
-    cannot be made again."""
+    """What is not ours, is made of texts of users, or takes more than ``largest`` characters, is only named:
+    ``{"$opaque": "…"}``; it cannot be made again."""
     found = encoded(value)
     if isinstance(found, dict | list) and len(json.dumps(found)) > largest:
         return {_OPAQUE: _name_of(value)}
@@ -113,7 +113,10 @@ def encoded(value: Any) -> JsonValue:
         return {_OPAQUE: _name_of(value)}
     if isinstance(value, Enum):
         return {_TYPE: kind.__qualname__, _VALUE: plain(value.value)}
-    kept = (each for each in fields(value) if each.init and each.metadata.get("stored", True))
+    made_of = [each for each in fields(value) if each.init]
+    kept = [each for each in made_of if each.metadata.get("stored", True)]
+    if any(each.default is MISSING for each in made_of if each not in kept):
+        return {_OPAQUE: _name_of(value)}  # it is made of texts of users
     content = {each.name: encoded(getattr(value, each.name)) for each in kept}
     return {_TYPE: kind.__qualname__, **content}
 

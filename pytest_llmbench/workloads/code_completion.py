@@ -15,6 +15,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import (
+    NOT_STORED,
     DatasetIdentity,
     name_mistakes,
     observed_lengths,
@@ -62,8 +63,8 @@ class CodeCompletionWorkload(StreamedWorkload):
     a name of its own.
     """
 
-    functions: tuple[CodeFunction, ...] = field(compare=False, repr=False)
-    contexts: tuple[str, ...] = field(compare=False, repr=False)
+    functions: tuple[CodeFunction, ...] = field(compare=False, repr=False, metadata=NOT_STORED)
+    contexts: tuple[str, ...] = field(compare=False, repr=False, metadata=NOT_STORED)
     dataset: DatasetIdentity
     name: str = NAME
     digest: str = field(init=False, repr=False)

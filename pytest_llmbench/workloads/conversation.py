@@ -12,6 +12,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import (
+    NOT_STORED,
     DatasetIdentity,
     name_mistakes,
     observed_lengths,
@@ -70,7 +71,7 @@ class ConversationWorkload(StreamedWorkload):
     need a name of their own.
     """
 
-    conversations: tuple[Conversation, ...] = field(compare=False, repr=False)
+    conversations: tuple[Conversation, ...] = field(compare=False, repr=False, metadata=NOT_STORED)
     dataset: DatasetIdentity
     name: str = NAME
     digest: str = field(init=False, repr=False)

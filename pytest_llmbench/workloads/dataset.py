@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from pytest_llmbench.workloads.synthetic import (
     temperature_mistakes,
 )
 
+NOT_STORED: Final = {"stored": False}
+"""Metadata of a field that no report holds: texts of users."""
 PUBLISHED_DIGESTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         # ShareGPT_V3_unfiltered_cleaned_split.json of ShareGPT_Vicuna_unfiltered.
@@ -90,7 +92,7 @@ class DatasetWorkload(StreamedWorkload):
     """
 
     name: str
-    prompts: tuple[Prompt, ...] = field(compare=False, repr=False)
+    prompts: tuple[Prompt, ...] = field(compare=False, repr=False, metadata=NOT_STORED)
     dataset: DatasetIdentity
     domain: str = "general"
     language: str = "English"

@@ -25,6 +25,7 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import (
+    NOT_STORED,
     DatasetIdentity,
     name_mistakes,
     observed_lengths,
@@ -43,8 +44,6 @@ from pytest_llmbench.workloads.trace import (
 )
 
 _MOST_MISTAKES: Final = 12
-NOT_STORED: Final = {"stored": False}
-"""Metadata of a field that no report holds: texts of users."""
 _IN_WORDS: Final = {
     "domain": "readable random words",
     "language": "English",
@@ -73,6 +72,9 @@ class TracedTurn:
     """Whether it forgets what was before: without hash ids its prompt is all new."""
     messages: MessageArray | None = field(default=None, repr=False, metadata=NOT_STORED)
     """What it asks, sent as it stands; its texts have ``input_tokens`` tokens of cl100k_base. None: words."""
+    kept_tokens: int | None = None
+    """How many of the first tokens of its messages are those of the first turn that it waits for. Counted by
+    the workload; the count stands for the messages where a report left them out."""
 
     @property
     def pause_ns(self) -> int:
@@ -144,6 +146,7 @@ class TraceSessionWorkload(StreamedWorkload):
         if self.sessions[0].turns[0].messages is not None:
             object.__setattr__(self, "messages_sha256", _messages_sha256(self.sessions))
             object.__setattr__(self, "system_tokens", _system_tokens(self.sessions))
+            object.__setattr__(self, "sessions", tuple(map(_with_kept_tokens, self.sessions)))
         rows = (
             f"{each.offset_ms} {[(t.input_tokens, t.output_tokens, t.wait_for) for t in each.turns]} "
             f"{[(t.pause_ms, t.hash_ids, t.reset) for t in each.turns]}"
@@ -403,12 +406,22 @@ def _kept(turn: TracedTurn, session: TracedSession, block_tokens: int) -> int:
     if not turn.wait_for:
         return 0
     before = session.turns[turn.wait_for[0] - 1]
-    if turn.messages is not None and before.messages is not None:
-        return _common_tokens(turn.messages, before.messages)
+    if turn.kept_tokens is not None:
+        return turn.kept_tokens
     if turn.hash_ids:
         return min(common_blocks(turn, before) * block_tokens, turn.input_tokens, before.input_tokens)
     goes_on = not turn.reset and turn.input_tokens > before.input_tokens
     return before.input_tokens if goes_on else 0
+
+
+def _with_kept_tokens(session: TracedSession) -> TracedSession:
+    turns = []
+    for turn in session.turns:
+        before = session.turns[turn.wait_for[0] - 1].messages if turn.wait_for else None
+        if turn.messages is not None and before is not None:
+            turn = replace(turn, kept_tokens=_common_tokens(turn.messages, before))
+        turns.append(turn)
+    return replace(session, turns=tuple(turns))
 
 
 def _common_tokens(said: MessageArray, before: MessageArray) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,9 +141,7 @@ def test_talks(llm_result):
 """
 
 
-def test_conversations_are_measured_and_no_text_of_theirs_is_kept(
-    suite: Suite, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_conversations_are_measured_and_no_text_of_theirs_is_kept(suite: Suite) -> None:
     assert f"```toml{LIBRARY}```" in (ROOT / "docs/how-to/measure-sessions.md").read_text("utf-8")
     said = (ROOT / "docs/examples/conversations.jsonl").read_bytes()
     (suite.path / "conversations.jsonl").write_bytes(said)
@@ -162,6 +162,8 @@ def test_conversations_are_measured_and_no_text_of_theirs_is_kept(
     for words in ("patient clerk", "maps of the coast", "atlas of rivers", "find_book", "reading room"):
         assert words.encode() in said
         assert not [text for text in shown if words in text]
-    capsys.readouterr()
-    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
-    assert capsys.readouterr().out.count("figures are identical") == 1
+    # In a process of its own: what was drawn before is remembered in this one.
+    command = [sys.executable, "-m", "pytest_llmbench", "recompute", str(suite.path / "out" / "report.json")]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0, again.stdout
+    assert again.stdout.count("figures are identical") == 1

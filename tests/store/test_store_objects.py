@@ -21,9 +21,10 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.store.objects import _MODULES, _PACKAGE, described, encoded, rebuilt
+from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import WORKLOADS
 from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix
-from pytest_llmbench.workloads.dataset import DatasetIdentity
+from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Normal, Uniform
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
 
@@ -72,6 +73,14 @@ def test_sessions_of_a_trace_come_back_with_all_their_turns() -> None:
     assert back == traced
     assert back.sessions == traced.sessions  # which equality goes by the digest of
     assert described(traced, 100) == {"$opaque": "TraceSessionWorkload 'recorded'"}
+
+
+def test_what_is_made_of_texts_of_users_is_only_named() -> None:
+    made = DatasetWorkload(
+        "mine", (Prompt("a secret", 8, 2),), DatasetIdentity("made up", "1", "all", ("by hand",))
+    )
+    assert described(made) == {"$opaque": "DatasetWorkload 'mine'"}
+    assert "secret" not in json.dumps(encoded(SharedPrefix("begun alike", made, Fixed(8), 0.5)))
 
 
 class Foreign:
