@@ -346,6 +346,11 @@ class LLMBench:
         min_completion: float | None = None,
         max_preemption_rate: float | None = None,
         max_recovery_s: float | None = None,
+        sessions: Sequence[int] = (4, 8, 16, 32, 64),
+        sessions_per_slot: int | None = None,
+        turn_ttft_p95_ms: Mapping[int | str, float] | None = None,
+        min_turn_hit_rate: Mapping[int | str, float] | None = None,
+        min_sessions: int | None = None,
         workload: str | Workload | Mapping[str, Any] = "long-context",
         seed: int | None = None,
         fresh: bool = False,
@@ -357,12 +362,22 @@ class LLMBench:
         """Memory Pressure Behavior (section 5.8 of the draft).
 
         Levels beyond capacity, up to failure: needs ``--llm-allow-overload`` and an isolated system. Limits
-        hold at every level beyond 100 %.
+        hold at every level beyond 100 %. With a workload of sessions, ever more sessions at once, whose
+        contexts wait for their next turn.
 
         :param capacity: requests in flight that are 100 %, where it is known; else found by the search of
             test 5.5.
-        :param ttft_p99_ms: criterion of the capacity search; else from the TTFT of one request at a time.
+        :param ttft_p99_ms: criterion of the capacity search, else from the TTFT of one request at a time; of
+            sessions: criterion of every level.
         :param levels_percent: of capacity; 100 is the base.
+        :param min_completion: of sessions: criterion of a level; default 0.99.
+        :param sessions: of sessions: levels, so many at once.
+        :param sessions_per_slot: of sessions: how many a level has for each that goes on at once; default 4.
+        :param turn_ttft_p95_ms: of sessions: criterion on TTFT P95 by the number of the turn, ``{"2+":
+            300}``.
+        :param min_turn_hit_rate: of sessions: criterion on what was cached of what could be, by turn:
+            ``{"2+": 0.9}``.
+        :param min_sessions: of sessions: the level up to which all have to meet the criteria.
         :param workload: name of a workload, a workload object, or weights by name.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.

@@ -108,8 +108,8 @@ class TestParameters:
         if takes or not isinstance(_found(self.workload), OfSessions):
             return []
         return [
-            "workload is of sessions, which @llmbench.sessions, capacity, fairness and prefix_cache send: "
-            "name one of single requests here"
+            "workload is of sessions, which @llmbench.sessions, capacity, fairness, memory_pressure and "
+            "prefix_cache send: name one of single requests here"
         ]
 
     def not_without_output(self) -> list[str]:

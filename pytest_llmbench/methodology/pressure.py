@@ -8,7 +8,7 @@ so of all of them the test is void, and where it says nothing it is not a pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_llmbench.methodology.measuring.levels import Seen
@@ -71,10 +71,15 @@ def preemption_events(seen: Observation) -> float | None:
 def pressed_levels(levels: Mapping[float, Seen]) -> Estimate:
     """Levels beyond capacity with a preemption, an out-of-memory error or 90 % of the KV cache in use, over
     all beyond capacity of which that is known."""
-    known = [pressed for signs in _beyond(levels).values() if (pressed := signs.pressed) is not None]
+    what = "the engine tells neither preemptions nor the use of its KV cache"
+    return pressed_share((signs.pressed for signs in _beyond(levels).values()), what)
+
+
+def pressed_share(pressed: Iterable[bool | None], unknown: str) -> Estimate:
+    """The share of levels with memory short, of those of which it is known; else ``unknown`` says why not."""
+    known = [each for each in pressed if each is not None]
     if not known:
-        what = "the engine tells neither preemptions nor the use of its KV cache"
-        return Estimate.undefined(unit="ratio", method=f"not measurable: {what}")
+        return Estimate.undefined(unit="ratio", method=f"not measurable: {unknown}")
     share = sum(known) / len(known)
     return Estimate(share, share, share, level=0.95, n=len(known), method="counted levels", unit="ratio")
 

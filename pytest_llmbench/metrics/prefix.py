@@ -45,8 +45,11 @@ def cached_input_share(runs: Sequence[Records], *, seed: int, level: float = 0.9
 def with_zeros(records: Records) -> Records:
     """Servers such as vLLM tell cached tokens only where there are any: where some reply tells, the others
     mean zero. Where none does, nothing is known."""
-    if not tells_cached(records):
-        return records
+    return zeros_of(records) if tells_cached(records) else records
+
+
+def zeros_of(records: Records) -> Records:
+    """Replies without a count of cached tokens mean zero, by what others of the same server say."""
     silent = records.ok & (records.cached_tokens == MISSING)
     return replace(records, cached_tokens=np.where(silent, 0, records.cached_tokens))
 

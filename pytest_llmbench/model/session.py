@@ -32,6 +32,13 @@ def answers_of(workload: Any) -> Answers:
     return told if told in ANSWERS else "recorded"
 
 
+def stated_answers(answers: Answers) -> dict[str, Any]:
+    """What a specification says of live answers; nothing of recorded ones."""
+    if answers == "recorded":
+        return {}
+    return {"answers": answers, "deviations": [{"what": "context", "rule": LIVE_ANSWERS}]}
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The place of a request in its session."""

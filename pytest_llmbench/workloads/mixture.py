@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.model.session import OfSessions, Session
+from pytest_llmbench.model.session import Answers, OfSessions, Session, answers_of, stated_answers
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.lengths import Uniform
@@ -113,6 +113,13 @@ class SessionMix(StreamedWorkload):
         """No beginning is common to the sessions of all parts: their shapes count it as their own."""
         return 0
 
+    @property
+    def answers(self) -> Answers:
+        """Those of its parts: live ones before those that are compared, and these before recorded ones."""
+        strictest: tuple[Answers, ...] = ("live", "live-compared")
+        told = {answers_of(part.workload) for part in self.parts}
+        return next((each for each in strictest if each in told), "recorded")
+
     def isolated(self, name: str) -> SessionMix:
         """The sessions of one part alone."""
         return SessionMix(f"{name} alone", tuple(part for part in self.parts if part.name == name))
@@ -147,7 +154,8 @@ class SessionMix(StreamedWorkload):
     def specification(self) -> Mapping[str, Any]:
         order = ["part by one random()", "next session of that part, from a seed of its own"]
         stated = _specification(self.parts, order)
-        return stated | {"sessions": {"parts": [each.get("sessions", {}) for each in stated["parts"]]}}
+        sessions = {"parts": [each.get("sessions", {}) for each in stated["parts"]]}
+        return stated | {"sessions": sessions, **stated_answers(self.answers)}
 
 
 def _shares(parts: tuple[Part, ...]) -> tuple[float, ...]:

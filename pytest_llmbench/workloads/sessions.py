@@ -26,7 +26,6 @@ from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import (
     ANSWERS,
-    LIVE_ANSWERS,
     Answers,
     OfSessions,
     Session,
@@ -34,6 +33,7 @@ from pytest_llmbench.model.session import (
     Turn,
     prompt_lengths,
     session_mistakes,
+    stated_answers,
 )
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts
@@ -384,13 +384,6 @@ def _place_of(request: PlannedRequest) -> Turn:
 def answers_mistakes(answers: str) -> list[str]:
     """What is wrong with a choice of answers, in words."""
     return [] if answers in ANSWERS else [f"answers is {answers!r}: give one of {', '.join(ANSWERS)}"]
-
-
-def stated_answers(answers: Answers) -> dict[str, Any]:
-    """What a specification says of live answers; nothing of recorded ones."""
-    if answers == "recorded":
-        return {}
-    return {"answers": answers, "deviations": [{"what": "context", "rule": LIVE_ANSWERS}]}
 
 
 def _prompts(

@@ -20,7 +20,14 @@ from typing import Any, Final, NamedTuple
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Answers, Session, SessionTurn, Turn, session_mistakes
+from pytest_llmbench.model.session import (
+    Answers,
+    Session,
+    SessionTurn,
+    Turn,
+    session_mistakes,
+    stated_answers,
+)
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.bulk_random import BulkRandom
@@ -33,7 +40,7 @@ from pytest_llmbench.workloads.dataset import (
 )
 from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, starting_with_a_word, word_ids
-from pytest_llmbench.workloads.sessions import MOST_TURNS, answers_mistakes, live_turn, stated_answers
+from pytest_llmbench.workloads.sessions import MOST_TURNS, answers_mistakes, live_turn
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT
 from pytest_llmbench.workloads.trace import (

@@ -81,3 +81,42 @@ def test_classes_of_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -
     for page in ("report.md", "report.html"):
         assert "Per-Class Results of Sessions" in (suite.path / "out" / page).read_text("utf-8")
     assert recomputed(suite, capsys) == 2
+
+
+MEMORY = """
+from pytest_llmbench import llmbench
+
+TALKS = {
+    "sessions": {"turns": 4, "own_tokens": 1008, "input_tokens": 16, "output_tokens": 16, "pause_s": 1.0}
+}
+
+@llmbench.memory_pressure(workload=TALKS, sessions=(4, 8, 16), min_turn_hit_rate={"2+": 0.9}, min_sessions=8)
+def test_eight_users(llm_result):
+    assert llm_result.max_sessions.point == 8
+
+@llmbench.memory_pressure(workload=TALKS, sessions=(4, 8, 16), min_turn_hit_rate={"2+": 0.9}, min_sessions=16)
+def test_sixteen_users(): ...
+
+@llmbench.memory_pressure(workload=TALKS, sessions=(4, 8))
+def test_no_pressure(): ...
+"""
+
+
+def test_idle_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten contexts of 71 blocks fit."""
+    suite.write(MEMORY, SMALL_WARMUP)
+    engine = "replay:fast?kv_blocks=712&prefix_caching=on&context_limit_tokens=2048"
+    suite.measure(engine, scale="standard").assert_outcomes(passed=1, failed=1, errors=1)
+    eight, sixteen, roomy = suite.report["tests"]
+    assert [level["label"] for level in eight["levels"]] == [f"{n} sessions at once" for n in (4, 8, 16)]
+    objectives = {each["metric"]: each["verdict"] for each in eight["gate"]["objectives"]}
+    assert objectives == {"max_sessions": "pass", "pressed_levels": "pass"}
+    assert {each["metric"]: each["verdict"] for each in sixteen["gate"]["objectives"]}[
+        "max_sessions"
+    ] == "fail"
+    (told,) = (each for each in roomy["validity"]["findings"] if each["check"] == "memory_pressure")
+    assert not told["ok"]
+    assert "no number of sessions put pressure on memory" in told["message"]
+    for page in ("report.md", "report.html"):
+        assert "Memory Pressure by Idle Sessions" in (suite.path / "out" / page).read_text("utf-8")
+    assert recomputed(suite, capsys) == 3

@@ -13,7 +13,7 @@ from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.outcome import NO_FAILURES, Outcome
-from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.plan import ClosedLoop, SessionSlots
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()
@@ -21,6 +21,7 @@ check = Checks()
 PRESSURE = ("baseline", "overload")
 SHORTEST_S = 120.0
 _COLUMNS = ("Oversub Level", "Complete", "Preempt", "Fail Rate", "TTFT P99")
+_TURNS = "the requests are turns of sessions, so many sessions at once and no share of a capacity in flight"
 
 check("S-5.8.2-workload")(one_of("workload.name", "long-context", "long-context-uniform"))
 check("S-7.4-isolated-system")(one_of("isolation.isolated_system", True))
@@ -43,15 +44,26 @@ def cascade_monitoring(view: EvidenceView) -> Answer:
 
 
 def _percent(one: Tested) -> str:
+    """The qualifier of the level's metrics; of sessions how many were at once."""
+    load = one.run.plan.load
+    if isinstance(load, SessionSlots):
+        return f"{load.sessions} sessions"
     percent = one.level.percent_of_capacity
     if percent is None:
         raise NoEvidenceError(f"percent_of_capacity of {one.label}")
     return f"{percent:g}%"
 
 
+def _of_sessions(view: EvidenceView) -> bool:
+    """Whether the requests are turns, which the draft does not know."""
+    return any(isinstance(one.run.plan.load, SessionSlots) for one in tested(view, *PRESSURE))
+
+
 @check("P-5.8.2-levels")
 def levels(view: EvidenceView) -> Answer:
     """One level above capacity at least; each at ceil(capacity * percent / 100) in flight (AMB-19)."""
+    if _of_sessions(view):
+        return view.unmet(_TURNS)
     capacity = view.need("load.capacity_concurrency")
     found = tested(view, *PRESSURE)
     percents = [one.level.percent_of_capacity or 0.0 for one in found]
@@ -73,6 +85,8 @@ def levels(view: EvidenceView) -> Answer:
 def capacity_first(view: EvidenceView) -> Answer:
     """A search of this test on its own workload, or a capacity test of this SUT with that workload. One that
     ended at its upper bound has found none: there is room above."""
+    if _of_sessions(view):
+        return view.unmet(_TURNS)
     capacity, name = view.need_all("load.capacity_concurrency", "workload.name")
     probes = [level for level in view.result.levels if level.role == "probe"]
     if probes:
@@ -112,7 +126,11 @@ def _has_failed(capacity_test: TestResult) -> bool:
     )
 
 
-check("P-5.8.3-min-duration-120s")(at_least_s(SHORTEST_S, *PRESSURE))
+@check("P-5.8.3-min-duration-120s")
+def min_duration(view: EvidenceView) -> Answer:
+    if _of_sessions(view):
+        return view.unmet("the requests are turns of sessions: a level lasts for sessions, not for a time")
+    return at_least_s(SHORTEST_S, *PRESSURE)(view)
 
 
 @check("P-5.8.3-monitor")
@@ -208,6 +226,8 @@ def preemption_loss(view: EvidenceView) -> Answer:
 @check("P-5.8.5-table")
 def table(view: EvidenceView) -> Answer:
     """One row per level, the base among them, with the P99 of its records."""
+    if _of_sessions(view):
+        return view.unmet(_TURNS)
     found, run = view.table("memory_pressure"), tested(view, *PRESSURE)
     lacking = lacking_columns(found, *_COLUMNS)
     titles = [row[0] for row in found.rows]

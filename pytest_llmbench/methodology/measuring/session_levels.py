@@ -11,7 +11,8 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, latencies
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Arrival, LoadPlan, SessionLoad, SessionSlots, SessionStarts
-from pytest_llmbench.model.session import OfSessions, Session, session_mistakes
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.session import OfSessions, Session, answers_of, session_mistakes
 
 _TOO_LONG_SHOWN = 3
 
@@ -74,3 +75,24 @@ def too_long(setting: Setting, plans: Sequence[LoadPlan]) -> list[str]:
     more = f" (and {len(over) - _TOO_LONG_SHOWN} more)" if len(over) > _TOO_LONG_SHOWN else ""
     shown = "; ".join(over[:_TOO_LONG_SHOWN])
     return [f"a model with a longer context, or a workload with context_tokens={limit}: {shown}{more}"]
+
+
+def no_history(plans: Sequence[LoadPlan]) -> list[str]:
+    """Sessions of one turn are refused where a test is about what later turns find in the cache."""
+    if any(len(session.turns) > 1 for plan in plans for session in shapes_of(plan)):
+        return []
+    return [
+        f"no session of workload {plans[0].workload.name!r} has a second turn, so none has a history to "
+        "cache: use sessions of several turns"
+    ]
+
+
+def live_answers(workload: Workload, compared: str) -> list[str]:
+    """States of one test are not compared on histories that the server wrote anew in each of them, unless
+    that is what was asked for."""
+    if answers_of(workload) != "live":
+        return []
+    return [
+        f"workload {workload.name!r} has live answers, so {compared} would not read the same: leave "
+        'answers="live" out, or say answers="live-compared" to compare nevertheless'
+    ]

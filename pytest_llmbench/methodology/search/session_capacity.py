@@ -60,7 +60,7 @@ def find_session_capacity(setting: Setting, asked: SessionsAsked) -> Procedure[C
 
     def at(slots: int) -> Procedure[bool]:
         run = yield session_slots_plan(setting, asked, slots)
-        by_slots[slots] = _seen(setting, asked, run)
+        by_slots[slots] = session_level(setting, asked, run)
         return by_slots[slots].level.passed is True
 
     passed, failed = yield from searched(doubling(min(asked.initial, ceiling), ceiling), at)
@@ -88,7 +88,7 @@ def session_slots_plan(setting: Setting, asked: SessionsAsked, slots: int) -> Lo
     )
 
 
-def _seen(setting: Setting, asked: SessionsAsked, run: Observation) -> Seen:
+def session_level(setting: Setting, asked: SessionsAsked, run: Observation) -> Seen:
     """The level, its TTFT by turn, and why it fails."""
     seen = level_of(run, seed=setting.seed, role=PROBE)
     classes = dict.fromkeys((*USUAL, *asked.turn_ttft_p95_ms))

@@ -39,7 +39,7 @@ from pytest_llmbench.methodology.measuring.session_fairness import (
     SessionClasses,
     fairness_of_sessions,
 )
-from pytest_llmbench.methodology.measuring.session_levels import too_long
+from pytest_llmbench.methodology.measuring.session_levels import live_answers, too_long
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
@@ -164,6 +164,7 @@ class Parameters(TestParameters):
     def _of_sessions(self) -> list[str]:
         """What classes of sessions leave no room for."""
         found = [] if len(self.class_names) > 1 else [ONE_CLASS]
+        found += live_answers(find_workload(self.workload), "a class alone and in the mix")
         names = ("classes", "capacity_rps", "requests_per_class", "duration_s")
         given = [name for name in names if getattr(self, name) is not None]
         given += ["load_percent"] if self.load_percent != LOAD_PERCENT else []

@@ -5,6 +5,10 @@ by the search of test 5.5 on the same workload, with a threshold for TTFT from o
 marker has none; then levels at 100, 110, 125 and 150 % of it (AMB-19), at least 120 s each, watching
 completions, preemptions, latency and out-of-memory errors. After each level short probes tell how long the
 system takes to be as fast as before; one that stops answering ends the test there.
+
+Of a workload of sessions the levels are sessions at once, whose contexts stay while their users think: as
+they grow in number, turns that return find less of their history in the cache. The draft knows requests
+alone, so clauses about these are not met then.
 """
 
 from __future__ import annotations
@@ -14,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
@@ -23,10 +25,20 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualifi
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.manifest import FOUND
 from pytest_llmbench.methodology.measuring.scales import ByScale
+from pytest_llmbench.methodology.measuring.session_levels import no_history, too_long
+from pytest_llmbench.methodology.measuring.session_memory import IdleSessions, named
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.pressure import PRESSED, pressed_levels, pressure_finding
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.recovery import (
+    MOST_PROBES,
+    PROBES_BEFORE,
+    Recovery,
+    before_overload,
+    recovered,
+    recovery_probes,
+)
 from pytest_llmbench.methodology.search.capacity_search import (
     FIRST_LEVEL,
     HIGHEST_LEVEL,
@@ -36,21 +48,27 @@ from pytest_llmbench.methodology.search.capacity_search import (
     level_plan,
 )
 from pytest_llmbench.methodology.search.capacity_search import LEVEL_S as SLOTS_S
+from pytest_llmbench.methodology.search.session_capacity import (
+    SessionsAsked,
+    session_level,
+    session_slots_plan,
+)
 from pytest_llmbench.methodology.search_amounts import slots_bounds
-from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.metrics.preemption import preemption_loss, preemption_rate, preemption_recovery_rate
+from pytest_llmbench.metrics.sessions.turns import TurnClass
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import PROBE
 from pytest_llmbench.model.memory_errors import out_of_memory_errors, timeouts
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, OUTPUT_TOKENS, long_context
-from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 _COLUMNS = (
     "Oversub Level", "Concurrency", "Complete", "Preempt", "Recovered", "Lost per preemption", "Fail Rate",
@@ -58,19 +76,18 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-PROBES_BEFORE = 3
-SLOWER = 1.5
-"""A probe within this factor of the ones before the overload is as fast as they were."""
-PROBE_RATE = 2.0
-"""Probes per second while waiting: they come after an overload and must not be one."""
-MOST_PROBES = 120
-_PROBE = SyntheticWorkload("recovery probe", Fixed(128), Fixed(16))
-
-
 HEADING = Heading("memory_pressure", "5.8", "Memory Pressure Behavior")
 
 
 LEVELS_PERCENT = (100.0, 110.0, 125.0, 150.0)
+
+
+SESSIONS = (4, 8, 16, 32, 64)
+"""Sessions at once: so few that any cache holds them, then ever twice as many."""
+_OF_SESSIONS = (
+    "the workload is of sessions: a level keeps so many going at once, and their contexts stay or go while "
+    "turns pause; the draft's test is of requests in flight"
+)
 
 
 UNLOADED = ByScale(quick=5, standard=20, full=40)
@@ -92,7 +109,10 @@ LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
     """Levels beyond capacity, up to failure: needs ``--llm-allow-overload`` and an isolated system. Limits
-    hold at every level beyond 100 %."""
+    hold at every level beyond 100 %. With a workload of sessions, ever more sessions at once, whose contexts
+    wait for their next turn."""
+
+    takes_sessions = True
 
     workload: str | Workload = parameter("workload", "long-context")
     capacity: int | None = parameter(
@@ -100,29 +120,82 @@ class Parameters(TestParameters):
         doc="requests in flight that are 100 %, where it is known; else found by the search of test 5.5.",
     )
     ttft_p99_ms: float | None = parameter(
-        "positive", doc="criterion of the capacity search; else from the TTFT of one request at a time."
+        "positive",
+        doc="criterion of the capacity search, else from the TTFT of one request at a time; of sessions: "
+        "criterion of every level.",
     )
     levels_percent: Sequence[float] = parameter("levels", LEVELS_PERCENT, doc="of capacity; 100 is the base.")
     duration_s: float | None = parameter("positive")
-    min_completion: float | None = parameter("share")
+    min_completion: float | None = parameter("share", doc="of sessions: criterion of a level; default 0.99.")
     max_preemption_rate: float | None = parameter("share")
     max_recovery_s: float | None = parameter("positive")
+    sessions: Sequence[int] = parameter("counts", SESSIONS, doc="of sessions: levels, so many at once.")
+    sessions_per_slot: int | None = parameter(
+        "count", doc="of sessions: how many a level has for each that goes on at once; default 4."
+    )
+    turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
+        "positive_by_turn",
+        doc='of sessions: criterion on TTFT P95 by the number of the turn, ``{"2+": 300}``.',
+    )
+    min_turn_hit_rate: Mapping[int | str, float] | None = parameter(
+        "share_by_turn",
+        doc='of sessions: criterion on what was cached of what could be, by turn: ``{"2+": 0.9}``.',
+    )
+    min_sessions: int | None = parameter(
+        "count", doc="of sessions: the level up to which all have to meet the criteria."
+    )
+
+    @property
+    def of_idle_sessions(self) -> bool:
+        return isinstance(find_workload(self.workload), OfSessions)
+
+    def contradictions(self) -> list[str]:
+        if not self.of_idle_sessions:
+            names = ("sessions_per_slot", "turn_ttft_p95_ms", "min_turn_hit_rate", "min_sessions")
+            given = [name for name in names if getattr(self, name) is not None]
+            given += ["sessions"] if tuple(self.sessions) != SESSIONS else []
+            return [f"{name} is of sessions: name a workload of sessions" for name in given]
+        names = ("capacity", "duration_s", "max_preemption_rate", "max_recovery_s")
+        given = [name for name in names if getattr(self, name) is not None]
+        given += ["levels_percent"] if tuple(self.levels_percent) != LEVELS_PERCENT else []
+        found = [f"{name} is of requests: levels are of so many sessions at once" for name in given]
+        if len(self.sessions) < 2:
+            found.append(f"sessions has one level, {self.sessions[0]}: give two or more, to compare them")
+        if self.min_sessions is not None and self.min_sessions not in self.sessions:
+            levels = ", ".join(map(str, self.sessions))
+            found.append(f"min_sessions is {self.min_sessions}, which is no level: the levels are {levels}")
+        return found
+
+    @property
+    def asked_of_sessions(self) -> SessionsAsked:
+        least = 0.99 if self.min_completion is None else self.min_completion
+        return SessionsAsked(
+            Criteria(self.ttft_p99_ms, least),
+            {TurnClass.parse(key): limit for key, limit in (self.turn_ttft_p95_ms or {}).items()},
+            min(self.sessions),
+            max(self.sessions),
+            self.sessions_per_slot,
+        )
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
+        if self.of_idle_sessions:
+            least = self.min_sessions
+            own = [] if least is None else [Objective("max_sessions", ">=", float(least), "count")]
+            return (*own, *self.slo, PRESSED)
         limits = (
             ("completion_rate", ">=", self.min_completion, "ratio"),
             ("preemption_rate", "<=", self.max_preemption_rate, "ratio"),
             ("recovery_time", "<=", self.max_recovery_s, "s"),
         )
-        own = [
+        by_level = [
             Objective(f"{metric}[{percent:g}%]", "<=" if op == "<=" else ">=", limit, unit)
             for metric, op, limit, unit in limits
             if limit is not None
             for percent in self.levels_percent
             if percent > 100
         ]
-        return (*own, *self.slo, PRESSED)
+        return (*by_level, *self.slo, PRESSED)
 
 
 @dataclass
@@ -151,6 +224,8 @@ def fitted(setting: Setting) -> Setting:
 
 
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
+    if isinstance(setting.workload, OfSessions):
+        return (yield from _measure_sessions(parameters, setting))
     setting = fitted(setting)
     # Short prompts warm up as well, and a hundred long ones would be a memory test by themselves.
     warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
@@ -167,6 +242,67 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
                 overload.notes.append(f"stopped after {percent:g} %: {recovery.gave_up}")
                 break
     return _result(parameters, setting, warmup, overload)
+
+
+def _measure_sessions(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
+    asked, probes = parameters.asked_of_sessions, _session_probes(parameters, setting)
+    calm = yield from before_overload(setting, probes)
+    seen, recoveries, notes = dict[int, Seen](), dict[str, Recovery](), [_OF_SESSIONS]
+    for plan, slots in zip(_session_plans(parameters, setting), parameters.sessions, strict=True):
+        level = session_level(setting, asked, (yield plan))
+        seen[slots] = level.with_(role="overload" if seen else "baseline")
+        recovery = yield from recovered(setting, probes, calm, level.observation)
+        recoveries[named(slots)] = recovery
+        if recovery.gave_up is not None:
+            notes.append(f"stopped after {named(slots)}: {recovery.gave_up}")
+            break
+    floors = {TurnClass.parse(key): least for key, least in (parameters.min_turn_hit_rate or {}).items()}
+    idle = IdleSessions.of(seen, floors, setting.seed)
+    return _sessions_result(parameters, setting, warmup, idle, recoveries, notes)
+
+
+def _session_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    asked = parameters.asked_of_sessions
+    plans = (session_slots_plan(setting, asked, slots) for slots in parameters.sessions)
+    return tuple(plan.with_(may_break=False, stop_when_failing=True) for plan in plans)
+
+
+def _session_probes(parameters: Parameters, setting: Setting) -> RequestSlice:
+    sequence = RequestSlice(setting.workload)
+    return recovery_probes(setting, sequence, sessions=list(parameters.sessions))
+
+
+def _sessions_result(
+    parameters: Parameters,
+    setting: Setting,
+    warmup: WarmupReport,
+    idle: IdleSessions,
+    recoveries: Mapping[str, Recovery],
+    notes: list[str],
+) -> TestResult:
+    metrics: dict[str, Estimate] = {}
+    levels = {named(slots): seen for slots, seen in idle.levels.items()}
+    for name, seen in levels.items():
+        own = _level_metrics(seen, recoveries.get(name), setting.seed)
+        # Figures by turn have the turn for their qualifier; those of each level stand with the level.
+        metrics |= qualified({n: e for n, e in own.items() if not n.startswith("turn_")}, name) | own
+    metrics |= {"pressed_levels": idle.pressed_levels, "max_sessions": idle.most_sessions}
+    report = Report(
+        levels=list(levels.values()),
+        metrics=metrics,
+        tables=(idle.table(metrics),),
+        plots=idle.plots,
+        notes=[*notes, *_notes(levels, recoveries)],
+        load={
+            "load.model": "closed",
+            "load.session_levels": list(parameters.sessions),
+            "isolation.health_probe": "a probe request after every level",
+        },
+        budgeted=list(levels.values())[:1],
+        findings=(idle.finding(),),
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
 
 
 def _capacity(
@@ -279,7 +415,7 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, over
         metrics=metrics,
         tables=(pressure_table(levels, metrics),) if levels else (),
         plots=(completion_plot(levels),) if levels else (),
-        notes=[*overload.notes, *_notes(overload)],
+        notes=[*overload.notes, *_notes(*_by_name(overload))],
         load={
             **overload.facts,
             "load.model": "closed",
@@ -341,27 +477,34 @@ def _events_per_request(seen: Observation) -> Estimate:
     )
 
 
-def _notes(overload: Overload) -> list[str]:
+def _by_name(overload: Overload) -> tuple[dict[str, Seen], dict[str, Recovery]]:
+    return (
+        {f"{percent:g}%": seen for percent, seen in overload.levels.items()},
+        {f"{percent:g}%": recovery for percent, recovery in overload.recoveries.items()},
+    )
+
+
+def _notes(levels: Mapping[str, Seen], recoveries: Mapping[str, Recovery]) -> list[str]:
     found = []
-    for percent, seen in overload.levels.items():
+    for name, seen in levels.items():
         errors = out_of_memory_errors(seen.records)
         if errors:
-            found.append(f"{percent:g}%: {errors} out-of-memory errors")
+            found.append(f"{name}: {errors} out-of-memory errors")
         if ours := timeouts(seen.records):
             found.append(
-                f"{percent:g}%: {ours} requests were given up by the load generator's own deadline, which "
+                f"{name}: {ours} requests were given up by the load generator's own deadline, which "
                 "says nothing of the memory"
             )
         if seen.observation.stopped is not None:
-            found.append(f"{percent:g}%: ended early, {seen.observation.stopped}")
-    for percent, recovery in overload.recoveries.items():
-        if recovery.restarted:
-            found.append(f"{percent:g}%: the engine's counters fell: it was restarted")
-    return found
+            found.append(f"{name}: ended early, {seen.observation.stopped}")
+    restarted = [name for name, recovery in recoveries.items() if recovery.restarted]
+    return found + [f"{name}: the engine's counters fell: it was restarted" for name in restarted]
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The levels, and where the capacity is not declared the first doublings of the search for it."""
+    if isinstance(setting.workload, OfSessions):
+        return _session_plans(parameters, setting)
     told = fitted(setting)
     sequence, found = RequestSlice(told.workload), []
     if parameters.capacity is None:
@@ -375,36 +518,22 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     return tuple(found)
 
 
-def needs(parameters: Parameters, setting: Setting) -> list[str]:  # noqa: ARG001 - the signature is the contract
+def needs(parameters: Parameters, setting: Setting) -> list[str]:
+    found = []
+    if isinstance(setting.workload, OfSessions):
+        sent = plans(parameters, setting)
+        found = too_long(setting, sent) + no_history(sent)
     if setting.overload_allowed:
-        return []
+        return found
     return [
+        *found,
         "this test overloads the system on purpose, up to failure: run it on an isolated system only, with a "
-        "recovery plan at hand, and say so with --llm-allow-overload"
+        "recovery plan at hand, and say so with --llm-allow-overload",
     ]
 
 
 def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:  # noqa: ARG001 - the signature is the contract
     return (SYNTHETIC_UNIFORM,)
-
-
-@dataclass(frozen=True, slots=True)
-class Calm:
-    """The probes before the overload."""
-
-    e2e_ms: float | None
-    sent: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What the probes after one level saw."""
-
-    estimate: Estimate
-    """``recovery_time`` in seconds: from the end of sending to the answer of the first probe that is fast."""
-    gave_up: str | None = None
-    """Why the test has to end here."""
-    restarted: bool = False
 
 
 def pressure_table(levels: Mapping[float, Seen], metrics: Mapping[str, Estimate]) -> Table:
@@ -443,72 +572,18 @@ def completion_plot(levels: Mapping[float, Seen]) -> Plot:
     )
 
 
-def recovery_probes(setting: Setting, test: RequestSlice, **asked: Any) -> RequestSlice:
-    """The sequence of all probes of a test on ``test``."""
-    return replace(test, workload=_PROBE).next_part(setting, "recovery probe", **asked)
-
-
-def before_overload(setting: Setting, probes: RequestSlice) -> Procedure[Calm]:
-    """Median of a few probes on the idle system."""
-    values = []
-    for number in range(PROBES_BEFORE):
-        seen = probes.sent((yield _probe(setting, probes, number)))
-        values += e2e_ms(seen.records).tolist()
-    return Calm(float(np.median(values)) if values else None, PROBES_BEFORE)
-
-
-def recovered(
-    setting: Setting, probes: RequestSlice, calm: Calm, overload: Observation
-) -> Procedure[Recovery]:
-    """Probe until it is as fast as before, or the probes are used up."""
-    ended_ns = overload.ended_ns if overload.load_ended_ns is None else overload.load_ended_ns
-    restarted = _restarted(overload)
-    answered, number = False, 0
-    while number < MOST_PROBES:
-        seen = probes.sent((yield _probe(setting, probes, calm.sent + number)))
-        number += 1
-        values = e2e_ms(seen.records)
-        answered = answered or len(values) > 0
-        if len(values) and calm.e2e_ms is not None and values[0] <= SLOWER * calm.e2e_ms:
-            return Recovery(_seconds((seen.ended_ns - ended_ns) / 1e9, number), restarted=restarted)
-    state = "answers, but slower than before" if answered else "does not answer any more"
-    method = f"not recovered within {MOST_PROBES} probes: the system {state}"
-    return Recovery(Estimate.undefined(unit="s", method=method), gave_up=method, restarted=restarted)
-
-
-def _seconds(value: float, probes: int) -> Estimate:
-    """The probe before the last was slow, so the moment lies up to one probe earlier."""
-    return Estimate(
-        point=value,
-        lower=max(value - 1.0 / PROBE_RATE, 0.0) if probes > 1 else 0.0,
-        upper=value,
-        level=0.95,
-        n=probes,
-        method="probes after the load, to the nearest one",
-        unit="s",
-    )
-
-
-def _restarted(overload: Observation) -> bool:
-    engine = overload.engine
-    if engine is None:
-        return False
-    return any(
-        engine.totals_after.get(name, before) < before for name, before in engine.totals_before.items()
-    )
-
-
-def _probe(setting: Setting, probes: RequestSlice, number: int) -> LoadPlan:
-    # One arrival of a slow open loop comes a gap after its start: so the probes pace themselves.
-    load = OpenLoop(PROBE_RATE, "uniform")
-    plan = probes.open_loop(setting, f"recovery probe {number + 1}", load, 1.0 / PROBE_RATE)
-    return plan.with_(phase=Phase.PROBE, requests=1, duration_s=None)
-
-
 procedure = framed(HEADING, measure, warm=False)
 
 
 def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    if isinstance(setting.workload, OfSessions):
+        levels = [plan_bounds(plan, least=0) for plan in plans(parameters, setting)]
+        probes = _session_probes(parameters, setting)
+        return [
+            *warm_up_bounds(setting, workload=SYNTHETIC_UNIFORM),
+            *levels,
+            _recovery(probes, len(levels)),
+        ]
     told = fitted(setting)
     sequence, declared = RequestSlice(told.workload), parameters.capacity
     found = warm_up_bounds(told, workload=SYNTHETIC_UNIFORM)
@@ -525,13 +600,11 @@ def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
         level = plan_bounds(plan, least=0)
         key = f"{plan.part} {declared}"
         found.append(replace(level, key=key, most=plan.requests, per_rps=level.most_s, open_ended=True))
-    return [*found, _recovery(parameters, told, sequence)]
+    return [*found, _recovery(probes_of(parameters, told, sequence), len(parameters.levels_percent))]
 
 
-def _recovery(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> Bounds:
-    probes = probes_of(parameters, setting, sequence)
+def _recovery(probes: RequestSlice, levels: int) -> Bounds:
     assert probes.part is not None
-    levels = len(parameters.levels_percent)
     return Bounds(
         probes.workload,
         probes.part.seed,

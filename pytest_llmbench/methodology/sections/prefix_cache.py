@@ -34,8 +34,9 @@ from pytest_llmbench.methodology.measuring.scales import ByScale
 from pytest_llmbench.methodology.measuring.seeds import Part, part_of
 from pytest_llmbench.methodology.measuring.session_levels import (
     by_session,
+    live_answers,
+    no_history,
     session_load,
-    shapes_of,
     too_long,
     turn_classes,
 )
@@ -190,7 +191,7 @@ class Parameters(LoadParameters):
             found = super().contradictions()
         if self.rate is not None and self.sessions is not None:
             found.append("rate (open loop) and sessions (closed loop) exclude each other: give one")
-        return found
+        return found + live_answers(find_workload(self.workload), "the runs with the cache off and on")
 
 
 @dataclass
@@ -412,22 +413,13 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
         setting, {parameters.disabled: "the prefix cache off", parameters.enabled: "the prefix cache on"}
     )
     if isinstance(setting.workload, OfSessions):
-        return found + _needs_of_sessions(plans(parameters, setting)[0], setting)
+        sent = plans(parameters, setting)[:1]
+        return found + too_long(setting, sent) + no_history(sent)
     fraction: Any = setting.workload.specification().get("prefix_sharing", {}).get("fraction")
     if fraction == 0:
         found.append(
             f"workload {setting.workload.name!r} shares no prefixes, so there is nothing to cache: "
             "use code-completion, conversation or a SharedPrefix workload"
-        )
-    return found
-
-
-def _needs_of_sessions(plan: LoadPlan, setting: Setting) -> list[str]:
-    found = too_long(setting, [plan])
-    if all(len(session.turns) == 1 for session in shapes_of(plan)):
-        found.append(
-            f"no session of workload {plan.workload.name!r} has a second turn, so none has a history to "
-            "cache: use sessions of several turns"
         )
     return found
 

@@ -1,0 +1,191 @@
+"""What memory still holds of sessions when their users come back: levels of ever more sessions at once.
+
+While a user thinks, the context of a session stays in the KV cache only as long as nothing else needs the
+room. What a returning turn could find there is known in closed form, the tokens that an earlier prompt of its
+session began with; what it found is what the server says. The unit of every interval is the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+
+from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, cell, share, tail
+from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.methodology.pressure import PRESSED, pressed_share, signs_of
+from pytest_llmbench.metrics.prefix import tells_cached, zeros_of
+from pytest_llmbench.metrics.sessions.jobs import jobs_of
+from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, turn_shares
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.result import Plot, Table
+
+RETURNING = USUAL[1]
+_HIT_RATE, _TTFT_P95 = f"turn_cache_hit_rate[{RETURNING}]", f"turn_ttft[{RETURNING}].p95"
+LEAST_FALL = 0.05
+"""What the hit rate has to fall by at least: blocks that are not full make some difference by themselves."""
+_UNKNOWN = "the server tells neither cached tokens nor a preemption; make its usage tell cached_tokens"
+_COLUMNS = (
+    "Sessions", "Completed", "Returning Turns", "Could be Cached", "Cached", "Hit Rate",
+    "TTFT P50, Returning", "TTFT P95, Returning", "TTFT P95, First", "Preemptions per Request", "Recovery",
+    "Status", "Reason",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class IdleSessions:
+    """Levels by the number of sessions at once, ascending. Each has passed or failed."""
+
+    levels: Mapping[int, Seen]
+
+    @classmethod
+    def of(cls, levels: Mapping[int, Seen], floors: Mapping[TurnClass, float], seed: int) -> IdleSessions:
+        """The levels with what was cached, by turn. ``floors``: of hit rates, further criteria of a level."""
+        tells = any(tells_cached(seen.records) for seen in levels.values())
+        classes = tuple(dict.fromkeys((*USUAL, *floors)))
+        return cls(
+            {slots: _with_cached(seen, classes, floors, tells, seed) for slots, seen in levels.items()}
+        )
+
+    @property
+    def _first(self) -> int:
+        """The fewest sessions, which the others are held against."""
+        return min(self.levels)
+
+    @property
+    def _beyond(self) -> list[int]:
+        return [slots for slots in self.levels if slots > self._first]
+
+    def pressed(self, slots: int) -> bool | None:
+        """Whether memory was short: a preemption, an out-of-memory error, or returning turns that found less
+        than those of the first level. None where that is not known.
+
+        A KV cache in use up to the brim says nothing here: idle contexts are not in use.
+        """
+        signs = signs_of(self.levels[slots].observation)
+        if signs.preemptions or signs.out_of_memory:
+            return True
+        return _fell(self._hit_rate(self._first), self._hit_rate(slots))
+
+    def _hit_rate(self, slots: int) -> Estimate:
+        return self.levels[slots].level.metrics[_HIT_RATE]
+
+    @cached_property
+    def pressed_levels(self) -> Estimate:
+        """Of the levels beyond the first, the share in which memory was short."""
+        return pressed_share(map(self.pressed, self._beyond), _UNKNOWN)
+
+    @property
+    def most_sessions(self) -> Estimate:
+        """The highest level up to which all meet the criteria; at most one less than the first that fails."""
+        passed = list(takewhile(lambda slots: self.levels[slots].level.passed, self.levels))
+        failed = [slots for slots in self.levels if slots not in passed][:1]
+        most = float(passed[-1]) if passed else 0.0
+        said = f"{most:.0f} passed" if passed else "none passed"
+        said += f", {failed[0]} failed" if failed else ", which is the highest level"
+        upper = float(failed[0] - 1) if failed else None
+        n, method = len(self.levels), f"levels: {said}"
+        return Estimate(most, most, upper, level=0.95, n=n, method=method, unit="count")
+
+    def finding(self) -> Finding:
+        """Void where memory was short in no level beyond the first; a warning where nobody knows."""
+        told = {slots: self.pressed(slots) for slots in self._beyond}
+        known = [slots for slots, pressed in told.items() if pressed is not None]
+        short = [slots for slots in known if told[slots]]
+        if short:
+            message = "memory was short: " + self._said(short)
+        elif known:
+            message = (
+                f"no number of sessions put pressure on memory ({self._said([self._first, *known])}): raise "
+                "sessions, take longer contexts, or begin with fewer where little is found at once"
+            )
+        else:
+            message = f"whether memory was short is not known: {_UNKNOWN}"
+        pressed = self.pressed_levels.point
+        return Finding("memory_pressure", bool(short), bool(known), message, pressed, PRESSED.limit, "ratio")
+
+    def _said(self, which: Sequence[int]) -> str:
+        return "; ".join(map(self._said_of, which))
+
+    def _said_of(self, slots: int) -> str:
+        rate = self._hit_rate(slots).point
+        found = NOT_MEASURED if rate is None else share(rate)
+        signs = str(signs_of(self.levels[slots].observation))
+        return f"{named(slots)}: hit rate of returning turns {found}" + (f", {signs}" if signs else "")
+
+    def table(self, metrics: Mapping[str, Estimate]) -> Table:
+        """Every level. ``metrics``: by level, ``preemptions_per_request[8 sessions]``."""
+        rows = tuple(self._row(slots, seen, metrics) for slots, seen in self.levels.items())
+        return Table("memory_pressure_sessions", "Memory Pressure by Idle Sessions", _COLUMNS, rows)
+
+    def _row(self, slots: int, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
+        own, jobs = seen.level.metrics, jobs_of(seen.records)
+        return (
+            f"{slots}",
+            f"{len(jobs) - jobs.cut_off} of {len(jobs)}",
+            f"{int(RETURNING.holds(seen.inside.turn).sum())}",
+            cell(own[f"turn_cacheable_share[{RETURNING}]"]),
+            cell(own[f"turn_cached_share[{RETURNING}]"]),
+            cell(own[_HIT_RATE], interval=True),
+            cell(own[f"turn_ttft[{RETURNING}].p50"]),
+            tail(own[_TTFT_P95], "p95"),
+            tail(own[f"turn_ttft[{USUAL[0]}].p95"], "p95"),
+            cell(metrics.get(f"preemptions_per_request[{named(slots)}]")),
+            cell(metrics.get(f"recovery_time[{named(slots)}]")),
+            "Pass" if seen.level.passed else "Fail",
+            "; ".join(seen.level.fail_reasons),
+        )
+
+    @property
+    def plots(self) -> tuple[Plot, ...]:
+        """What returning turns found, and how long they waited, over the sessions at once."""
+        drawn = (
+            ("session_memory_hit_rate", "Hit rate of returning turns", "hit rate (%)", _HIT_RATE, 100),
+            ("session_memory_ttft", "TTFT of returning turns", "TTFT P95 (ms)", _TTFT_P95, 1),
+        )
+        found = (self._plot(*each) for each in drawn)
+        return tuple(plot for plot in found if plot is not None)
+
+    def _plot(self, name: str, title: str, y_label: str, metric: str, scale: float) -> Plot | None:
+        points = {slots: seen.point(metric) for slots, seen in self.levels.items()}
+        known = {slots: scale * point for slots, point in points.items() if point is not None}
+        line = {"turns 2+": (tuple(map(float, known)), tuple(known.values()))}
+        return Plot(name, title, "sessions at once", y_label, line, x_log=True) if known else None
+
+
+def named(slots: int) -> str:
+    """The qualifier of a level's metrics."""
+    return f"{slots} sessions"
+
+
+def _with_cached(
+    seen: Seen, classes: tuple[TurnClass, ...], floors: Mapping[TurnClass, float], tells: bool, seed: int
+) -> Seen:
+    """A level with shares of the turns inside its window. ``tells``: whether the server says in some level
+    what was cached, so that silence means none."""
+    inside = zeros_of(seen.inside) if tells else seen.inside
+    metrics = {**seen.level.metrics, **turn_shares([inside], classes, seed=seed)}
+    failures = [*seen.level.fail_reasons, *_below(metrics, floors)]
+    return seen.with_(metrics=metrics, passed=not failures, fail_reasons=tuple(failures))
+
+
+def _below(metrics: Mapping[str, Estimate], floors: Mapping[TurnClass, float]) -> list[str]:
+    found = []
+    for turns, floor in floors.items():
+        rate = metrics[f"turn_cache_hit_rate[{turns}]"].point
+        if rate is None:
+            found.append(f"hit rate of turn {turns} not measured")
+        elif rate < floor:
+            found.append(f"hit rate of turn {turns} {share(rate)} (at least {share(floor)})")
+    return found
+
+
+def _fell(first: Estimate, now: Estimate) -> bool | None:
+    """Whether the hit rate is lower than in the first level, by more than chance as far as there are
+    intervals. None where it is not known."""
+    if first.point is None or now.point is None:
+        return None
+    apart = first.lower is None or now.upper is None or now.upper < first.lower
+    return apart and first.point - now.point >= LEAST_FALL
