@@ -245,7 +245,7 @@ def test_sessions_of_a_trace(read: Any, tmp_path: Path) -> None:
 
 
 LIBRARY = """
-    [workloads.library]
+    [workloads.clerks]
     kind = "trace"
     sessions = true
     messages = true
@@ -260,7 +260,7 @@ def test_messages_of_a_trace(read: Any, tmp_path: Path) -> None:
     """The example of the documentation."""
     example = Path(__file__).parents[2] / "docs/examples/conversations.jsonl"
     (tmp_path / "conversations.jsonl").write_bytes(example.read_bytes())
-    made = read(LIBRARY)["library"]
+    made = read(LIBRARY)["clerks"]
     assert isinstance(made, TraceSessionWorkload)
     assert [len(each.turns) for each in made.sessions] == [3, 2, 3]
     assert made.shuffled

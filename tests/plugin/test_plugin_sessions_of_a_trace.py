@@ -122,7 +122,7 @@ def test_a_trace_that_does_not_say_when_its_sessions_start_is_told(suite: Suite)
 
 
 LIBRARY = """
-[workloads.library]
+[workloads.clerks]
 kind = "trace"
 sessions = true
 messages = true
@@ -134,7 +134,7 @@ subset_method = "all"
 TALKS = """
 from pytest_llmbench import llmbench
 
-@llmbench.sessions(workload="library", sessions=2, total_sessions=3, probe_sessions=2, job_p50_s=60)
+@llmbench.sessions(workload="clerks", sessions=2, total_sessions=3, probe_sessions=2, job_p50_s=60)
 def test_talks(llm_result):
     assert llm_result.metrics["session_completion_rate"].point == 1
     assert llm_result.metrics["turn_cached_share[2+]"].point > 0.5
