@@ -24,6 +24,7 @@ class Due(NamedTuple):
     at_ns: int
     place: int
     request: PlannedRequest
+    session: int
 
 
 class After(NamedTuple):
@@ -32,6 +33,8 @@ class After(NamedTuple):
     due: list[Due]
     over: bool
     """Whether the session is over: nothing of it is in flight, and nothing more will be sent."""
+    cut: bool
+    """Whether it was cut off: nothing more of it will be sent."""
 
 
 @dataclass(slots=True)
@@ -72,11 +75,11 @@ class SessionFlow:
                 opened.waiters.setdefault(before, []).append(number)
         self._open[turn_of(session[0]).session] = opened
         self.unsent += len(session)
-        return _due(opened, [number for number, missing in opened.missing.items() if not missing], at_ns)
+        return [_due(opened, number, at_ns) for number, missing in opened.missing.items() if not missing]
 
-    def take(self, request: PlannedRequest) -> bool:
-        """The turn is sent now. False for one of a session that was cut off meanwhile: it is not."""
-        opened = self._open.get(turn_of(request).session)
+    def take(self, session: int) -> bool:
+        """A due turn is sent now. False for one of a session that was cut off meanwhile: it is not."""
+        opened = self._open.get(session)
         if opened is None or opened.cut:
             return False
         opened.pending -= 1
@@ -84,9 +87,9 @@ class SessionFlow:
         self.unsent -= 1
         return True
 
-    def is_cut(self, request: PlannedRequest) -> bool:
+    def is_cut(self, session: int) -> bool:
         """Whether :meth:`take` would say no."""
-        opened = self._open.get(turn_of(request).session)
+        opened = self._open.get(session)
         return opened is None or opened.cut
 
     def followers(self, request: PlannedRequest) -> list[PlannedRequest]:
@@ -115,10 +118,17 @@ class SessionFlow:
         opened.in_flight -= 1
         if not ok and not opened.cut:
             self._cut(opened)
-        due = [] if opened.cut else _due(opened, _freed(opened, turn.number), at_ns)
-        if opened.over:
+        due = []
+        if not opened.cut:
+            missing = opened.missing
+            for number in opened.waiters.get(turn.number, ()):
+                missing[number] -= 1
+                if not missing[number]:
+                    due.append(_due(opened, number, at_ns))
+        over = opened.over
+        if over:
             del self._open[turn.session]
-        return After(due, opened.over)
+        return After(due, over, opened.cut)
 
     def _cut(self, opened: _Open) -> None:
         opened.cut = True
@@ -175,23 +185,12 @@ class LiveAnswers:
         self._of.pop(session, None)
 
 
-def _freed(opened: _Open, ended: int) -> list[int]:
-    """The turns that waited for nothing but this end."""
-    freed = []
-    for number in opened.waiters.get(ended, ()):
-        opened.missing[number] -= 1
-        if not opened.missing[number]:
-            freed.append(number)
-    return freed
-
-
-def _due(opened: _Open, numbers: Iterable[int], at_ns: int) -> list[Due]:
-    found = []
-    for number in numbers:
-        request = opened.waiting.pop(number)
-        opened.pending += 1
-        found.append(Due(at_ns + turn_of(request).pause_ns, request.index, request))
-    return found
+def _due(opened: _Open, number: int, at_ns: int) -> Due:
+    """A turn that waits for no other any more."""
+    request = opened.waiting.pop(number)
+    opened.pending += 1
+    turn = turn_of(request)
+    return Due(at_ns + turn.pause_ns, request.index, request, turn.session)
 
 
 def turn_of(request: PlannedRequest) -> Turn:

@@ -220,7 +220,7 @@ class SessionLoop:
             self._begin_next(self._start_ns)
 
     def _send(self, due: Due) -> None:
-        if not self._flow.take(due.request):
+        if not self._flow.take(due.session):
             return
         self._planned[due.place] = due.request
         self._dispatcher.dispatch(self._supply.ready(due.request), due.at_ns)
@@ -260,13 +260,13 @@ class SessionLoop:
 
     def _go_on(self, request: PlannedRequest, ended_ns: int, *, ok: bool) -> None:
         """What the end of a turn brings about."""
-        session = turn_of(request).session
-        after = self._flow.ended(turn_of(request), ended_ns, ok=ok)
+        turn = turn_of(request)
+        after = self._flow.ended(turn, ended_ns, ok=ok)
         self._take_up(after.due, ended_ns)
-        if after.over or self._flow.is_cut(request):
-            self._supply.forget(session)
+        if after.over or after.cut:
+            self._supply.forget(turn.session)
             if self._answers is not None:
-                self._answers.forget(session)
+                self._answers.forget(turn.session)
         if after.over and self._slots:
             self._begin_next(ended_ns, ended_ns)
         self._look_again()
@@ -294,6 +294,8 @@ class SessionLoop:
 
     def _look_again(self) -> None:
         """Wake up for something that is due earlier than what is waited for, or at the end of it all."""
+        if self._slots and not self._due and self._flow.unsent:
+            return  # everything waits for ends, as sessions without pauses do
         goes_on = self._flow.unsent > 0 or not self._supply.exhausted
         next_ns = self._next_ns() if goes_on else None
         if goes_on and next_ns is None:

@@ -36,25 +36,25 @@ def test_turns_in_a_row_follow_the_end_and_the_pause() -> None:
     assert flow.unsent == 3
     now_ns = 1000
     for number in (1, 2):
-        assert flow.take(turns[number - 1])
+        assert flow.take(turn_of(turns[number - 1]).session)
         now_ns += 100
         after = flow.ended(turn_of(turns[number - 1]), now_ns, ok=True)
         assert told(after.due) == [(number + 1, now_ns + 10)]
         assert not after.over
         now_ns += 10
-    assert flow.take(turns[2])
+    assert flow.take(turn_of(turns[2]).session)
     assert flow.unsent == 0
-    assert flow.ended(turn_of(turns[2]), now_ns, ok=True) == ([], True)
+    assert flow.ended(turn_of(turns[2]), now_ns, ok=True) == ([], True, False)
 
 
 def test_a_join_waits_for_the_last_of_those_that_fanned_out() -> None:
     flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
     flow.begin(turns, 0)
-    flow.take(turns[0])
+    flow.take(turn_of(turns[0]).session)
     assert flow.followers(turns[0]) == turns[1:3]
     assert told(flow.ended(turn_of(turns[0]), 100, ok=True).due) == [(2, 110), (3, 110)]
-    flow.take(turns[1])
-    flow.take(turns[2])
+    flow.take(turn_of(turns[1]).session)
+    flow.take(turn_of(turns[2]).session)
     assert flow.followers(turns[1]) == []
     assert flow.followers(turns[2]) == [turns[3]]
     assert told(flow.ended(turn_of(turns[2]), 150, ok=True).due) == []
@@ -64,10 +64,10 @@ def test_a_join_waits_for_the_last_of_those_that_fanned_out() -> None:
 def test_the_order_in_which_causes_are_named_is_of_no_account() -> None:
     flow, turns = SessionFlow(), session((), (1,), (1,), (3, 2))
     flow.begin(turns, 0)
-    flow.take(turns[0])
+    flow.take(turn_of(turns[0]).session)
     flow.ended(turn_of(turns[0]), 100, ok=True)
-    flow.take(turns[1])
-    flow.take(turns[2])
+    flow.take(turn_of(turns[1]).session)
+    flow.take(turn_of(turns[2]).session)
     assert flow.followers(turns[1]) == []
     assert flow.followers(turns[2]) == [turns[3]]
     assert told(flow.ended(turn_of(turns[2]), 150, ok=True).due) == []
@@ -77,35 +77,35 @@ def test_the_order_in_which_causes_are_named_is_of_no_account() -> None:
 def test_a_session_is_cut_off_by_a_turn_that_does_not_end_well() -> None:
     flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
     flow.begin(turns, 0)
-    flow.take(turns[0])
+    flow.take(turn_of(turns[0]).session)
     flow.ended(turn_of(turns[0]), 100, ok=True)
-    flow.take(turns[1])
+    flow.take(turn_of(turns[1]).session)
     assert flow.unsent == 2
     # Turn 3 is due, and will not be sent; turn 4 never is.
-    assert flow.ended(turn_of(turns[1]), 120, ok=False) == ([], True)
+    assert flow.ended(turn_of(turns[1]), 120, ok=False) == ([], True, True)
     assert flow.unsent == 0
-    assert flow.is_cut(turns[2])
-    assert not flow.take(turns[2])
+    assert flow.is_cut(turn_of(turns[2]).session)
+    assert not flow.take(turn_of(turns[2]).session)
 
 
 def test_what_is_in_flight_when_a_session_is_cut_off_goes_on_to_its_end() -> None:
     flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
     flow.begin(turns, 0)
-    flow.take(turns[0])
+    flow.take(turn_of(turns[0]).session)
     flow.ended(turn_of(turns[0]), 100, ok=True)
-    flow.take(turns[1])
-    flow.take(turns[2])
-    assert flow.ended(turn_of(turns[1]), 120, ok=False) == ([], False)
-    assert flow.ended(turn_of(turns[2]), 130, ok=True) == ([], True)
+    flow.take(turn_of(turns[1]).session)
+    flow.take(turn_of(turns[2]).session)
+    assert flow.ended(turn_of(turns[1]), 120, ok=False) == ([], False, True)
+    assert flow.ended(turn_of(turns[2]), 130, ok=True) == ([], True, True)
 
 
 def test_a_reply_that_turns_out_bad_later_cuts_what_has_not_been_sent() -> None:
     flow, turns = SessionFlow(), session((), (1,), (2,))
     flow.begin(turns, 0)
-    flow.take(turns[0])
+    flow.take(turn_of(turns[0]).session)
     flow.ended(turn_of(turns[0]), 100, ok=True)
     assert flow.cut(0)
-    assert not flow.take(turns[1])
+    assert not flow.take(turn_of(turns[1]).session)
     assert flow.unsent == 0
     assert not flow.cut(0)
 

@@ -222,9 +222,9 @@ def page(running: float, preemptions: float | None = None, more: str = "") -> Ca
     return Canned(200, dict(PLAIN), text.encode())
 
 
-def asked(server: CannedServer, more: int) -> None:
-    """Returns when the page has been asked for so many times more."""
-    wanted, limit = len(server.seen) + more, time.monotonic() + 10
+def asked(server: CannedServer, more: int, since: int | None = None) -> None:
+    """Returns when the page has been asked for so many times more, than now or than it had been then."""
+    wanted, limit = (len(server.seen) if since is None else since) + more, time.monotonic() + 10
     while len(server.seen) < wanted:
         assert time.monotonic() < limit
         time.sleep(0.002)
@@ -266,8 +266,9 @@ def test_the_interval_is_kept_and_the_clock_is_the_given_one(serve) -> None:
         server.url + "/metrics", interval_s=60, monotonic_ns=lambda: next(ticks)
     ) as probe:
         probe.before()
+        before = len(server.seen)
         probe.start()
-        asked(server, 1)
+        asked(server, 1, since=before)  # it may be there by now, and the next comes in a minute
         seen = probe.stop()
     assert seen is not None
     assert len(seen.at_ns) == 3  # before, at the start, after

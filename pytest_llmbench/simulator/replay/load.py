@@ -294,7 +294,7 @@ class SessionArrivals:
 
     def _look(self) -> None:
         due = self._due
-        while due and self._flow.is_cut(due[0].request):
+        while due and self._flow.is_cut(due[0].session):
             heapq.heappop(due)
         while (
             self._next_start_ns is not None
@@ -307,7 +307,7 @@ class SessionArrivals:
 
     def take(self) -> Flight:
         due = heapq.heappop(self._due)
-        self._flow.take(due.request)
+        self._flow.take(due.session)
         self._look()
         planned = due.request
         if planned.reads_answers:
