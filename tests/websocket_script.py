@@ -169,3 +169,18 @@ def replies(*payloads: object) -> Callable[[Talk], None]:
 
 def ping(data: bytes = b"hi") -> bytes:
     return frame(PING, data)
+
+
+def says(*data: bytes, then: Callable[[Talk], None] = lambda talk: None) -> Script:
+    """A server that sends these bytes once it was asked."""
+
+    def turn(talk: Talk) -> None:
+        for piece in data:
+            talk.send(piece)
+        then(talk)
+
+    return websockets(turn)
+
+
+def hangs_up(talk: Talk) -> None:
+    talk.conversation.half_close()

@@ -36,7 +36,24 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture(StreamedWorkload):
+class _OfParts(StreamedWorkload):
+    """What draws from several workloads by their weights."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Expected share of each part, of the requests or of the sessions."""
+        return _shares(self.parts)
+
+    @property
+    def draws_anew(self) -> bool:
+        return all(draws_anew(part.workload) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture(_OfParts):
     """Requests of several workloads; ``class_label`` says which part a request is from.
 
     Draw order: one ``random()`` per request picks the part by the cumulative weights in the order given.
@@ -44,22 +61,10 @@ class Mixture(StreamedWorkload):
     is taken in turn.
     """
 
-    name: str
-    parts: tuple[Part, ...]
-
     def __post_init__(self) -> None:
         mistakes = name_mistakes(self.name) + _part_mistakes(self.parts)
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Expected share of each part."""
-        return _shares(self.parts)
-
-    @property
-    def draws_anew(self) -> bool:
-        return all(draws_anew(part.workload) for part in self.parts)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
@@ -78,16 +83,13 @@ class Mixture(StreamedWorkload):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionMix(StreamedWorkload):
+class SessionMix(_OfParts):
     """Sessions of several workloads; ``class_label`` of a turn says which part its session is from.
 
     Draw order: one ``random()`` per session picks the part by the cumulative weights in the order given. Part
     k is its own sequence, with the seed derived from the seed and ``part k``, and each of its sessions is
     taken in turn.
     """
-
-    name: str
-    parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
         mistakes = name_mistakes(self.name) + _part_mistakes(self.parts, fewest=1)
@@ -98,15 +100,6 @@ class SessionMix(StreamedWorkload):
         ]
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Expected share of each part among the sessions."""
-        return _shares(self.parts)
-
-    @property
-    def draws_anew(self) -> bool:
-        return all(draws_anew(part.workload) for part in self.parts)
 
     @property
     def shared_tokens(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -244,16 +245,8 @@ def test_sessions_of_a_trace(read: Any, tmp_path: Path) -> None:
     assert isinstance(single, TraceWorkload)
 
 
-LIBRARY = """
-    [workloads.clerks]
-    kind = "trace"
-    sessions = true
-    messages = true
-    path = "conversations.jsonl"
-    dataset = "two conversations and an agent"
-    version = "1"
-    subset_method = "all"
-"""
+_PAGE = Path(__file__).parents[2] / "docs/how-to/measure-sessions.md"
+LIBRARY = re.findall(r"^```toml\n(\[workloads\.clerks\].*?)^```", _PAGE.read_text("utf-8"), re.M | re.S)[0]
 
 
 def test_messages_of_a_trace(read: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -121,16 +122,8 @@ def test_a_trace_that_does_not_say_when_its_sessions_start_is_told(suite: Suite)
     measured(suite, "-k", "test_as_recorded").assert_outcomes(passed=1, deselected=3)
 
 
-LIBRARY = """
-[workloads.clerks]
-kind = "trace"
-sessions = true
-messages = true
-path = "conversations.jsonl"
-dataset = "two conversations and an agent"
-version = "1"
-subset_method = "all"
-"""
+_PAGE = ROOT / "docs/how-to/measure-sessions.md"
+LIBRARY = re.findall(r"^```toml\n(\[workloads\.clerks\].*?)^```", _PAGE.read_text("utf-8"), re.M | re.S)[0]
 TALKS = """
 from pytest_llmbench import llmbench
 
@@ -142,7 +135,6 @@ def test_talks(llm_result):
 
 
 def test_conversations_are_measured_and_no_text_of_theirs_is_kept(suite: Suite) -> None:
-    assert f"```toml{LIBRARY}```" in (ROOT / "docs/how-to/measure-sessions.md").read_text("utf-8")
     said = (ROOT / "docs/examples/conversations.jsonl").read_bytes()
     (suite.path / "conversations.jsonl").write_bytes(said)
     (suite.path / "workloads.toml").write_text(LIBRARY)

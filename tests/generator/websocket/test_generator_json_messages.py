@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from json_message_server import DESCRIPTION, JsonMessageServer
 from scripted_server import Script, ScriptedServer
-from websocket_script import BOOM, Opened, Talk, frame, replies, text, websockets
+from websocket_script import BOOM, Opened, Talk, frame, hangs_up, replies, says, text, websockets
 from websockets.frames import BINARY, CLOSE, TEXT
 
 from pytest_llmbench.errors import SuiteError
@@ -61,19 +61,6 @@ def only(seen: Observation) -> tuple[str, str]:
     """Outcome and error of the one request."""
     (number,) = seen.records.outcome
     return OUTCOMES[number].value, seen.records.error[0] or ""
-
-
-def says(*data: bytes, then: Callable[[Talk], None] = lambda talk: None) -> Script:
-    def turn(talk: Talk) -> None:
-        for piece in data:
-            talk.send(piece)
-        then(talk)
-
-    return websockets(turn)
-
-
-def hangs_up(talk: Talk) -> None:
-    talk.conversation.half_close()
 
 
 BEGUN = text(ONE) + text(TWO)

@@ -25,9 +25,11 @@ from websocket_script import (
     fragments,
     frame,
     handshake,
+    hangs_up,
     ping,
     refused,
     replies,
+    says,
     text,
     websockets,
 )
@@ -315,19 +317,6 @@ def test_connections_are_closed_with_a_word(serve: Serve, plan: MakePlan) -> Non
 
 
 # --- servers that are not as they should be
-
-
-def says(*data: bytes, then: Callable[[Talk], None] = lambda talk: None) -> Script:
-    def turn(talk: Talk) -> None:
-        for piece in data:
-            talk.send(piece)
-        then(talk)
-
-    return websockets(turn)
-
-
-def hangs_up(talk: Talk) -> None:
-    talk.conversation.half_close()
 
 
 BEGUN = text(created()) + text(delta("one"))

@@ -221,6 +221,18 @@ def test_where_the_server_counts_nothing_no_drift_is_known() -> None:
     assert not [found for found in judged.findings if found.check == "prompt_length_drift"]
 
 
+def of_five_turns(records: Records, adds: float, *, offset: int = 0) -> Records:
+    """As turns of sessions, each of which was to add 200 tokens and adds so many."""
+    number = np.arange(100)
+    return replace(
+        records,
+        session=number // 5,
+        turn=number % 5 + 1,
+        requested_input_tokens=50 + 200 * (number % 5),
+        input_tokens=offset + 50 + np.round(adds * (number % 5)).astype(np.int64),
+    )
+
+
 @pytest.mark.parametrize(
     ("offset", "times", "ok"),
     [(0, 1.0, True), (70, 1.0, True), (0, 1.09, True), (0, 0.6, False), (5, 1.2, False)],
@@ -228,15 +240,7 @@ def test_where_the_server_counts_nothing_no_drift_is_known() -> None:
 def test_what_turns_add_is_held_against_the_server(offset: int, times: float, ok: bool) -> None:
     """``offset``: what a template puts before every prompt is no disagreement about answers."""
     seen = answer(plan())
-    number = np.arange(100)
-    asked = 50 + 200 * (number % 5)
-    told = replace(
-        seen.records,
-        session=number // 5,
-        turn=number % 5 + 1,
-        requested_input_tokens=asked,
-        input_tokens=offset + 50 + np.round(200 * times * (number % 5)).astype(np.int64),
-    )
+    told = of_five_turns(seen.records, 200 * times, offset=offset)
     of_sessions = replace(seen, plan=seen.plan.with_(load=SessionSlots(2)), records=told)
     judged = validity([of_sessions], Budget())
     found = finding(judged, "recorded_answers")
@@ -248,15 +252,7 @@ def test_what_turns_add_is_held_against_the_server(offset: int, times: float, ok
 
 def test_what_turns_add_with_live_answers() -> None:
     seen = answer(plan())
-    number = np.arange(100)
-    asked = 50 + 200 * (number % 5)
-    told = replace(
-        seen.records,
-        session=number // 5,
-        turn=number % 5 + 1,
-        requested_input_tokens=asked,
-        input_tokens=50 + 140 * (number % 5),
-    )
+    told = of_five_turns(seen.records, 140)
     chats = SessionWorkload("chats", Fixed(5), Fixed(50), Fixed(150), answers="live")
     of_sessions = replace(seen, plan=seen.plan.with_(load=SessionSlots(2), workload=chats), records=told)
     judged = validity([of_sessions], Budget())

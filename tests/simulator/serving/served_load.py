@@ -16,12 +16,15 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import OUTCOMES
+from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
+from pytest_llmbench.wire.openai_completions import OpenAICompletions
+from pytest_llmbench.workloads.sessions import SessionWorkload
 
 CHAT = OpenAIChat()
 TOKENS = 8
@@ -42,6 +45,33 @@ class EightTokens:
 
     def specification(self) -> Mapping[str, Any]:
         return {}
+
+
+def sent_as_ids(engine: EmbeddedEngine, plan: LoadPlan) -> Observation:
+    target = Target.parse(engine.url)
+    with LoadGenerator(target, OpenAICompletions(), model=engine.model, prompt_form="token_ids") as generator:
+        return generator.run(plan)
+
+
+def truths_of(engine: EmbeddedEngine, seen: Observation) -> list[GroundTruth]:
+    """The engine's own account of each record, in the order of the records."""
+    by_id = {truth.request_id: truth for truth in engine.ground_truth()}
+    return [by_id[name] for name in seen.records.request_id]
+
+
+def rows_by_turn(records: Records) -> dict[tuple[int, int], int]:
+    """The row of each turn, by session and number."""
+    places = zip(records.session.tolist(), records.turn.tolist(), strict=True)
+    return {place: row for row, place in enumerate(places)}
+
+
+def assert_all_is_cached(records: Records, workload: SessionWorkload, seed: int, block: int) -> None:
+    """What a cache that forgets nothing has of each turn: whole blocks, and never the last token."""
+    rows = rows_by_turn(records)
+    for request in workload.requests(len(records), seed):
+        assert request.turn is not None
+        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // block * block
+        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
-from served_load import chunks, raw_chat
+from served_load import assert_all_is_cached, chunks, raw_chat, sent_as_ids, truths_of
 
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
@@ -27,7 +27,6 @@ from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect_at
-from pytest_llmbench.wire.openai_completions import OpenAICompletions
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -40,11 +39,8 @@ CHAT = SessionWorkload("chat", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), U
 
 def sent(engine: EmbeddedEngine, plan: LoadPlan) -> tuple[Observation, list[GroundTruth]]:
     """What the load generator saw, and the engine's own account of each record."""
-    target = Target.parse(engine.url)
-    with LoadGenerator(target, OpenAICompletions(), model=engine.model, prompt_form="token_ids") as generator:
-        seen = generator.run(plan)
-    by_id = {truth.request_id: truth for truth in engine.ground_truth()}
-    return seen, [by_id[name] for name in seen.records.request_id]
+    seen = sent_as_ids(engine, plan)
+    return seen, truths_of(engine, seen)
 
 
 def served(scenario: str, plan: LoadPlan) -> tuple[Observation, list[GroundTruth]]:
@@ -147,12 +143,7 @@ def test_cached_tokens_by_turn_equal_the_closed_form_and_the_page_adds_up() -> N
         page, status = page_of(engine), engine.status()
     records = seen.records
     assert records.ok.all()
-    places = zip(records.session.tolist(), records.turn.tolist(), strict=True)
-    rows = {place: row for row, place in enumerate(places)}
-    for request in CHAT.requests(len(records), 3):
-        assert request.turn is not None
-        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // BLOCK * BLOCK
-        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
+    assert_all_is_cached(records, CHAT, 3, BLOCK)
     assert records.cached_tokens.tolist() == [truth.cached_tokens for truth in truths]
     again = len(records)  # the last prompt token of each, where it is decoded
     read = read_page(page)

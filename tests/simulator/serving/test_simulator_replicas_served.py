@@ -9,10 +9,8 @@ import httpx
 import pytest
 from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
+from served_load import assert_all_is_cached, rows_by_turn, sent_as_ids, truths_of
 
-from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots
 from pytest_llmbench.model.records import OUTCOMES
@@ -21,7 +19,6 @@ from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.wire.openai_completions import OpenAICompletions
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -38,18 +35,6 @@ def chats(workload: SessionWorkload, at_once: int, sessions: int) -> LoadPlan:
     return LoadPlan("chats", workload, SessionSlots(at_once), turns_of(workload, sessions, 3), seed=3)
 
 
-def sent(engine: EmbeddedEngine, plan: LoadPlan) -> Observation:
-    target = Target.parse(engine.url)
-    with LoadGenerator(target, OpenAICompletions(), model=engine.model, prompt_form="token_ids") as generator:
-        return generator.run(plan)
-
-
-def truths_of(engine: EmbeddedEngine, seen: Observation) -> list[GroundTruth]:
-    """The engine's own account of each record, in the order of the records."""
-    by_id = {truth.request_id: truth for truth in engine.ground_truth()}
-    return [by_id[name] for name in seen.records.request_id]
-
-
 def page_of(engine: EmbeddedEngine) -> str:
     return httpx.get(engine.url.removesuffix("/v1") + "/metrics", trust_env=False).text
 
@@ -62,18 +47,13 @@ def by_engine(page: str, series: str) -> dict[str, float]:
 @pytest.mark.parametrize("policy", ["prefix", "session"])
 def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(policy: str) -> None:
     with start_engine(f"{THREE}&router={policy}") as engine:
-        seen = sent(engine, chats(CHAT, 9, 30))
+        seen = sent_as_ids(engine, chats(CHAT, 9, 30))
         truths = truths_of(engine, seen)
     records = seen.records
     assert records.ok.all()
-    places = zip(records.session.tolist(), records.turn.tolist(), strict=True)
-    rows = {place: row for row, place in enumerate(places)}
-    for request in CHAT.requests(len(records), 3):
-        assert request.turn is not None
-        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // BLOCK * BLOCK
-        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
+    assert_all_is_cached(records, CHAT, 3, BLOCK)
     assert records.cached_tokens.tolist() == [truth.cached_tokens for truth in truths]
-    homes = {place: truth.replica for place, truth in zip(rows, truths, strict=True)}
+    homes = {place: truth.replica for place, truth in zip(rows_by_turn(records), truths, strict=True)}
     assert len(set(homes.values())) == 3
     if policy == "session":  # a first turn of less than a block leaves nothing to go back to
         assert all(homes[session, turn] == homes[session, 1] for session, turn in homes)
@@ -83,7 +63,7 @@ def test_one_session_at_a_time_is_served_as_it_is_replayed() -> None:
     """Round robin splits the histories, and with nothing beside it each request has one right answer."""
     plan = chats(WITH_SYSTEM, 1, 8)
     with start_engine(THREE) as engine:
-        seen = sent(engine, plan)
+        seen = sent_as_ids(engine, plan)
         truths = truths_of(engine, seen)
     replayed = ReplayEngine(parse_scenario(THREE)).run(plan).records
     assert [truth.replica for truth in truths] == [number % 3 for number in range(len(truths))]
@@ -95,7 +75,7 @@ def test_replicas_draw_lengths_of_their_own_as_in_replay() -> None:
     drawn = "fast?eos_mean_tokens=12&replicas=2"
     plan = LoadPlan("eos", SyntheticWorkload("w", Fixed(20), Fixed(60)), ClosedLoop(1), 20, seed=1)
     with start_engine(drawn) as engine:
-        served = sent(engine, plan).records.output_tokens.tolist()
+        served = sent_as_ids(engine, plan).records.output_tokens.tolist()
     assert served == ReplayEngine(parse_scenario(drawn)).run(plan).records.output_tokens.tolist()
     assert served[0::2] != served[1::2]
 
@@ -110,7 +90,7 @@ def sums(truths: Iterable[GroundTruth], name: str) -> dict[str, float]:
 
 def test_the_metrics_page_tells_the_replicas_apart_and_adds_up() -> None:
     with start_engine(f"{THREE}&max_num_seqs=5&router=least_loaded") as engine:
-        seen = sent(engine, chats(WITH_SYSTEM, 6, 20))
+        seen = sent_as_ids(engine, chats(WITH_SYSTEM, 6, 20))
         truths, page, status = truths_of(engine, seen), page_of(engine), engine.status()
     assert by_engine(page, "prefix_cache_queries_total") == sums(truths, "prompt_tokens")
     assert by_engine(page, "prefix_cache_hits_total") == sums(truths, "cached_tokens")
@@ -135,7 +115,7 @@ def test_a_full_queue_is_that_of_the_replica_which_was_chosen() -> None:
     scenario = "fast?replicas=2&max_num_seqs=1&max_waiting=1&step_base_us=20000"
     plan = LoadPlan("flood", SyntheticWorkload("w", Fixed(20), Fixed(5)), ClosedLoop(8), 16, seed=1)
     with start_engine(scenario) as engine:
-        records = sent(engine, plan).records
+        records = sent_as_ids(engine, plan).records
         page = page_of(engine)
     turned_away = (records.outcome == OUTCOMES.index(Outcome.RATE_LIMITED)).sum()
     counted = by_engine(page, "admission_rejections_total")
@@ -147,7 +127,7 @@ def test_a_crash_takes_one_replica_and_the_router_goes_round_it() -> None:
     crash = "fault=crash&fault_count=1&fault_from=12&fault_after_tokens=2&recovery_ms=300000"
     plan = LoadPlan("crash", SyntheticWorkload("w", Fixed(20), Fixed(30)), ClosedLoop(6), 60, seed=2)
     with start_engine(f"fast?{crash}&replicas=2&router=least_loaded") as engine:
-        records = sent(engine, plan).records
+        records = sent_as_ids(engine, plan).records
         truths = engine.ground_truth()
     lost = records.outcome != OUTCOMES.index(Outcome.OK)
     assert 1 <= lost.sum() <= 4  # the requests of one of two replicas
