@@ -41,12 +41,14 @@ class After(NamedTuple):
 class _Open:
     """A session that goes on."""
 
-    waiting: dict[int, PlannedRequest]
+    waiting: dict[int, PlannedRequest] = field(default_factory=dict)
     """By number; those that are not due yet."""
     missing: dict[int, int] = field(default_factory=dict)
-    """How many turns each of these still waits for."""
+    """How many turns each of these still waits for, where it is more than one."""
     waiters: dict[int, list[int]] = field(default_factory=dict)
     """The turns that wait for each."""
+    next_in_chain: dict[int, int] = field(default_factory=dict)
+    """The turn that follows each at once: the only one to wait for it, for it alone and without a pause."""
     pending: int = 0
     """Turns that are due, now or after a pause, and not taken."""
     in_flight: int = 0
@@ -67,15 +69,28 @@ class SessionFlow:
 
     def begin(self, session: Sequence[PlannedRequest], at_ns: int) -> list[Due]:
         """A session starts: its turns that wait for none. ``session``: as of :func:`sessions_of`."""
-        opened = _Open({turn_of(request).number: request for request in session})
-        for number, request in opened.waiting.items():
-            wait_for = turn_of(request).wait_for
-            opened.missing[number] = len(wait_for)
-            for before in wait_for:
-                opened.waiters.setdefault(before, []).append(number)
+        opened = _Open()
+        waiting, waiters, chain = opened.waiting, opened.waiters, opened.next_in_chain
+        first = []
+        for request in session:
+            turn = turn_of(request)
+            number = turn.number
+            waiting[number] = request
+            if not turn.wait_for:
+                first.append(number)
+            elif len(turn.wait_for) > 1:
+                opened.missing[number] = len(turn.wait_for)
+            for before in turn.wait_for:
+                if before in waiters:
+                    waiters[before].append(number)
+                    chain.pop(before, None)
+                else:
+                    waiters[before] = [number]
+                    if len(turn.wait_for) == 1 and not turn.pause_ns:
+                        chain[before] = number
         self._open[turn_of(session[0]).session] = opened
         self.unsent += len(session)
-        return [_due(opened, number, at_ns) for number, missing in opened.missing.items() if not missing]
+        return [_due(opened, number, at_ns) for number in first]
 
     def take(self, session: int) -> bool:
         """A due turn is sent now. False for one of a session that was cut off meanwhile: it is not."""
@@ -86,6 +101,19 @@ class SessionFlow:
         opened.in_flight += 1
         self.unsent -= 1
         return True
+
+    def take_next(self, turn: Turn) -> PlannedRequest | None:
+        """A turn that was taken has ended well: the turn that follows it at once, which is sent now.
+
+        Most turns of most sessions are such, and this is all that is done for them. None where it is not so
+        simple: tell :meth:`ended` of the end then.
+        """
+        opened = self._open[turn.session]
+        number = opened.next_in_chain.get(turn.number)
+        if number is None or opened.cut:
+            return None
+        self.unsent -= 1
+        return opened.waiting.pop(number)
 
     def is_cut(self, session: int) -> bool:
         """Whether :meth:`take` would say no."""
@@ -122,8 +150,10 @@ class SessionFlow:
         if not opened.cut:
             missing = opened.missing
             for number in opened.waiters.get(turn.number, ()):
-                missing[number] -= 1
-                if not missing[number]:
+                left = missing.pop(number, 1) - 1
+                if left:
+                    missing[number] = left
+                else:
                     due.append(_due(opened, number, at_ns))
         over = opened.over
         if over:

@@ -24,9 +24,12 @@ from pytest_llmbench.generator.prepared import BUDGET_BYTES, PreparedRequest, we
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import Turn
 from pytest_llmbench.timing.clock import Clock
 
 _AT_ONCE = 16
+_ERRORS_FROM = int(HTTPStatus.BAD_REQUEST)
+"""A number: a member of an enumeration is looked up by a function of Python, at every end."""
 _BYTES_PER_TOKEN = 5
 """A prompt that cannot be encoded yet takes up about so much."""
 
@@ -107,8 +110,13 @@ class SessionSupply:
     def ready(self, request: PlannedRequest) -> PreparedRequest:
         """The turn, to be sent now."""
         prepared = self._ready.pop(request.index, None)
-        self._room += self._held.pop(request.index, 0)
+        if self.lacks:
+            self._room += self._held.pop(request.index, 0)
         return self._prepare(request) if prepared is None else prepared
+
+    def finish(self, session: int) -> None:
+        """All turns of this session were sent."""
+        self._places.pop(session, None)
 
     def forget(self, session: int) -> None:
         """Nothing more of this session will be sent."""
@@ -162,8 +170,8 @@ class SessionLoop:
         self._flow, self._answers = SessionFlow(), answers
         self._due: list[Due] = []
         """A heap."""
-        self._planned: dict[int, PlannedRequest] = {}
-        """Requests in flight, by index."""
+        self._read: dict[int, PlannedRequest] = {}
+        """Requests in flight whose answers are read, by index."""
         self._changed = asyncio.Event()
         self._sleeper: asyncio.Task[None] | None = None
         self._until_ns = self._last_start_ns = start_ns
@@ -222,13 +230,18 @@ class SessionLoop:
     def _send(self, due: Due) -> None:
         if not self._flow.take(due.session):
             return
-        self._planned[due.place] = due.request
+        if self._answers is not None:
+            self._read[due.place] = due.request
         self._dispatcher.dispatch(self._supply.ready(due.request), due.at_ns)
         if self._supply.lacks:
-            for follower in self._flow.followers(due.request):  # while there is time for it
-                if not follower.reads_answers:
-                    self._supply.keep(follower)
-            self._supply.top_up()
+            self._prepare_ahead(due.request)
+
+    def _prepare_ahead(self, sent: PlannedRequest) -> None:
+        """Encode what follows a turn that has just left: there is time for it now."""
+        for follower in self._flow.followers(sent):
+            if not follower.reads_answers:
+                self._supply.keep(follower)
+        self._supply.top_up()
 
     def _begin_next(self, at_ns: int, now_ns: int = -1) -> None:
         """Begin a session: in an open loop ahead of its start, so that its first turn is encoded by then.
@@ -253,20 +266,31 @@ class SessionLoop:
     def _ended(self, exchange: Exchange) -> None:
         if self._answers is not None:
             return  # what follows is made of what it said, which is not read yet
-        request = self._planned.pop(exchange.request.index)
-        well = exchange.end is End.COMPLETE and (exchange.status or 0) < HTTPStatus.BAD_REQUEST
-        well |= exchange.request.cut_after_ns is not None  # nobody waits for the rest of it
-        self._go_on(request, exchange.finished_ns, ok=well)
+        sent = exchange.request
+        well = exchange.end is End.COMPLETE and (exchange.status or 0) < _ERRORS_FROM
+        well |= sent.cut_after_ns is not None  # nobody waits for the rest of it
+        turn = sent.turn
+        assert turn is not None
+        following = self._flow.take_next(turn) if well else None
+        if following is None:
+            self._go_on(turn, exchange.finished_ns, ok=well)
+            return
+        self._dispatcher.dispatch(self._supply.ready(following), exchange.finished_ns)
+        if self._supply.lacks:
+            self._prepare_ahead(following)
+        if not self._flow.unsent:
+            self._look_again()
 
-    def _go_on(self, request: PlannedRequest, ended_ns: int, *, ok: bool) -> None:
+    def _go_on(self, turn: Turn, ended_ns: int, *, ok: bool) -> None:
         """What the end of a turn brings about."""
-        turn = turn_of(request)
         after = self._flow.ended(turn, ended_ns, ok=ok)
         self._take_up(after.due, ended_ns)
-        if after.over or after.cut:
+        if after.cut:
             self._supply.forget(turn.session)
-            if self._answers is not None:
-                self._answers.forget(turn.session)
+        elif after.over:
+            self._supply.finish(turn.session)
+        if self._answers is not None and (after.over or after.cut):
+            self._answers.forget(turn.session)
         if after.over and self._slots:
             self._begin_next(ended_ns, ended_ns)
         self._look_again()
@@ -276,11 +300,13 @@ class SessionLoop:
         answers.note_heard(request, (record.output_tokens or 0) - (record.reasoning_tokens or 0))
         assert record.finished_ns is not None
         ok = record.outcome in (Outcome.OK, Outcome.CUT_BY_USER)
-        self._go_on(request, record.finished_ns, ok=ok)
+        self._go_on(turn_of(request), record.finished_ns, ok=ok)
 
     def _decoded(self, record: RequestRecord) -> None:
         """A reply has been read. A bad one cuts its session off, if anything of it is left to be sent."""
-        if self._answers is not None and (request := self._planned.pop(record.index, None)) is not None:
+        if self._answers is None and record.outcome is Outcome.OK:
+            return
+        if self._answers is not None and (request := self._read.pop(record.index, None)) is not None:
             if self._dispatcher.halted is None and self._dispatcher.closed is None:
                 self._heard(self._answers, request, record)
             return

@@ -47,6 +47,63 @@ def test_turns_in_a_row_follow_the_end_and_the_pause() -> None:
     assert flow.ended(turn_of(turns[2]), now_ns, ok=True) == ([], True, False)
 
 
+def test_a_turn_without_a_pause_is_taken_at_the_end_before_it() -> None:
+    flow, turns = SessionFlow(), session((), (1,), (2,), pause_ns=0)
+    flow.begin(turns, 1000)
+    flow.take(0)
+    assert [flow.take_next(turn_of(turns[number])) for number in (0, 1, 2)] == [turns[1], turns[2], None]
+    assert flow.unsent == 0
+    assert flow.ended(turn_of(turns[2]), 2000, ok=True) == ([], True, False)
+
+
+@pytest.mark.parametrize(
+    ("waits", "pause_ns"),
+    [
+        pytest.param([(), (1,)], 10, id="a-pause"),
+        pytest.param([(), (1,), (1,)], 0, id="two-followers"),
+        pytest.param([(), (), (1, 2)], 0, id="two-causes"),
+        pytest.param([(), (1,), (1, 2)], 0, id="one-waits-for-it-alone-and-one-for-two"),
+        pytest.param([()], 0, id="nothing-follows"),
+    ],
+)
+def test_a_turn_is_taken_at_the_end_before_it_only_where_it_alone_waits_for_that_alone(
+    waits: list[tuple[int, ...]], pause_ns: int
+) -> None:
+    flow, turns = SessionFlow(), session(*waits, pause_ns=pause_ns)
+    for _ in flow.begin(turns, 0):
+        flow.take(0)
+    unsent = flow.unsent
+    assert flow.take_next(turn_of(turns[0])) is None
+    assert flow.unsent == unsent
+    flow.ended(turn_of(turns[0]), 100, ok=True)  # which it was not told of yet
+
+
+def test_the_end_of_a_chain_joins_what_ran_beside_it() -> None:
+    flow, turns = SessionFlow(), session((), (1,), (1,), (2,), (3, 4), pause_ns=0)
+    flow.begin(turns, 0)
+    flow.take(0)
+    assert told(flow.ended(turn_of(turns[0]), 100, ok=True).due) == [(2, 100), (3, 100)]
+    flow.take(0)
+    flow.take(0)
+    assert flow.take_next(turn_of(turns[1])) == turns[3]
+    assert flow.take_next(turn_of(turns[3])) is None
+    assert told(flow.ended(turn_of(turns[3]), 200, ok=True).due) == []
+    assert told(flow.ended(turn_of(turns[2]), 300, ok=True).due) == [(5, 300)]
+    flow.take(0)
+    assert flow.ended(turn_of(turns[4]), 400, ok=True) == ([], True, False)
+
+
+def test_no_turn_of_a_session_that_was_cut_off_is_taken() -> None:
+    flow, turns = SessionFlow(), session((), (1,), (2,), pause_ns=0)
+    flow.begin(turns, 0)
+    flow.take(0)
+    assert flow.take_next(turn_of(turns[0])) == turns[1]
+    assert not flow.cut(0)  # by the reply to the first; the second is under way
+    assert flow.unsent == 0
+    assert flow.take_next(turn_of(turns[1])) is None
+    assert flow.ended(turn_of(turns[1]), 200, ok=True) == ([], True, True)
+
+
 def test_a_join_waits_for_the_last_of_those_that_fanned_out() -> None:
     flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
     flow.begin(turns, 0)
