@@ -260,8 +260,7 @@ def metrics_page() -> str:
 
 def clauses_page() -> str:
     """``requirements.yaml`` with the predicate of each clause."""
-    from pytest_llmbench.compliance.audit import predicates
-    from pytest_llmbench.compliance.catalogue import DRAFT, load_catalogue
+    from pytest_llmbench.compliance.audit import DRAFT, load_catalogue, predicates
 
     def check(identity: str) -> str:
         predicate = predicates().get(identity)
@@ -297,7 +296,7 @@ def clauses_page() -> str:
 
 def ambiguities_page() -> str:
     """What the draft leaves open and how it is read here, from the same file."""
-    from pytest_llmbench.compliance.catalogue import ambiguities
+    from pytest_llmbench.compliance.audit import ambiguities
 
     parts = [
         f"# Ambiguities of the draft\n\n{_MADE} Where the draft contradicts itself or leaves something open, "

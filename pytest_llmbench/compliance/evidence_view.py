@@ -1,17 +1,210 @@
-"""A look at the evidence: what a predicate asks for is kept, so that every answer shows what it rests on."""
+"""A look at the evidence: what a predicate asks for is kept, so that every answer shows what it rests on.
+
+Predicates may use no facts but those of ``FACT_KEYS``: dotted key → what it states. The keys are the names of
+the evidence vocabulary in ``requirements.yaml`` without the leading ``manifest.``. A key that is absent is "no
+evidence"; the strings ``""``, ``unknown`` and ``not declared`` count as absent. All values are JSON values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.fact_keys import FACT_KEYS
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult
+
+_SUT = {
+    "sut.boundary": "model_engine, application_gateway, compound_system; or custom with sut.components",
+    "sut.components": "list of what lies inside the boundary; needed for a custom one",
+    "sut.model.name": "model identifier",
+    "sut.model.served_as": "what the endpoint calls the model, where that is another name",
+    "sut.model.version": "version or revision of the model",
+    "sut.model.quantization": "quantization scheme, `none` for an unquantised model",
+    "sut.hardware.disclosed": "false where the operator does not say what the SUT runs on (AMB-27)",
+    "sut.hardware.accelerator_type": "such as `NVIDIA H100 SXM`; `cpu`, `none`, `undisclosed`",
+    "sut.hardware.accelerator_count": "number of accelerators, 0 only with type cpu or none",
+    "sut.hardware.accelerator_memory_gib": "memory of one accelerator in GiB",
+    "sut.software.engine": "serving software",
+    "sut.software.version": "its version",
+    "sut.prefix_caching": "enabled or disabled",
+    "sut.simulated": "replay where the embedded engine ran in virtual time and nothing was sent",
+    "sut.context_limit_tokens": "longest context that the model accepts, output included",
+    "isolation.isolated_system": "true when nobody else uses the SUT during an overload",
+    "isolation.recovery_plan": "how the SUT is brought back, in words",
+    "isolation.failure_monitoring": "how failures that spread to other components are watched for",
+    "isolation.health_probe": "the probes with which a test looks after the SUT by itself",
+}
+_WORKLOAD = {
+    "workload.name": "name as in METHODOLOGY §4.2, or that of a custom workload",
+    "workload.standard": "true for a reference workload",
+    "workload.seed": "seed of the request sequence, an integer",
+    "workload.n_requests": "requests that were to be measured, over all runs",
+    "workload.input_length": "mapping: type, params, unit, tokenizer",
+    "workload.output_length": "mapping: type, params, unit, tokenizer, control (max_tokens, stop or both)",
+    "workload.content": "mapping: domain, language, system_prompt {present, typical_tokens}; question_tokens "
+    "for long-context",
+    "workload.prefix_sharing": "mapping: fraction, length; where prefixes are shared also "
+    "realised_fraction, contexts (lengths in tokens) and realised_by_rank (requests per context)",
+    "workload.temperature": "sampling temperature",
+    "workload.stop": "list of stop sequences, empty for none",
+    "workload.dataset": "mapping: name, version, file_sha256, subset, subset_method, preprocessing (list)",
+    "workload.targets": "list: the length of the requests in each part of workload.slices (long context)",
+    "workload.classes": "list of mappings: name, input [low, high], output [low, high], share",
+    "workload.class_mix": "mapping: class → share of the requests",
+    "workload.answers": "live | live-compared: answers in the history of sessions; without it recorded ones",
+    "workload.deviations": "list of declared changes to a reference workload: what, instead_of, rule",
+    "workload.cuts": "mapping: share of the requests that users cut, after {type, params, unit}, from "
+    "(submission), figures (what they are left out of); absent where all users wait",
+    "workload.slices": "list of [first, count]: the parts of the sequence that were sent",
+    "workload.parts": "list of [name, seed], one for each of workload.slices: the part of the measurement "
+    "that it was drawn for; the seed follows from workload.seed and the name",
+    "workload.sequence_sha256": "digest of the planned requests in the format of METHODOLOGY §4.3",
+    "workload.published": "`sequence` (written as an artifact) or `generator` (code, seed and parameters)",
+}
+_REQUEST = {
+    "endpoint.models": "list: the names that the endpoint gives the model that was asked for",
+    "request.extra_body": "fields of every request body beside those of the workload, with their values",
+    "request.unsent": "list: what the workload states and no request has a field for, as temperature",
+}
+_LOAD = {
+    "load.model": "open or closed",
+    "load.arrival": "poisson, uniform or bursty (open loop)",
+    "load.rate_rps": "requests per second (open loop)",
+    "load.burstiness": "shape of the gamma gaps (bursty arrivals)",
+    "load.concurrency": "requests in flight (closed loop)",
+    "load.rate_range": "list: lowest rate, highest rate, step of a search",
+    "load.concurrency_range": "list: lowest (capacity: first) and highest concurrency, step of a search",
+    "load.duration_s": "of a level, ramp-up included; of a search the level that is reported",
+    "load.slo": "mapping: ttft_p99_ms, tpot_p99_ms, min_completion; absent without limits",
+    "load.levels_percent": "list of the levels in percent of capacity",
+    "load.capacity_rps": "capacity that the percentages refer to, requests per second",
+    "load.capacity_concurrency": "capacity that the percentages refer to, requests in flight",
+    "load.capacity_source": "where that capacity comes from, in words: declared, published, search",
+    "load.out_of_memory_rule": "what is taken for an out-of-memory error, in words",
+}
+_TOKENIZER = {
+    "tokenizer.name": "tokenizer that the counts refer to",
+    "tokenizer.version": "its version",
+    "tokenizer.vocab_size": "number of ids",
+    "tokenizer.source": "model-hub id, tiktoken name or `custom`",
+    "tokenizer.counting_option": "A native or B reference (METHODOLOGY §5)",
+    "tokenizer.reference": "name of the common tokenizer, with option B",
+    "tokenizer.special.bos_eos": "included or excluded",
+    "tokenizer.special.system_prompt": "separate, included or none",
+    "tokenizer.special.tool_format": "included, excluded or not_used",
+}
+_STREAMING = {
+    "streaming.protocol": "sse, websocket or grpc; in_process: none; json: one document",
+    "streaming.chunking": "single (every chunk is one token) or multi",
+    "streaming.single_token_share": "share of content chunks of one token, where chunk tokens are known",
+    "streaming.chunk_handling": "what becomes of chunks with several tokens, in words",
+    "streaming.itl_option": "direct, A, B or C (METHODOLOGY §7)",
+    "streaming.itl_option_reason": "why that one, and from which run or by whom",
+    "streaming.server_timestamps_available": "true when the server gives the instant of every token",
+    "streaming.chunk_sizes": "mapping: chunks, mean, p50, p99, max tokens per content chunk",
+}
+_CLOCK = {
+    "clock.topology": "single_machine or distributed",
+    "clock.method": "ntp, ptp or other (distributed)",
+    "clock.accuracy_ms": "estimated accuracy of the synchronisation in ms",
+    "clock.sub_ms_required": "true when instants of two machines are subtracted",
+    "clock.offset_ms": "measured offset to the time server in ms",
+    "clock.ntp_server": "time server that both machines use",
+    "network.significant": "true when network time matters beside TTFT",
+    "network.rtt_ms": "mapping: p50, n (samples of a connection-level probe)",
+    "network.ttft_adjustment": "mapping: applied, amount_ms, method",
+}
+_GUARDRAILS = {
+    "guardrails.input_filter": "enabled, disabled or absent",
+    "guardrails.output_filter": "enabled, disabled or absent",
+    "guardrails.systems": "list of names, or `not known`",
+    "guardrails.refusals": "number of refused requests, 0 included",
+    "guardrails.production_claim": "true when the results are to stand for production",
+    "guardrails.default_config": "true when the safety systems run as delivered",
+    "guardrails.disabled_note": "text of the note about safety systems that were switched off",
+    "guardrails.impossible": "why configurations with a single filter cannot be run",
+    "guardrails.benign_content": "true when content of the tester's own asks for nothing that is refused",
+    "guardrails.comparative_run": "reference of the run with the opposite state",
+}
+_RUN = {
+    "warmup.performed": "whether there was a warm-up",
+    "warmup.requests_ok": "successful warm-up requests",
+    "warmup.output_tokens": "output tokens of the warm-up",
+    "warmup.model_loaded": "true when the model was completely in accelerator memory before measuring",
+    "warmup.drained": "whether every warm-up request had ended before measuring",
+    "warmup.probe_before_ms": "latency of the probe before the warm-up",
+    "warmup.probes_after_ms": "latencies of the probes after the warm-up, null for one that failed",
+    "warmup.prefixes_populated": "number of shared prefixes sent before measuring; false for none, true for "
+    "all of them",
+    "warmup.longest_input_tokens": "longest prompt of the warm-up",
+    "cold_start": "true when model load time or cold-start latency is what is measured",
+    "timing.submit_point": "last_request_byte, message_sent for gRPC, call in process",
+    "timing.first_point": "parsed_data_event, or first_token_message for gRPC",
+    "timing.first_token_kind": "content, or any",
+    "timing.clock_resolution_ns": "of the monotonic clock: as reported, or the smallest step seen if larger",
+    "timing.timestamp_format": "format of exported timestamps: iso8601_ms or epoch_ms",
+    "timing.noncontent_share": "share of requests with non-content output ahead of the first content token",
+    "timing.server_side": "list of server-side quantities collected, such as queue_wait and prefill",
+    "manifest.frozen_ns": "monotonic instant at which the manifest was frozen",
+    "manifest.sha256": "its digest at that instant",
+    "production_sample_check": "reference of a check against samples of production traffic",
+    "publication.intended": "true when the results are to be published",
+    "publication.considered": "note that publishing capacity figures was weighed",
+}
+
+_RESULTS = {
+    "throughput.raw_output_tok_s": "output tokens per second of the whole duration, ramp-up included",
+    "itl.levels": "list of mappings, one per level: level, excluded, zero_gaps, modality, tail_class, "
+    "p99_over_p50 …",
+    "fairness.equal_load": "what a class alone has in common with the mix: tokens or requests (per second)",
+    "fairness.jain_normalisation": "what Jain's index is taken of, in words",
+    "fairness.jain_n": "number of requests in it",
+    "fairness.wait_source": "what a wait is for the starvation rate: server queue wait, or TTFT",
+    "long_context.lengths": "list of mappings, one per length: length, concurrency, ms_per_1k_tokens, "
+    "output_tok_s, input_tok_s …",
+    "long_context.refused": "lengths that the server turned down",
+    "long_context.omitted": "lengths that were not tried since they do not fit",
+    "long_context.fit": "mapping: power {k, r2}, linear {slope_us_per_token, intercept_ms, r2}",
+    "long_context.best_fit": "the line of the report about the better fit",
+}
+_COMPARISON = {
+    "comparison.claim": "false where several systems are shown without a claim which is better",
+    "comparison.sequences": "mapping: system → {sequence_sha256, seed, schedule_sha256}",
+    "comparison.boundaries": "mapping: system → {boundary, components}",
+    "comparison.hardware": "mapping: system → {accelerator_type, accelerator_count, accelerator_memory_gib}",
+    "comparison.loads": "mapping: system → the facts load.* of it",
+    "comparison.tokenizers": "mapping: system → the facts tokenizer.* of it",
+    "comparison.normalisation": "how results from different hardware are put on one scale, in words",
+    "comparison.tokens_per_gpu_second": "mapping: system → output tokens per second and accelerator",
+    "comparison.tokens_per_dollar_hour": "mapping: system → {value, dollars_per_hour, date}",
+    "comparison.metrics": "list of the metrics that are compared",
+    "comparison.runs": "mapping: system → number of independent runs, each with its own warm-up",
+    "comparison.tests": "list of mappings: metric, name, statistic, p_value or interval of the difference",
+    "comparison.checklist": "mapping: workload, duration, warmup, success_criteria, same_time, "
+    "production_configuration, differences → answer",
+}
+
+FACT_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        **_SUT,
+        **_WORKLOAD,
+        **_REQUEST,
+        **_LOAD,
+        **_TOKENIZER,
+        **_STREAMING,
+        **_CLOCK,
+        **_GUARDRAILS,
+        **_RUN,
+        **_RESULTS,
+        **_COMPARISON,
+    }
+)
+
 
 _BLANK = ("", "unknown", "not declared")
 

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from complete_run import by_length_table, metrics_of, results_table
 
-from pytest_llmbench.compliance.capabilities import Capability
-from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.compliance.evidence import Capability, Evidence
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.result import TestResult
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from pytest_llmbench.compliance.capabilities import CAPABILITIES
+from pytest_llmbench.compliance.evidence import CAPABILITIES
 
 ROOT = Path(__file__).parents[2]
 

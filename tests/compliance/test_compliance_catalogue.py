@@ -14,8 +14,16 @@ from replayed_runs import complete
 from search_rows import SEVERAL
 from situations import SITUATIONS
 
-from pytest_llmbench.compliance.audit import DERIVED, predicate_of, predicates, status_of
-from pytest_llmbench.compliance.catalogue import DRAFT, ambiguities, applicable, load_catalogue
+from pytest_llmbench.compliance.audit import (
+    DERIVED,
+    DRAFT,
+    ambiguities,
+    applicable,
+    load_catalogue,
+    predicate_of,
+    predicates,
+    status_of,
+)
 from pytest_llmbench.compliance.checks.registry import Checks, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import Evidence

@@ -8,8 +8,7 @@ from mutations import stating
 from replayed_runs import complete
 from situations import SITUATIONS
 
-from pytest_llmbench.compliance.audit import audit
-from pytest_llmbench.compliance.catalogue import load_catalogue
+from pytest_llmbench.compliance.audit import audit, load_catalogue
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status
 
 RANKED = (

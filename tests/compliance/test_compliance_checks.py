@@ -25,8 +25,8 @@ from situations import CUSTOM, SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.regeneration import REFERENCE_DIGESTS, reference_digest
 from pytest_llmbench.compliance.stored import reported, row_of
+from pytest_llmbench.compliance.workload_evidence import REFERENCE_DIGESTS, reference_digest
 from pytest_llmbench.model.judgement import RequirementStatus, Status
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES

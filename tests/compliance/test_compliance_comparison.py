@@ -9,8 +9,7 @@ import pytest
 from compared_runs import both, by_facts, compared, other_hardware, other_tokenizer
 from mutations import Mutation, stating, with_field, without
 
-from pytest_llmbench.compliance.audit import audit, status_of
-from pytest_llmbench.compliance.catalogue import COMPARISON, load_catalogue
+from pytest_llmbench.compliance.audit import COMPARISON, audit, load_catalogue, status_of
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status

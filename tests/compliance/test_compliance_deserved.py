@@ -13,8 +13,7 @@ from level_mutations import columns_of
 from mutations import Mutation, with_columns
 from replayed_runs import complete
 
-from pytest_llmbench.compliance.audit import audit, status_of
-from pytest_llmbench.compliance.catalogue import load_catalogue
+from pytest_llmbench.compliance.audit import audit, load_catalogue, status_of
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.methodology.measuring.offered import growing_lag
 from pytest_llmbench.metrics.latency import growth_limit_ns, lag_limit_ns

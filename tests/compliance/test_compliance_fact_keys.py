@@ -15,8 +15,7 @@ from situations import SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.evidence_view import EvidenceView
-from pytest_llmbench.compliance.fact_keys import FACT_KEYS
+from pytest_llmbench.compliance.evidence_view import FACT_KEYS, EvidenceView
 from pytest_llmbench.model.facts import Fact, Facts
 
 

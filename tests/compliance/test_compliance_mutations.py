@@ -33,8 +33,7 @@ from mutations import (
 )
 from situations import SITUATIONS, TextWorkload, conversation_sibling
 
-from pytest_llmbench.compliance.audit import DERIVED, audit
-from pytest_llmbench.compliance.catalogue import applicable, load_catalogue
+from pytest_llmbench.compliance.audit import DERIVED, applicable, audit, load_catalogue
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, Status
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource

@@ -8,8 +8,15 @@ from replayed_runs import KEYWORDS, complete
 from search_rows import ROWS as SEARCHES
 from search_rows import Own
 
-from pytest_llmbench.compliance.audit import DERIVED, audit, status_of
-from pytest_llmbench.compliance.catalogue import ALL, COMPARISON, applicable, load_catalogue
+from pytest_llmbench.compliance.audit import (
+    ALL,
+    COMPARISON,
+    DERIVED,
+    applicable,
+    audit,
+    load_catalogue,
+    status_of,
+)
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, Status
 
 ROWS = {**SEARCHES, **EFFECTS}

@@ -9,8 +9,7 @@ from mutations import with_columns
 from replayed_runs import KEYWORDS, by_itself, complete
 from shared_rows import SHARED, SITUATIONAL
 
-from pytest_llmbench.compliance.audit import DERIVED, audit, status_of
-from pytest_llmbench.compliance.catalogue import ALL, load_catalogue
+from pytest_llmbench.compliance.audit import ALL, DERIVED, audit, load_catalogue, status_of
 from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.compliance.catalogue import ambiguities, load_catalogue
+from pytest_llmbench.compliance.audit import ambiguities, load_catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -14,7 +14,7 @@ import yaml
 
 import pytest_llmbench
 from pytest_llmbench import llmbench
-from pytest_llmbench.compliance.catalogue import ambiguities, load_catalogue
+from pytest_llmbench.compliance.audit import ambiguities, load_catalogue
 from pytest_llmbench.metrics.definitions import ROWS
 from pytest_llmbench.plugin.options import OPTIONS
 

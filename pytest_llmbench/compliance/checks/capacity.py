@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.checks.tables import lacking_columns
+from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested

@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import at_least_s
-from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
+from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested

@@ -7,8 +7,7 @@ from collections import defaultdict
 
 from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.prefix_cache import unlike
-from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows, tables_called
+from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows, tables_called
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested

@@ -9,8 +9,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import SWEEP
-from pytest_llmbench.compliance.checks.registry import Checks, one_of
-from pytest_llmbench.compliance.checks.tables import tables_called
+from pytest_llmbench.compliance.checks.registry import Checks, one_of, tables_called
 from pytest_llmbench.compliance.checks.tradeoff import SOURCES, shares_wrong
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes

@@ -6,8 +6,7 @@ import math
 
 from pytest_llmbench.compliance.checks.capacity import restarted
 from pytest_llmbench.compliance.checks.levels import at_least_s
-from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
-from pytest_llmbench.compliance.checks.tables import lacking_columns
+from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, one_of, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
+from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.request_bodies import bodies_differ
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested
+from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import in_both
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.observation import Observation

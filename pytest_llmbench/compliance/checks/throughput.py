@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from pytest_llmbench.compliance.checks.levels import REPORTED, at_least_s, overloaded, percentiles_agree
-from pytest_llmbench.compliance.checks.registry import Checks, one_of
-from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
+from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows, one_of
 from pytest_llmbench.compliance.checks.ttft import workload_defined
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import (

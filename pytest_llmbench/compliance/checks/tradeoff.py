@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from pytest_llmbench.compliance.capacity_evidence import confirmed_by_sweep, measurement_behind
 from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s, overloaded, percentiles_agree
-from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
+from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.throughput import LIMITS
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, over, tested

@@ -1,17 +1,25 @@
-"""Drawing request sequences once more, to compare their digests with those of what was planned."""
+"""Evidence of a workload beyond what is declared of it.
+
+Sequences are drawn once more and their digests compared with those of what was planned. A data set is held
+against the digest that its publisher gives. And requests may ask for more than their workload says, and have
+replies held to another limit (AMB-33).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.outcome import LENGTH_FINISH, Outcome, TokenSource
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, Records
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request_fields import meaning, present
 from pytest_llmbench.model.session import LIVE_ANSWERS, answers_of
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
 from pytest_llmbench.workloads.long_context import LongContextWorkload
@@ -23,6 +31,90 @@ from pytest_llmbench.workloads.sequence import (
     stretches_sha256,
 )
 from pytest_llmbench.workloads.stream import part_seed
+
+MOST_CUT_SHORT = 0.01
+"""Share of the replies of a run that may end at a limit below the one that was asked for."""
+_LIMIT_TOLERANCE, _FEWEST_TOKENS_SHORT = 0.02, 2
+_COUNTED_BY_SERVER = (
+    TOKEN_SOURCES.index(TokenSource.SERVER_USAGE),
+    TOKEN_SOURCES.index(TokenSource.CHUNK_USAGE),
+)
+
+
+def further_fields(view: EvidenceView, run: Observation) -> Mapping[str, Any]:
+    """The fields that every request of the run had beside those of its workload."""
+    own: Mapping[str, Any] | None = run.facts.value("request.variant_body")
+    whole: Mapping[str, Any] = view.fact("request.extra_body", {})
+    return whole if own is None else own
+
+
+def against_workload(view: EvidenceView, names: Collection[str]) -> str | None:
+    """A further field among ``names``, which the workload does not know of; None for none."""
+    found = present(view.fact("request.extra_body", {}), names)
+    found += [name for run in view.evidence.runs for name in present(further_fields(view, run), names)]
+    unsent = [name for name in view.fact("request.unsent", ()) if name in names]
+    if unsent:
+        return f"requests do not tell the server what the workload states: {', '.join(unsent)}"
+    if not found:
+        return None
+    return f"request bodies had fields that the workload does not state: {', '.join(dict.fromkeys(found))}"
+
+
+def bodies_differ(view: EvidenceView, one: Observation, other: Observation) -> str | None:
+    """What the requests of two runs asked for differently; None for nothing."""
+    first, second = (meaning(further_fields(view, run)) for run in (one, other))
+    names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
+    return f"other request bodies ({', '.join(names)})" if names else None
+
+
+def held_to_another_limit(view: EvidenceView) -> str | None:
+    """A run whose replies ended at a limit that nobody asked for; None where there is none."""
+    for run in view.evidence.runs:
+        ended = int(run.records.ok.sum())
+        share = int(_cut_short(run.records).sum()) / ended if ended else 0.0
+        if share > MOST_CUT_SHORT:
+            view.note("cut_short_share", share)
+            return (
+                f"{share:.1%} of the replies of {run.plan.label!r} ended at a limit below the one asked for"
+            )
+    return None
+
+
+def _cut_short(records: Records) -> BoolColumn:
+    """Ended by length with fewer tokens than the request allowed, by the server's own count."""
+    ended = np.fromiter((reason in LENGTH_FINISH for reason in records.finish_reason), bool, len(records))
+    asked, got = records.requested_max_tokens, records.output_tokens
+    counted = np.isin(records.token_source, _COUNTED_BY_SERVER) & (asked != MISSING) & (got != MISSING)
+    short = got < asked - np.maximum(_FEWEST_TOKENS_SHORT, _LIMIT_TOLERANCE * asked)
+    return np.asarray(records.ok & ended & counted & short)
+
+
+def unverified(view: EvidenceView) -> str | None:
+    """Why the data set of this run may be another than it is called; None for the published one."""
+    view.fact("workload.dataset")
+    return doubt_about(view.result.facts, view.evidence.published_digests)
+
+
+def doubt_about(facts: Facts, published: Mapping[str, frozenset[str]]) -> str | None:
+    """The reason to doubt the data set of a reference workload, in words; None if there is none.
+
+    Data that does not claim such a name cannot be mistaken for published data.
+    """
+    dataset = facts.value("workload.dataset") or {}
+    name, digest = str(dataset.get("name")), dataset.get("file_sha256")
+    if facts.value("workload.standard") is not True or name not in published or digest in published[name]:
+        return None
+    return f"{name} by name alone: its file (SHA-256 {digest}) is none whose digest is published"
+
+
+def sent_again(view: EvidenceView) -> str | None:
+    """A data set of unknown identity that is too small for the run, so that its prompts were repeated."""
+    entries = view.fact("workload.input_length", {}).get("params", {}).get("entries")
+    sent = view.fact("workload.n_requests")
+    if unverified(view) is None or not isinstance(entries, int) or not isinstance(sent, int):
+        return None
+    return f"{entries} entries for {sent} requests: the data set is not whole" if entries < sent else None
+
 
 REFERENCE_DIGESTS = {
     1: "b83712a07fe996849fb07fe02483087073c903d07f5e9a010c88129458a323f0",
