@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.compare.log_ratio import LogRatio
-from pytest_llmbench.model.comparison import FEWEST_RUNS, Better
-from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.judgement import FEWEST_RUNS, Better, Finding
 from pytest_llmbench.model.objective import Objective
 
 LEVEL = 0.95

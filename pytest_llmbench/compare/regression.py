@@ -3,7 +3,7 @@
 The unit of replication is the run (DESIGN §6). The interval of the change comes from ``log_ratio.py``; the
 worsening is the change of a metric that should be low and minus the change of one that should be high, so
 that 5 % is 5 % of the baseline in both. The verdict is read off the whole interval [lower, upper] of the
-worsening and the margin m (``model/comparison.py``).
+worsening and the margin m (``model/judgement.py``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from pytest_llmbench.compare.log_ratio import LogRatio, log_ratio
 from pytest_llmbench.metrics.catalogue import definition
-from pytest_llmbench.model.comparison import FEWEST_RUNS, Better, Comparison, ComparisonVerdict
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import FEWEST_RUNS, Better, Comparison, ComparisonVerdict
 
 NEITHER = frozenset(
     {"batch_utilisation", "tokens_in_flight", "itl_modes", "prefill_exponent_fit", "prefill_linear_fit"}

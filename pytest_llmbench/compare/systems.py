@@ -19,8 +19,8 @@ from pytest_llmbench.compare.equivalence import mann_whitney
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
 from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.catalogue import metric_unit
-from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.model.result import Table
 from pytest_llmbench.stats.runs import FloatArray
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.model.estimate import EXHAUSTED
-from pytest_llmbench.model.level import PROBE
-from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.result import PROBE, TestResult
 
 _SAME_RATE = 0.01
 """Rates of plans have three digits."""

@@ -22,9 +22,9 @@ from pytest_llmbench.compliance.stored import (
     has_first_token,
     reported,
 )
-from pytest_llmbench.model.level import BURST, Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.result import BURST, Level
 
 FEWEST_LENGTHS = 3
 

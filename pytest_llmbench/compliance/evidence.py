@@ -1,9 +1,9 @@
-"""What an audit has in front of it: the result of one test, the other results of the same report, and what the
-load generator can do, each property with the unit tests that prove it.
+"""What an audit has in front of it: the result of one test, the other results of the same report, and what
+the load generator can do, each property with the unit tests that prove it.
 
-Capabilities ``replay.*`` are those of the driver in virtual time, which stands for a wire that it does not have.
-Entries of the catalogue with verification ``structural`` rest on them; a run-time fact that contradicts one
-wins. A new transport or arrival law becomes a row here together with its test.
+Capabilities ``replay.*`` are those of the driver in virtual time, which stands for a wire that it does not
+have. Entries of the catalogue with verification ``structural`` rest on them; a run-time fact that contradicts
+one wins. A new transport or arrival law becomes a row here together with its test.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A look at the evidence: what a predicate asks for is kept, so that every answer shows what it rests on.
 
 Predicates may use no facts but those of ``FACT_KEYS``: dotted key → what it states. The keys are the names of
-the evidence vocabulary in ``requirements.yaml`` without the leading ``manifest.``. A key that is absent is "no
-evidence"; the strings ``""``, ``unknown`` and ``not declared`` count as absent. All values are JSON values.
+the evidence vocabulary in ``requirements.yaml`` without the leading ``manifest.``. A key that is absent is
+"no evidence"; the strings ``""``, ``unknown`` and ``not declared`` count as absent. All values are JSON
+values.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.balance import Balance, completion_balance
 from pytest_llmbench.metrics.in_flight import growth_in_flight, queue_of
+from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
 from pytest_llmbench.metrics.windows import level_window, submitted_inside
-from pytest_llmbench.model.level import BURST, CHARACTERISATION, NOT_OFFERED, Level
-from pytest_llmbench.model.memory_errors import out_of_memory_errors
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import BURST, CHARACTERISATION, NOT_OFFERED, Level
 from pytest_llmbench.stats import percentiles
 from pytest_llmbench.stats.growth import Growth
 from pytest_llmbench.stats.runs import FloatArray

@@ -18,8 +18,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, Records
-from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.request_fields import meaning, present
+from pytest_llmbench.model.request import Workload, meaning, present
 from pytest_llmbench.model.session import LIVE_ANSWERS, answers_of
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
 from pytest_llmbench.workloads.long_context import LongContextWorkload

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Load
-from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.model.slots import empty_slot_share, replacement_lags_ns
+from pytest_llmbench.model.records import MISSING, Records, empty_slot_share, replacement_lags_ns
 
 
 @dataclass(slots=True)

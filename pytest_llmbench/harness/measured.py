@@ -12,8 +12,13 @@ from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine
-from pytest_llmbench.model.comparison import Comparison
-from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective, verdict_of
+from pytest_llmbench.model.judgement import (
+    Comparison,
+    ComplianceVerdict,
+    GateVerdict,
+    JudgedObjective,
+    verdict_of,
+)
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import MISSING

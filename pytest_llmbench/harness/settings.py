@@ -15,7 +15,7 @@ from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS
 from pytest_llmbench.methodology.procedure import Scale
-from pytest_llmbench.model.comparison import FEWEST_RUNS
+from pytest_llmbench.model.judgement import FEWEST_RUNS
 from pytest_llmbench.redaction import keep_secrets_of
 from pytest_llmbench.stats.block_bootstrap import Intervals
 from pytest_llmbench.store.baselines import STORAGE

@@ -28,7 +28,7 @@ from pytest_llmbench.methodology.search.search import Searched
 from pytest_llmbench.metrics.differences import change, paired_throughput_reduction
 from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
-from pytest_llmbench.model.level import PROBE
+from pytest_llmbench.model.result import PROBE
 
 THROUGHPUT = "output_token_throughput"
 MAXIMUM, REDUCTION = "max_output_token_throughput", "throughput_reduction"

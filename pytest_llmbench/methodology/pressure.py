@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.memory_errors import out_of_memory_errors
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING

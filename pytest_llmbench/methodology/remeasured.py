@@ -20,10 +20,9 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, spoiled
 from pytest_llmbench.metrics.latency import lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.level import NOT_OFFERED
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import VoidLoad
+from pytest_llmbench.model.result import NOT_OFFERED, VoidLoad
 
 if TYPE_CHECKING:
     from pytest_llmbench.methodology.measuring.levels import Seen

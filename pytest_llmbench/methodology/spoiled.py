@@ -11,7 +11,7 @@ from __future__ import annotations
 from pytest_llmbench.metrics.uncertainty import Leeway, Leeways, gap_leeways, ttft_leeways
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.slots import empty_slot_share
+from pytest_llmbench.model.records import empty_slot_share
 
 SHARE = 0.1
 """The share of a latency by which it may be uncertain, or by the milliseconds of the run's ``HostLimits`` if

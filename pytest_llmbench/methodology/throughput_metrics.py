@@ -27,7 +27,7 @@ from pytest_llmbench.metrics.throughput import Window, output_token_throughput
 from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.level import BURST
+from pytest_llmbench.model.result import BURST
 
 _OF_THE_SEARCH = ("sustainable_rate", "sustainable_concurrency")
 _MAXIMA = {

@@ -25,8 +25,7 @@ from pytest_llmbench.metrics.latency import early_ms, tpot_early_ms
 from pytest_llmbench.metrics.reasoning import ttot_early_ms, ttot_ms
 from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.records import IntColumn, Records
-from pytest_llmbench.model.slots import empty_slot_share
+from pytest_llmbench.model.records import IntColumn, Records, empty_slot_share
 from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
 from pytest_llmbench.stats.percentiles import percentiles
 

@@ -1,4 +1,6 @@
-"""Measured requests as columns: read-only NumPy arrays, one entry per request."""
+"""Measured requests as columns: read-only NumPy arrays, one entry per request; and what is read off them of
+the slots of a closed loop.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.plan import ClosedLoop, Load
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.texts import CodedTexts, PackedTexts
 
@@ -314,3 +317,22 @@ def _server_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
 
 def _joined(parts: Iterable[Sequence[int]]) -> IntColumn:
     return np.fromiter(chain.from_iterable(parts), dtype=np.int64)
+
+
+def replacement_lags_ns(load: Load, records: Records) -> IntColumn:
+    """Dispatched - due; due is when the request before it in the slot ended. None of an open loop, which has
+    no slots."""
+    if not isinstance(load, ClosedLoop):
+        return np.empty(0, dtype=np.int64)
+    known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
+    lags: IntColumn = np.maximum(records.dispatched_ns[known] - records.scheduled_ns[known], 0)
+    return lags
+
+
+def empty_slot_share(load: Load, records: Records) -> float:
+    """Σ (dispatched - due) / Σ (end - due): of the slots' time, that in which they waited for us."""
+    empty_ns = float(replacement_lags_ns(load, records).sum())
+    due_ns, ended_ns = records.scheduled_ns, records.finished_ns
+    known = (due_ns != MISSING) & (ended_ns > due_ns)
+    took_ns = float((ended_ns - due_ns)[known].sum())
+    return min(1.0, empty_ns / took_ns) if took_ns > 0 else 0.0

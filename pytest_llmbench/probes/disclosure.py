@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.request_fields import CHUNK_TOKEN_FIELDS, OUTPUT_LIMITS, OWN_HEADERS, present
+from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS, OUTPUT_LIMITS, OWN_HEADERS, present
 from pytest_llmbench.probes.sut_schema import (
     Endpoint,
     Prices,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
-from pytest_llmbench.model.request_fields import CHUNK_TOKEN_FIELDS
+from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
 from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.grpc.status import CallStatus

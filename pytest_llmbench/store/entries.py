@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import TypeAdapter
 
-from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Fact, Facts
 from pytest_llmbench.model.judgement import (
+    Comparison,
     Compliance,
     ComplianceVerdict,
     Finding,
@@ -26,13 +26,12 @@ from pytest_llmbench.model.judgement import (
     Validity,
     ValidityVerdict,
 )
-from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, describe_loads
 from pytest_llmbench.model.records import PHASES
-from pytest_llmbench.model.result import Plot, Table, TestResult, VoidLoad
+from pytest_llmbench.model.result import Level, Plot, Table, TestResult, VoidLoad
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store import schema
 from pytest_llmbench.store.instants import iso_utc

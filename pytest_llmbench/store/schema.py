@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Final, Literal, get_args, get_type_hints
 
 from pydantic import Field, JsonValue
 
-from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import (
+    Comparison,
     ComplianceVerdict,
     Finding,
     GateVerdict,

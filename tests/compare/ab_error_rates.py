@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_llmbench.compare.regression import compared
 from pytest_llmbench.harness.comparison.interleaved import rounds
-from pytest_llmbench.model.comparison import ComparisonVerdict
+from pytest_llmbench.model.judgement import ComparisonVerdict
 
 SESSIONS = 4000
 DRIFT = 0.10

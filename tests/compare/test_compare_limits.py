@@ -9,7 +9,7 @@ import pytest
 from pytest_llmbench.compare.identity import REQUIRED, SHOWN, matched, waivers_of_option
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option, margin_mistakes
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.comparison import ComparisonVerdict
+from pytest_llmbench.model.judgement import ComparisonVerdict
 
 TODAY = date(2026, 3, 1)
 RUNS = (100.0, 101.0, 99.0)

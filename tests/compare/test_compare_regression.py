@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.compare.log_ratio import log_ratio
 from pytest_llmbench.compare.regression import better_of, compared
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.comparison import Better, Comparison, ComparisonVerdict
+from pytest_llmbench.model.judgement import Better, Comparison, ComparisonVerdict
 
 T_2 = 4.302652729696142
 """Student's t, 97.5 %, two degrees of freedom."""

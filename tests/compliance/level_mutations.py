@@ -11,8 +11,7 @@ import numpy.typing as npt
 from mutations import Mutation, stating, with_columns, with_plan, with_result, with_run
 
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.model.level import Level
-from pytest_llmbench.model.result import Table, TestResult
+from pytest_llmbench.model.result import Level, Table, TestResult
 
 Column = Callable[[npt.NDArray[Any]], Any]
 

@@ -10,7 +10,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.methodology.sections.ttft import TEST
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
-from pytest_llmbench.model.comparison import Comparison
+from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario

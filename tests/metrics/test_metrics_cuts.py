@@ -11,7 +11,7 @@ from metric_rows import EPOCH_NS, row
 from pytest_llmbench.metrics.balance import completion_balance
 from pytest_llmbench.metrics.goodput import goodput_share
 from pytest_llmbench.metrics.latency import FAMILIES
-from pytest_llmbench.metrics.preemption import preemption_recovery_rate
+from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, preemption_recovery_rate
 from pytest_llmbench.metrics.sessions.jobs import job_metrics, jobs_of, session_goodput
 from pytest_llmbench.metrics.throughput import (
     Window,
@@ -21,7 +21,6 @@ from pytest_llmbench.metrics.throughput import (
     request_throughput,
 )
 from pytest_llmbench.model.looks import Looks, Watched
-from pytest_llmbench.model.memory_errors import out_of_memory_errors
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.record import RequestRecord

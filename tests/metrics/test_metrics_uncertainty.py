@@ -20,8 +20,7 @@ from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfChec
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.slots import empty_slot_share, replacement_lags_ns
+from pytest_llmbench.model.records import Records, empty_slot_share, replacement_lags_ns
 from pytest_llmbench.workloads.catalogue import workload
 
 MS = 1_000_000

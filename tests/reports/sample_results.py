@@ -12,10 +12,9 @@ from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Gate
-from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.result import Plot, Table, TestResult
+from pytest_llmbench.model.result import Level, Plot, Table, TestResult
 
 OTHER_TEST = "gates/test_capacity.py::test_maximum"
 _SECTIONS = {

@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from pytest_llmbench.model.comparison import Comparison, ComparisonVerdict
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.judgement import Finding, Gate, RequirementStatus, Status, Validity
+from pytest_llmbench.model.judgement import (
+    Comparison,
+    ComparisonVerdict,
+    Finding,
+    Gate,
+    RequirementStatus,
+    Status,
+    Validity,
+)
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import Table, TestResult

@@ -14,9 +14,8 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import SelfCheck
-from pytest_llmbench.model.result import WarmupReport
+from pytest_llmbench.model.result import Level, WarmupReport
 from pytest_llmbench.store import schema
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "report.schema.json"

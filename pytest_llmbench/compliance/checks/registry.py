@@ -1,5 +1,5 @@
-"""The table that predicates are entered into, and predicates by the row: facts as they have to be, and tables of
-the draft with something in each of their rows and columns.
+"""The table that predicates are entered into, and predicates by the row: facts as they have to be, and tables
+of the draft with something in each of their rows and columns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is stored of each request (section 4.2.6); reader advice, security considerations and report forms.
 
-Of the latter (abstract, sections 1 and 7, appendix C) none enters a verdict (AMB-38); they are answered as far
-as a run can answer them.
+Of the latter (abstract, sections 1 and 7, appendix C) none enters a verdict (AMB-38); they are answered as
+far as a run can answer them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The system under test and its safety systems: boundary, model, hardware, prefix cache, filters (sections 4.1, 4.8 and
-5.1.2.3).
+"""The system under test and its safety systems: boundary, model, hardware, prefix cache, filters (sections
+4.1, 4.8 and 5.1.2.3).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pytest_llmbench.compliance.tested_levels import (
     tested,
 )
 from pytest_llmbench.metrics.throughput import completions, input_tokens
-from pytest_llmbench.model.level import PROBE
+from pytest_llmbench.model.result import PROBE
 
 check = Checks()
 

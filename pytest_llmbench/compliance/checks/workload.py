@@ -23,7 +23,7 @@ from pytest_llmbench.compliance.workload_evidence import (
 )
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn
-from pytest_llmbench.model.request_fields import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
+from pytest_llmbench.model.request import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
 from pytest_llmbench.model.session import LIVE_ANSWERS
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.specification import CONTROLS, LENGTH_TYPES

@@ -19,7 +19,7 @@ from pytest_llmbench.endpoint_urls import (
     socket_path,
 )
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.request_fields import OWN_HEADERS
+from pytest_llmbench.model.request import OWN_HEADERS
 from pytest_llmbench.trust import ClientCertificate, client_context
 
 if TYPE_CHECKING:

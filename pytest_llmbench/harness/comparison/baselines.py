@@ -33,7 +33,7 @@ from pytest_llmbench.harness.execution.loads import stated
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.model.comparison import FEWEST_RUNS
+from pytest_llmbench.model.judgement import FEWEST_RUNS
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.result import TestResult

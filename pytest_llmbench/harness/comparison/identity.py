@@ -13,8 +13,7 @@ from pytest_llmbench.compare.identity import REQUIRED, SHOWN, Match
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.model.comparison import FEWEST_RUNS
-from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import answers_of

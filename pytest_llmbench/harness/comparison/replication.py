@@ -18,8 +18,7 @@ from pytest_llmbench.methodology.measuring.seeds import derived_seed
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.model.comparison import FEWEST_RUNS
-from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import TestResult, VoidLoad
 

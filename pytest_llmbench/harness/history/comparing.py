@@ -30,7 +30,7 @@ from pytest_llmbench.harness.history.sessions import (
     width,
     wrapped,
 )
-from pytest_llmbench.model.comparison import Comparison, ComparisonVerdict
+from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
 from pytest_llmbench.store.baselines import BaselineTest, choose_baseline, read_baseline
 from pytest_llmbench.store.csv_file import write_csv
 

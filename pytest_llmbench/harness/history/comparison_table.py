@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_llmbench.compare.limits import SHOWN_MARGIN
 from pytest_llmbench.harness.history.sessions import Session
-from pytest_llmbench.model.comparison import Comparison
+from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.reports import comparisons as words
 from pytest_llmbench.reports import numbers
 from pytest_llmbench.reports.entry import Entry

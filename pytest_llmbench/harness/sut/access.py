@@ -16,7 +16,7 @@ from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.engine_readings import THINKING_ENDED
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.outcome import TokenSource
-from pytest_llmbench.model.request_fields import CHUNK_TOKEN_FIELDS
+from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.credentials import Credentials, read_credentials

@@ -1,7 +1,7 @@
 """The facts that only the run itself can state: workload, load, warm-up, stream and timing evidence.
 
-Keys are those of the evidence vocabulary (``compliance/evidence_view.py``); with the SUT's disclosure they are
-the manifest that the compliance audit reads.
+Keys are those of the evidence vocabulary (``compliance/evidence_view.py``); with the SUT's disclosure they
+are the manifest that the compliance audit reads.
 """
 
 from __future__ import annotations

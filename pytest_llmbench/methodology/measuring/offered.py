@@ -14,10 +14,10 @@ import numpy as np
 
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.level import NOT_OFFERED, Level
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn
+from pytest_llmbench.model.result import NOT_OFFERED, Level
 
 
 def send_lag(run: Observation) -> Finding | None:

@@ -13,10 +13,10 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import ByScale
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.search.bracketing import doubling, searched
+from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, timeouts
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.level import PROBE
-from pytest_llmbench.model.memory_errors import out_of_memory_errors, timeouts
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.result import PROBE
 
 LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)
 COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)

@@ -14,9 +14,9 @@ from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
-from pytest_llmbench.model.level import BURST, PROBE
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.result import BURST, PROBE
 
 LoadModel = Literal["open", "closed"]
 

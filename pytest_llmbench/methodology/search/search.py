@@ -30,8 +30,8 @@ from pytest_llmbench.methodology.search.probing import (
     value_of,
 )
 from pytest_llmbench.model.estimate import LOWER_BOUND
-from pytest_llmbench.model.level import BURST
 from pytest_llmbench.model.plan import Arrival, LoadPlan, OpenLoop
+from pytest_llmbench.model.result import BURST
 
 MOST_FURTHER = 4
 _THROUGHPUT = "output_token_throughput"

@@ -25,9 +25,9 @@ from pytest_llmbench.methodology.search.capacity_search import (
 )
 from pytest_llmbench.metrics.sessions.jobs import jobs_of
 from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, turn_metrics
-from pytest_llmbench.model.level import PROBE
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.sessions import turns_of
 

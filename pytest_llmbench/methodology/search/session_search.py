@@ -27,11 +27,11 @@ from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight
 from pytest_llmbench.metrics.sessions.jobs import jobs_of
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
-from pytest_llmbench.model.level import PROBE
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionStarts
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.sessions import turns_of
 

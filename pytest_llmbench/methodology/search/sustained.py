@@ -15,9 +15,9 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.probing import rate_of, value_of
 from pytest_llmbench.methodology.search.search import Searched
-from pytest_llmbench.model.level import GIVEN_UP, Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.result import GIVEN_UP, Level
 
 MOST_STEPS_DOWN = 4
 

@@ -14,8 +14,8 @@ from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import FEWEST_TOKENS, TBC, ItlCounts, choose_option, itl_samples
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.level import CHARACTERISATION
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import CHARACTERISATION
 
 CHARACTERISED_REQUESTS, CHARACTERISED_CONCURRENCY = 20, 2
 """The characterisation run, where no search has shown the stream yet."""

@@ -54,17 +54,21 @@ from pytest_llmbench.methodology.search.session_capacity import (
     session_slots_plan,
 )
 from pytest_llmbench.methodology.search_amounts import slots_bounds
-from pytest_llmbench.metrics.preemption import preemption_loss, preemption_rate, preemption_recovery_rate
+from pytest_llmbench.metrics.memory_pressure import (
+    out_of_memory_errors,
+    preemption_loss,
+    preemption_rate,
+    preemption_recovery_rate,
+    timeouts,
+)
 from pytest_llmbench.metrics.sessions.turns import TurnClass
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.level import PROBE
-from pytest_llmbench.model.memory_errors import out_of_memory_errors, timeouts
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import PROBE, Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, OUTPUT_TOKENS, long_context

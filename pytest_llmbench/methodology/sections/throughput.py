@@ -42,10 +42,9 @@ from pytest_llmbench.methodology.throughput_metrics import (
 )
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
-from pytest_llmbench.model.level import BURST
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import BURST, Plot, Table, TestResult, WarmupReport
 
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("End-to-End", "e2e"))
 

@@ -19,10 +19,9 @@ from pytest_llmbench.methodology.search.search import Searched, search
 from pytest_llmbench.methodology.sections import itl, throughput, tradeoff
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
-from pytest_llmbench.model.level import NOT_OFFERED
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.result import NOT_OFFERED, TestResult
 
 
 @dataclass

@@ -16,12 +16,12 @@ from pytest_llmbench.metrics.in_flight import IN_FLIGHT, WAITING, queue_of
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import Level
 
 
 def run(rate: float, server: QueueServer | None = None, duration_s: float = 5.0) -> Observation:

@@ -10,7 +10,7 @@ from served_load import TOKENS, Seen, chunks, load, raw_chat, serve_and_load
 
 from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.request_fields import CHUNK_TOKEN_FIELDS
+from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 
 
 def deltas(raw: bytes) -> list[Any]:

@@ -1,10 +1,12 @@
-"""Preemption as the server reports it per request (section 5.8.4).
+"""What memory that runs out does to requests: failures that speak of it, and preemptions by the engine.
 
-Undefined where the server says nothing; the method is then ``not measurable`` with the reason.
+Preemptions as the server reports them per request (section 5.8.4): undefined where it says nothing; the
+method is then ``not measurable`` with the reason.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,8 +14,32 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.proportion import share_of
+
+OUT_OF_MEMORY = re.compile(
+    r"out[ _-]?of[ _-]?(?:device[ _-]|gpu[ _-]|host[ _-])?memory|\boom\b", re.IGNORECASE
+)
+OUT_OF_MEMORY_RULE = "a failed request whose error text says `out of memory` or `OOM`, in any spelling"
+
+
+def out_of_memory_errors(records: Records) -> int:
+    """Failed requests whose error text speaks of memory that ran out; what is only a lost connection from
+    outside is not seen here (it counts as failed), and what the generator itself gave up never is one."""
+    given_up = records.has_outcome(Outcome.TIMEOUT) | records.has_outcome(Outcome.CANCELLED)
+    failed = records.failed & ~given_up
+    return sum(
+        bool(error and OUT_OF_MEMORY.search(error))
+        for error, bad in zip(records.error, failed, strict=True)
+        if bad
+    )
+
+
+def timeouts(records: Records) -> int:
+    """Requests that the generator gave up by a deadline of its own: it does not know how they would end."""
+    return int(records.has_outcome(Outcome.TIMEOUT).sum())
+
 
 _SILENT = "not measurable: the server gives no preemption counts per request"
 
