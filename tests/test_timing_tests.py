@@ -8,7 +8,7 @@ import pytest
 import timing_tests
 from timing_tests import Disturbance, Instant, TimingTests
 
-from pytest_llmbench.generator.host_cpu import HostCpu
+from pytest_llmbench.generator.host_watch import HostCpu
 
 SUITE = """
 import pytest

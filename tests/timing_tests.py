@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from pytest_llmbench.generator.host_cpu import HostCpu
+from pytest_llmbench.generator.host_watch import HostCpu
 
 ATTEMPTS = 4
 PAUSE_S = 15.0

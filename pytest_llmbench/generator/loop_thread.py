@@ -1,11 +1,11 @@
-"""An event loop of our own in a thread of our own."""
+"""An event loop of our own in a thread of our own, and waiting for its work without being deaf to signals."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -50,3 +50,20 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+
+_TICK_S = 0.2
+
+
+def result_of(future: Future[T]) -> T:
+    """The result, or the exception, as ``future.result()``; a signal is heard while it is waited for.
+
+    A process's signal may be taken by any of its threads, above all by one that is just starting another.
+    Python's handler runs in the main thread, between two of its instructions, and nothing wakes one that
+    waits for a lock: such a Ctrl-C was heard when the load had ended, not before. So the main thread wakes up
+    now and then.
+    """
+    if threading.current_thread() is threading.main_thread():
+        while not wait([future], timeout=_TICK_S).done:
+            pass
+    return future.result()

@@ -8,11 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from pytest_llmbench.errors import GeneratorError
-from pytest_llmbench.generator.deadlines import sweep
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
-from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns
-from pytest_llmbench.generator.heartbeat import Heartbeat, quiet_gc
-from pytest_llmbench.generator.host_cpu import HostCpu
+from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns, sweep
+from pytest_llmbench.generator.host_watch import Heartbeat, HostCpu, SleepWatch, quiet_gc
 from pytest_llmbench.generator.http.transport import End, Exchange, Transport
 from pytest_llmbench.generator.limits import exhaustion_remedy
 from pytest_llmbench.generator.loop_thread import describe_loop
@@ -20,7 +18,6 @@ from pytest_llmbench.generator.loops import BehindScheduleError
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.selfcheck import Counters, context_switches, switches_since
-from pytest_llmbench.generator.suspension import SleepWatch
 from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.arrivals.sessions import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.awaiting import result_of
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.http1 import Http1Transport
 from pytest_llmbench.generator.http.request_head import RequestHead
@@ -32,7 +31,7 @@ from pytest_llmbench.generator.limits import (
     peak_connections,
     refuse_too_much,
 )
-from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
+from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop, result_of
 from pytest_llmbench.generator.loops import Extent, Pacer, keep_full, keep_schedule
 from pytest_llmbench.generator.measurement import Gate, Load, Measurement
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests, kept_prompt
@@ -76,9 +75,9 @@ from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 
 if TYPE_CHECKING:
-    from pytest_llmbench.generator.grpc.request_head import CallHead
-    from pytest_llmbench.generator.http2.request_head import Http2Head
-    from pytest_llmbench.generator.websocket.request_frame import RequestFrame
+    from pytest_llmbench.generator.grpc_transport import CallHead
+    from pytest_llmbench.generator.http2_transport import Http2Head
+    from pytest_llmbench.generator.websocket_transport import RequestFrame
 
 _HTTP_VERSIONS = {"http/1.1": "1.1", "http/2": "2"}
 """Of the transports that carry dialects of HTTP."""
@@ -491,8 +490,7 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
         head = RequestHead(target, path, headers_for(dialect, dict(target.headers)), session_header)
         return _Way(dialect, head, lambda clock, kernel: Http1Transport(target, clock, kernel_stamps=kernel))
     # Imported here: whoever measures over HTTP does not pay for the package websockets.
-    from pytest_llmbench.generator.websocket.request_frame import RequestFrame
-    from pytest_llmbench.generator.websocket.transport import WebSocketTransport
+    from pytest_llmbench.generator.websocket_transport import RequestFrame, WebSocketTransport
 
     spoken = dialect if isinstance(dialect, MessageDialect) else over_websocket(dialect.name)
     return _Way(
@@ -505,8 +503,7 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
 def _way_over_http2(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
     """The way over HTTP/2; raises SuiteError where its packages are not installed."""
     require_http2()
-    from pytest_llmbench.generator.http2.request_head import Http2Head
-    from pytest_llmbench.generator.http2.transport import Http2Transport
+    from pytest_llmbench.generator.http2_transport import Http2Head, Http2Transport
 
     head = Http2Head(target, path, headers_for(dialect, dict(target.headers)), session_header)
     return _Way(dialect, head, lambda clock, kernel: Http2Transport(target, clock, kernel_stamps=kernel))
@@ -516,8 +513,7 @@ def _way_over_grpc(target: Target, dialect: Dialect, path: str, session_header: 
     """The way over gRPC; raises SuiteError also where its packages are not installed."""
     spoken = over_grpc(dialect.name)
     try:
-        from pytest_llmbench.generator.grpc.request_head import CallHead
-        from pytest_llmbench.generator.grpc.transport import GrpcTransport
+        from pytest_llmbench.generator.grpc_transport import CallHead, GrpcTransport
     except ModuleNotFoundError as error:
         if error.name not in ("hpack", "hyperframe"):
             raise

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.generator.stamping import Stamping
+from pytest_llmbench.generator.http.transport import Stamping
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Load
 from pytest_llmbench.model.records import MISSING, Records, empty_slot_share, replacement_lags_ns

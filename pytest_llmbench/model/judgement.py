@@ -15,7 +15,6 @@ from typing import Any, Literal
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 
-
 FEWEST_RUNS = 3
 """The fewest runs of each arm (METHODOLOGY §12): below them nothing is compared."""
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from pytest_llmbench.generator.awaiting import result_of
+from pytest_llmbench.generator.loop_thread import result_of
 
 
 class HeardError(Exception):

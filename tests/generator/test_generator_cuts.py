@@ -29,9 +29,13 @@ from scripted_server import (
 )
 
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.in_process.asgi import AsgiTransport
-from pytest_llmbench.generator.in_process.callables import CallableTransport, PythonPieces, parameters_of
-from pytest_llmbench.generator.in_process.tasks import TaskTransport
+from pytest_llmbench.generator.in_process_transports import (
+    AsgiTransport,
+    CallableTransport,
+    PythonPieces,
+    TaskTransport,
+    parameters_of,
+)
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator

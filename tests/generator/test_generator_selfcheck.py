@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_llmbench.generator.http.transport import Stamping
 from pytest_llmbench.generator.selfcheck import Counters, context_switches, self_check, switches_since
-from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop

@@ -8,16 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_llmbench.generator.deadlines import overdue, sweep
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
-from pytest_llmbench.generator.dispatcher import Dispatcher
-from pytest_llmbench.generator.heartbeat import BEAT_NS, Heartbeat
-from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.generator.dispatcher import Dispatcher, overdue, sweep
+from pytest_llmbench.generator.host_watch import BEAT_NS, Heartbeat
+from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.loops import Pacer, keep_schedule
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
-from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord

@@ -13,14 +13,12 @@ from typing import Protocol
 
 from pytest_llmbench.generator.http.kernel_times import kernel_times
 from pytest_llmbench.generator.http.known_replies import KnownReplies
-from pytest_llmbench.generator.http.links import Link, LoopLink, SocketLink
+from pytest_llmbench.generator.http.links import Link, LoopLink, SocketLink, Tunnel
 from pytest_llmbench.generator.http.reply_parser import Framing, NotHTTPError, ReplyParser
 from pytest_llmbench.generator.http.sockets import Sockets
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
-from pytest_llmbench.generator.http.transport import End, Exchange
-from pytest_llmbench.generator.http.tunnel import Tunnel
-from pytest_llmbench.generator.stamping import Stamping
+from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.uniform import MOST_BYTES
 

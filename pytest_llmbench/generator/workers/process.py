@@ -18,7 +18,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
-from pytest_llmbench.generator.host_cpu import raise_priority
+from pytest_llmbench.generator.host_watch import raise_priority
 from pytest_llmbench.generator.limits import raise_descriptors
 from pytest_llmbench.generator.loops import Pacer
 from pytest_llmbench.generator.progress import Progress

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 
 from pytest_llmbench.generator.http.transport import End, Exchange, abandon
-from pytest_llmbench.generator.in_process.asgi import AsgiTransport
+from pytest_llmbench.generator.in_process_transports import AsgiTransport
 from pytest_llmbench.generator.loop_thread import LoopThread
 from pytest_llmbench.generator.prepared import PreparedRequest
 

@@ -17,9 +17,14 @@ from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError, SUTError
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.in_process.asgi import AsgiTransport, Lifespan
-from pytest_llmbench.generator.in_process.callables import CallableTransport, PythonPieces, parameters_of
-from pytest_llmbench.generator.in_process.tasks import TaskTransport
+from pytest_llmbench.generator.in_process_transports import (
+    AsgiTransport,
+    CallableTransport,
+    Lifespan,
+    PythonPieces,
+    TaskTransport,
+    parameters_of,
+)
 from pytest_llmbench.generator.loop_thread import LoopThread
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.sut.access import SUTAccess

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.ray.generator import RayLoadGenerator
+from pytest_llmbench.generator.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.generator.workers.protocol import Address

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from pytest_llmbench.timing.timer_fd import TimerFd
+from pytest_llmbench.timing.alarm import TimerFd
 
 Clock = Callable[[], int]
 

@@ -24,9 +24,9 @@ from pytest_llmbench.generator.http.kernel_times import (
 )
 from pytest_llmbench.generator.http.links import Link, SocketLink
 from pytest_llmbench.generator.http.sockets import Sockets
+from pytest_llmbench.generator.http.transport import KERNEL, USER_SPACE, Stamping
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.stamping import KERNEL, USER_SPACE, Stamping
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock
 

@@ -17,8 +17,8 @@ from pytest_llmbench.generator.http.kernel_times import Ancillary, KernelTimes, 
 from pytest_llmbench.generator.http.links import Link, SocketLink
 from pytest_llmbench.generator.http.sockets import LATE_NS, Sockets
 from pytest_llmbench.generator.http.transport import Exchange
-from pytest_llmbench.generator.late_reads import note_late_reads
 from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.reply_reader import note_late_reads
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.timing.clock import MonotonicClock

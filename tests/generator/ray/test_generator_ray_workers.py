@@ -28,7 +28,7 @@ from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.ray import pool as ray_pool
 from pytest_llmbench.generator.ray import worker_actor as actor_module
 from pytest_llmbench.generator.ray.cluster import AUTHENTICATES, Cluster
-from pytest_llmbench.generator.ray.generator import RayLoadGenerator
+from pytest_llmbench.generator.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.protocol import Address, Requests

@@ -15,7 +15,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.coordinator import Part
-from pytest_llmbench.generator.workers.merging import merged_selfcheck, peak_in_flight
+from pytest_llmbench.generator.workers.distributed import merged_selfcheck, peak_in_flight
 from pytest_llmbench.generator.workers.protocol import (
     Address,
     Hello,

@@ -43,7 +43,7 @@ from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loop_thread import LoopFactory, fastest_loop
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.websocket.connection import WebSocketConnection
+from pytest_llmbench.generator.websocket_transport import WebSocketConnection
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.records import MISSING, OUTCOMES

@@ -1,18 +1,23 @@
-"""A connection of HTTP/1.1 that was upgraded to a WebSocket, with one request at a time."""
+"""The WebSocket transport: connections of the HTTP/1.1 transport, each upgraded when it is opened, with one
+request at a time, whose bytes are made before anything is timed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 
-from pytest_llmbench.generator.http.http1 import Http1Connection, Owner
+from pytest_llmbench.generator.http.http1 import Http1Connection, Http1Transport, Owner
+from pytest_llmbench.generator.http.request_head import user_agent
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.timing.clock import Clock
-from pytest_llmbench.wire.dialect import MessageDialect
+from pytest_llmbench.wire.dialect import MessageDialect, headers_for
 from pytest_llmbench.wire.sse import as_event
-from pytest_llmbench.wire.websocket.messages import MessageReader, Received, Refusal
+from pytest_llmbench.wire.websocket.messages import MessageReader, Received, Refusal, text_frame
 
 _HEADERS = [(b"content-type", b"text/event-stream")]
 _OK = 200
@@ -165,3 +170,69 @@ class WebSocketConnection(Http1Connection):
             return True  # it reads nothing more once it has said so (RFC 6455, section 5.5.1)
         # A link tells of its last write alone, which has to be that of the request.
         return not self._has_written and self._link.nothing_delivered()
+
+
+class WebSocketTransport(Http1Transport):
+    """As over HTTP/1.1 there is no limit on connections, and each has one request at a time.
+
+    The handshake belongs to opening a connection: it comes before the submission of a request that needs a
+    new one, and is in no TTFT.
+    """
+
+    name = "websocket"
+
+    def __init__(
+        self, target: Target, clock: Clock, spoken: MessageDialect, path: str, *, kernel_stamps: bool = True
+    ) -> None:
+        """``path``: that of the dialect, for this model."""
+        super().__init__(target, clock, kernel_stamps=kernel_stamps)
+        self._spoken = spoken
+        self._url = f"{target.scheme}://{target.authority}{target.request_target(path)}"
+        given = dict(target.headers)
+        self._headers: Mapping[str, str] = {
+            **({} if "user-agent" in map(str.lower, given) else {"User-Agent": user_agent()}),
+            **given,
+            **headers_for(spoken, given),
+        }
+
+    def _connection(self, tls: TlsChannel | None, ready: asyncio.Future[None]) -> WebSocketConnection:
+        reader = MessageReader(self._url, self._headers.items())
+        return WebSocketConnection(self, self._clock, tls, ready, reader, self._spoken)
+
+    async def _add_one(self) -> bool:
+        try:
+            return await super()._add_one()
+        except UpgradeRefusedError:
+            return False
+
+    async def _open_and_submit(self, exchange: Exchange) -> None:
+        try:
+            await super()._open_and_submit(exchange)
+        except UpgradeRefusedError as error:
+            self._refuse(exchange, error.refusal)
+
+    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+        """An answer with the status of a failure says more than that there was no connection."""
+        now_ns, reason = self._clock.monotonic_ns(), f"{self._target.place}: {refusal.reason}"
+        if refusal.status is None or refusal.status < 300:
+            exchange.finish(End.GARBAGE, now_ns, reason)
+            return
+        exchange.status, exchange.bodies = refusal.status, [refusal.body]
+        exchange.headers = [
+            (name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers
+        ]
+        exchange.finish(End.UNREACHABLE, now_ns, reason)
+
+
+class RequestFrame:
+    """What :class:`~pytest_llmbench.generator.http.request_head.RequestHead` is for requests over HTTP."""
+
+    session_header = ""
+    """Headers belong to the connection, which carries the turns of many sessions: none says which."""
+
+    def __init__(self, spoken: MessageDialect) -> None:
+        self._spoken = spoken
+
+    def wire(self, request_id: str, body: bytes, _: str | None = None) -> bytes:
+        """The message in one masked frame, for one write. The id of a session has no place in it."""
+        return text_frame(self._spoken.message(body, request_id))

@@ -28,8 +28,7 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
 )
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.grpc.connection import GrpcConnection
-from pytest_llmbench.generator.grpc.request_head import CallHead
+from pytest_llmbench.generator.grpc_transport import CallHead, GrpcConnection
 from pytest_llmbench.generator.http.http1 import Http1Connection
 from pytest_llmbench.generator.http.known_replies import KnownReplies
 from pytest_llmbench.generator.http.target import Target
@@ -629,8 +628,8 @@ def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, packag
     for name in list(sys.modules):
         if name.startswith(
             (
-                "pytest_llmbench.generator.grpc",
-                "pytest_llmbench.generator.http2",
+                "pytest_llmbench.generator.grpc_transport",
+                "pytest_llmbench.generator.http2_transport",
                 "pytest_llmbench.wire.http2",
                 package,
             )

@@ -29,9 +29,7 @@ from pytest_llmbench.generator.http.http1 import Http1Connection
 from pytest_llmbench.generator.http.known_replies import KnownReplies
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange, abandon
-from pytest_llmbench.generator.http2.connection import Http2Connection
-from pytest_llmbench.generator.http2.request_head import Http2Head
-from pytest_llmbench.generator.http2.transport import Http2Transport
+from pytest_llmbench.generator.http2_transport import Http2Connection, Http2Head, Http2Transport
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import ReplyReader
@@ -752,7 +750,7 @@ def test_a_turn_says_which_session_it_is_of() -> None:
 
 @pytest.mark.parametrize("package", ["hpack", "hyperframe"])
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    ours = ("pytest_llmbench.generator.http2", "pytest_llmbench.wire.http2")
+    ours = ("pytest_llmbench.generator.http2_transport", "pytest_llmbench.wire.http2")
     for name in list(sys.modules):
         if name.startswith((*ours, package)):
             monkeypatch.delitem(sys.modules, name)
