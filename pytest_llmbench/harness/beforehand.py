@@ -1,14 +1,20 @@
-"""What can be said of the options without asking the system under test anything."""
+"""What can be said of options and markers without asking the system under test anything: endpoints that
+cannot be one, and APIs that are not of the kind of a marker, which generate tokens or do not.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
-from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.wire.catalogue import NON_GENERATIVE, generates
 
 
 def mistakes_of(settings: Settings) -> list[str]:
@@ -56,3 +62,63 @@ def _check(sut: SUT, settings: Settings) -> None:
         from pytest_llmbench.wire.catalogue import dialect_at
 
         dialect_at(sut.endpoint, approach.api, approach.messages)
+
+
+def mismatches(settings: Settings, tests: Iterable[tuple[str, TestDefinition]]) -> list[str]:
+    """What is wrong with the tests (where they stand, what they are) over the APIs of the options."""
+    apis = _apis(settings)
+    found = []
+    for where, definition in tests:
+        wrong = (_mistake(definition, api, where) for api in apis)
+        found += [str(mistake) for mistake in wrong if mistake is not None]
+    return list(dict.fromkeys(found))
+
+
+def refuse_other_kind(definition: TestDefinition, api: str) -> None:
+    """SuiteError, before anything is sent, where the API that a fixture chose is of the other kind."""
+    mistake = _mistake(definition, api, definition.title)
+    if mistake is not None:
+        raise mistake
+
+
+def refuse_client(api: str) -> None:
+    """SuiteError where ``llm_client``, which reads streams, meets an API without one."""
+    if not generates(api):
+        raise SuiteError(
+            f"llm_client reads streams, and {api} answers in one document",
+            where="llm_client",
+            remedy="ask by a client of that API, or measure with @llmbench.non_generative",
+        )
+
+
+def _apis(settings: Settings) -> list[str]:
+    """The APIs of the systems that the options name. What cannot be read is told elsewhere."""
+    found = []
+    for url in settings.urls:
+        if url.startswith(VARIANT):
+            continue
+        sut = SUT(url, model=settings.model, api=settings.api)
+        own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
+        try:
+            file = read_sut_file(own.sut) if own.sut is not None else None
+            found.append(SUTAccess.to(sut, own, file).api)
+        except LLMBenchError:
+            continue
+    return list(dict.fromkeys(found))
+
+
+def _mistake(definition: TestDefinition, api: str, where: str) -> SuiteError | None:
+    if definition.parameters.generates == generates(api):
+        return None
+    if definition.parameters.generates:
+        return SuiteError(
+            f"@llmbench.{definition.name} is about tokens that are generated, and {api} generates none",
+            where=where,
+            remedy="choose an API that does (--llm-api), or measure with @llmbench.non_generative",
+        )
+    spoken = f"{api} takes what generates text" if api == "auto" else f"{api} generates text"
+    return SuiteError(
+        f"@llmbench.{definition.name} measures what generates nothing, and {spoken}",
+        where=where,
+        remedy=f"choose --llm-api={', '.join(NON_GENERATIVE[:-1])} or {NON_GENERATIVE[-1]}",
+    )

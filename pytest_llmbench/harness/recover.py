@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_llmbench.errors import LLMBenchError, StoreError
-from pytest_llmbench.harness.earlier_session import files_in, of_session, put_aside
-from pytest_llmbench.harness.report_files import write_reports
+from pytest_llmbench.harness.report_files import files_in, of_session, put_aside, write_reports
 from pytest_llmbench.harness.reporting import Written, build_report
 from pytest_llmbench.harness.session_record import why_incomplete
 from pytest_llmbench.redaction import terminal_text

@@ -1,4 +1,10 @@
-"""The files of a report: the name of each with its renderer, which is imported when the report is written."""
+"""The files of a report, each with its renderer, which is imported when the report is written.
+
+What an earlier session left in the directory is put aside, so that none holds files of two. A runner of
+GitHub Actions tells of itself by environment variables and is told by a summary and annotations:
+``GITHUB_STEP_SUMMARY`` names a file that Markdown is appended to, ``GITHUB_ACTIONS`` is ``true``
+(docs.github.com, "Variables reference", "Workflow commands").
+"""
 
 from __future__ import annotations
 
@@ -7,10 +13,14 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
-from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.errors import LLMBenchError, StoreError
 from pytest_llmbench.harness.reporting import Written, shown
+from pytest_llmbench.redaction import outward
 from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.journal import ReadJournal, free_name
 from pytest_llmbench.store.json_file import write_text
 from pytest_llmbench.store.report_file import REPORT_NAME, write_report
 
@@ -62,3 +72,115 @@ def _text(name: str, document: Entry, page: str) -> str:
     render = getattr(import_module(f"pytest_llmbench.reports.{module}"), function)
     text: str = render(document, path=page) if name in _LINKED else render(document)
     return text
+
+
+EARLIER_PREFIX = "earlier-"
+"""The prefix of the folders that files of earlier sessions are put into."""
+
+_MEASURED: tuple[str, ...] = (
+    "records/*.jsonl.gz",
+    "records/*.jsonl",
+    "records/*.loads.json",
+    "sequence/*.json*",
+)
+
+Files = Mapping[Path, int]
+"""Files, each with the instant of its last change in nanoseconds."""
+
+
+def files_in(directory: Path) -> Files:
+    """Every file of a report, of records and of sequences.
+
+    The names of a report are anybody's (``summary.md``), and taken for ours only beside a ``report.json``.
+    """
+    names = _MEASURED
+    if (directory / REPORT_NAME).is_file():
+        names += REPORT_FILES
+    found = sorted(path for name in names for path in directory.glob(name) if path.is_file())
+    return {path: path.stat().st_mtime_ns for path in found}
+
+
+def of_session(files: Files, directory: Path, journal: ReadJournal) -> Files:
+    """Those of ``files`` that the session of ``journal`` wrote: it names them, or they changed since."""
+    named = {entry.get(key) for entry in journal.course.entries for key in ("records_file", "loads_file")}
+    started = journal.head.started
+    return {
+        path: changed_ns
+        for path, changed_ns in files.items()
+        if iso_utc(changed_ns) >= started or path.relative_to(directory).as_posix() in named
+    }
+
+
+def unchanged(files: Files) -> Files:
+    """Those of ``files`` that nobody has written anew or taken away since."""
+    return {
+        path: changed_ns
+        for path, changed_ns in files.items()
+        if path.is_file() and path.stat().st_mtime_ns == changed_ns
+    }
+
+
+def put_aside(directory: Path, files: Files, place: Path | None = None) -> Path | None:
+    """Move ``files`` of ``directory`` into ``place``, by default a new folder named after the last change.
+
+    Returns the folder; None where there is no file. Raises StoreError where one cannot be moved.
+    """
+    if not files:
+        return None
+    place = place or free_name(directory, EARLIER_PREFIX, iso_utc(max(files.values())))
+    try:
+        for path in files:
+            target = place / path.relative_to(directory)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+    except OSError as error:
+        raise StoreError(
+            f"what an earlier session wrote cannot be put aside: {error.strerror or error}",
+            where=str(directory),
+            remedy="remove it, or name another directory with --llm-report",
+        ) from error
+    return place
+
+
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+_ACTIONS = "GITHUB_ACTIONS"
+
+
+def wants_to_know(environment: Mapping[str, str]) -> bool:
+    """Whether anything is to be told."""
+    return bool(environment.get(_SUMMARY)) or environment.get(_ACTIONS) == "true"
+
+
+class Told(NamedTuple):
+    annotations: list[str]
+    """Lines to print, which the runner takes for commands; none elsewhere."""
+    problem: str | None
+    """What could not be told, and why."""
+
+
+def tell(document: Entry, environment: Mapping[str, str], *, path: str | None) -> Told:
+    """Appends the summary of the job, and returns what is to be printed. Raises nothing: whatever goes wrong
+    here costs no verdict and no file.
+
+    ``path``: where the whole report is, None if it was not written.
+    """
+    from pytest_llmbench.reports.ci.github import workflow_commands
+    from pytest_llmbench.reports.job_summary import job_summary
+
+    lines, name = [], environment.get(_SUMMARY)
+    try:
+        if environment.get(_ACTIONS) == "true":
+            lines = workflow_commands(document)
+        if name:
+            _append(Path(name), f"{job_summary(document, path=path)}\n")
+    except OSError as error:
+        problem = outward(f"the summary of the job is not written: {name}: {error.strerror or error}")
+        return Told(lines, problem)
+    except Exception as error:  # noqa: BLE001 - of ours, see above
+        return Told(lines, f"GitHub is not told: {type(error).__name__}: {shown(error)}")
+    return Told(lines, None)
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8", newline="\n") as file:
+        file.write(text)

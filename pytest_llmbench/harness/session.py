@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.allowance import Allowance, Spent
-from pytest_llmbench.harness.api_kind import refuse_client, refuse_other_kind
+from pytest_llmbench.harness.beforehand import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.baselines import Baselines, MeasurementRequest
 from pytest_llmbench.harness.comparison.planner import ComparisonPlanner
 from pytest_llmbench.harness.execution.loads import files_of
-from pytest_llmbench.harness.execution.shared import SharedRuns
+from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
 from pytest_llmbench.harness.selftest import certificate as certified
-from pytest_llmbench.harness.sent_before import SentBefore
 from pytest_llmbench.harness.setting import setting_on, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut.declared import prices_of
 from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.harness.sut.sut_file import prices_of
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition

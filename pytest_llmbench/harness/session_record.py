@@ -10,9 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.earlier_session import Files, files_in, of_session, put_aside, unchanged
-from pytest_llmbench.harness.github_actions import tell, wants_to_know
-from pytest_llmbench.harness.report_files import write_reports
+from pytest_llmbench.harness.report_files import (
+    Files,
+    files_in,
+    of_session,
+    put_aside,
+    tell,
+    unchanged,
+    wants_to_know,
+    write_reports,
+)
 from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store import course

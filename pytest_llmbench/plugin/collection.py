@@ -130,7 +130,7 @@ def _of_another_kind(config: pytest.Config, items: Sequence[pytest.Item]) -> lis
     by_options = [item for item in items if not _chooses_its_sut(item)]
     if not has_endpoint(config) or not by_options:
         return []
-    from pytest_llmbench.harness.api_kind import mismatches
+    from pytest_llmbench.harness.beforehand import mismatches
 
     tests = [(_where(item), item.stash[MARKED].definition) for item in by_options]
     return mismatches(config.stash[SESSION].settings, tests)
@@ -165,7 +165,7 @@ def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list
     nothing_is_sent = values(config)["plan"] or config.getoption("collectonly", False)
     if not has_endpoint(config) or nothing_is_sent:
         return []
-    from pytest_llmbench.harness.exceeding import exceeding
+    from pytest_llmbench.harness.plan import exceeding
 
     tests = [(item.nodeid, item.stash[MARKED].definition, item.stash[MARKED].parameters) for item in items]
     try:

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.allowance import Allowance, Budgets, Spent, raised
-from pytest_llmbench.harness.exceeding import exceeding
-from pytest_llmbench.harness.plan import foreseen, plan_lines
+from pytest_llmbench.harness.plan import exceeding, foreseen, plan_lines
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.github_actions import Told, tell, wants_to_know
+from pytest_llmbench.harness.report_files import Told, tell, wants_to_know
 from pytest_llmbench.harness.reporting import build_report, head_of
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store.entries import entry_from_error

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.harness.execution.shared import SharedRuns
+from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.plan import foreseen
-from pytest_llmbench.harness.sent_before import SentBefore
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings

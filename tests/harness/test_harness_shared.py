@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.harness.execution.shared import SharedRuns
+from pytest_llmbench.harness.execution.session_loads import SharedRuns
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.probed import ProbedExecutor, with_engine_metrics

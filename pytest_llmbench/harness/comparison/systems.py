@@ -24,7 +24,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import Compared, cached_share
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.settings import Settings, named
-from pytest_llmbench.harness.sut.sut_file import hourly_price
+from pytest_llmbench.harness.sut.declared import hourly_price
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.facts import Facts, Origin

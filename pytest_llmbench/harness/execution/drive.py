@@ -1,13 +1,25 @@
-"""Pump a procedure: hand each LoadPlan to whoever can execute it, and send the Observation back."""
+"""The executor of a LoadPlan (the load generator against a server, or the embedded engine in virtual time),
+and the pump of a procedure, which hands it each plan and sends the Observation back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pytest_llmbench.methodology.procedure import Procedure
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
+
+
+class Executor(Protocol):
+    """Plans in, observations out; one at a time."""
+
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation: ...
+
+    def close(self) -> None: ...
+
 
 R = TypeVar("R")
 

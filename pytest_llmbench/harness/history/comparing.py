@@ -1,4 +1,5 @@
-"""``pytest-llmbench compare A B …``: saved sessions against the first of them, by the rules of a gate.
+"""``pytest-llmbench compare A B …``: saved sessions against the first of them, by the rules of a gate, as
+text tables and as rows of CSV.
 
 Nothing is judged here. What has to agree is ``compare/identity.py``'s business, a change and its verdict
 ``compare/limits.py``'s: the same code that decides with ``--llm-compare``, so the same figures have the same
@@ -8,18 +9,19 @@ verdict.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
-from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option
+from pytest_llmbench.compare.limits import SHOWN_MARGIN, RegressionLimit, comparisons, limits_of_option
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.comparison.baselines import lengths_vector
-from pytest_llmbench.harness.history import comparison_table as table
 from pytest_llmbench.harness.history.sessions import (
     Session,
     add_common,
@@ -31,8 +33,154 @@ from pytest_llmbench.harness.history.sessions import (
     wrapped,
 )
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
+from pytest_llmbench.reports import comparisons as words
+from pytest_llmbench.reports import numbers
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.text_table import text_table
+from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.baselines import BaselineTest, choose_baseline, read_baseline
-from pytest_llmbench.store.csv_file import write_csv
+from pytest_llmbench.store.csv_file import Cell, write_csv
+from pytest_llmbench.store.plain import plain_object
+
+GROUPS = ("test", "metric", "session", "none")
+_WORST_FIRST = ("regressed", "inconclusive", "not_worse", "equivalent", "improved")
+_WIDE = 110
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one test in one session."""
+
+    nodeid: str
+    session: str
+    entry: Entry
+    """The comparison as a report has it."""
+
+    @classmethod
+    def of(cls, nodeid: str, session: str, comparison: Comparison) -> Row:
+        return cls(nodeid, session, plain_object(comparison))
+
+    @property
+    def worsening(self) -> float:
+        """The change in the direction that is worse; of an undefined one below every other."""
+        point = self.entry["change"]["point"]
+        if point is None:
+            return -math.inf
+        return float(point) if self.entry["better"] == "lower" else -float(point)
+
+
+COLUMNS: Mapping[str, Callable[[Row], str]] = MappingProxyType(
+    {
+        "metric": lambda row: str(row.entry["metric"]),
+        "test": lambda row: row.nodeid,
+        "session": lambda row: row.session,
+        "baseline": lambda row: _mean(row.entry, "baseline"),
+        "now": lambda row: _mean(row.entry, "candidate"),
+        "runs": lambda row: f"{len(row.entry['baseline'])} and {len(row.entry['candidate'])}",
+        "change": lambda row: _change(row.entry),
+        "allowed": lambda row: words.allowed_text(row.entry),
+        "detectable": lambda row: words.detectable_text(row.entry),
+        "verdict": lambda row: _verdict(row.entry),
+        "reason": lambda row: str(row.entry["reason"]),
+    }
+)
+_FIGURES, _MORE = ("baseline", "now", "change"), ("runs", "allowed", "detectable")
+SORTS: Mapping[str, Callable[[Row], Any]] = MappingProxyType(
+    {
+        "metric": lambda row: 0,  # noqa: ARG005 - the order they have
+        "change": lambda row: -row.worsening,
+        "verdict": lambda row: (_WORST_FIRST.index(row.entry["verdict"]), -row.worsening),
+        "session": lambda row: row.session,
+        "name": lambda row: (row.nodeid, row.entry["metric"], row.session),
+    }
+)
+
+
+def _mean(entry: Entry, arm: str) -> str:
+    return numbers.quantity(words.mean_of(entry[arm]), shown_unit(entry["metric"], entry["unit"]))
+
+
+def _change(entry: Entry) -> str:
+    """``+4.2 % [+1.0, +7.2]``; why there is none is the reason."""
+    change = entry["change"]
+    if change["point"] is None or change["lower"] is None or change["upper"] is None:
+        return "not known"
+    lower, upper = 100 * change["lower"], 100 * change["upper"]
+    return f"{100 * change['point']:+.1f} % [{lower:+.1f}, {upper:+.1f}]"
+
+
+def _verdict(entry: Entry) -> str:
+    """In capitals where it decides."""
+    text = words.verdict_text(entry)
+    return text.upper() if entry["gated"] else text
+
+
+def heading(first: Session, others: Sequence[Session], *, limited: bool) -> list[str]:
+    """Which sessions stand against which, and what the verdicts mean."""
+    allowed = numbers.percentage(SHOWN_MARGIN)
+    meaning = (
+        "Verdicts in capitals are those of --fail; the others are shown only."
+        if limited
+        else f"A worsening of {allowed} is allowed, and nothing fails: --fail sets limits."
+    )
+    own = [f"{_described(first)} is the baseline of", *(f"  {_described(other)}" for other in others)]
+    return [*own, meaning]
+
+
+def _described(session: Session) -> str:
+    about = [session.saved, session.commit]
+    return f"{session.name} ({', '.join(part for part in about if part)})"
+
+
+def grouped(
+    rows: Sequence[Row], *, by: str, sort: str, columns: Sequence[str] | None = None, width: int = 80
+) -> list[str]:
+    """A table for each group, under its name. Verdicts of figures without a limit are shown and decide
+    nothing."""
+    lines: list[str] = []
+    for name in dict.fromkeys(_group(row, by) for row in rows):
+        own = sorted((row for row in rows if _group(row, by) == name), key=SORTS[sort])
+        names = list(columns or _fitting(rows, by, width))
+        cells = [[COLUMNS[column](row) for column in names] for row in own]
+        lines += ["", *([name] if name else []), *text_table(names, cells, width=width, whole=("verdict",))]
+    return lines
+
+
+def _group(row: Row, by: str) -> str:
+    return "" if by == "none" else COLUMNS[by](row)
+
+
+def _fitting(rows: Sequence[Row], by: str, width: int) -> list[str]:
+    """What tells the rows of a group apart, and the figures that there is room for."""
+    several = {
+        name for name in ("metric", "test", "session") if len({COLUMNS[name](row) for row in rows}) > 1
+    }
+    keys = [name for name in ("metric", "test", "session") if name != by and name in several]
+    figures = [*_FIGURES, *(_MORE if width >= _WIDE else ()), "verdict"]
+    return [*(keys or ["metric"]), *figures]
+
+
+CSV_COLUMNS = (
+    "test", "metric", "unit", "better", "baseline", "session", "baseline_runs", "session_runs",
+    "baseline_value", "session_value", "change", "change_lower", "change_upper", "allowed", "detectable",
+    "gated", "verdict", "reason",
+)  # fmt: skip
+"""Shares are numbers from 0 to 1; ``baseline_value`` and ``session_value`` are geometric means over runs."""
+
+
+def csv_rows(rows: Sequence[Row], refused: Mapping[tuple[str, str], str]) -> Iterator[list[Cell]]:
+    """A row for each comparison, and for each test that was not compared, which has its reason only."""
+    for row in rows:
+        entry, change = row.entry, row.entry["change"]
+        yield [
+            row.nodeid, entry["metric"], entry["unit"], entry["better"], entry["baseline_name"], row.session,
+            len(entry["baseline"]), len(entry["candidate"]), words.mean_of(entry["baseline"]),
+            words.mean_of(entry["candidate"]), change["point"], change["lower"], change["upper"],
+            entry["margin"], entry["mde"], entry["gated"], entry["verdict"], entry["reason"],
+        ]  # fmt: skip
+    for (nodeid, session), why in refused.items():
+        yield [nodeid, *[None] * 4, session, *[None] * 10, "not compared", why]
+
 
 GOOD, NOT_GOOD = 0, 1
 NOT_COMPARED = "not compared:"
@@ -157,17 +305,17 @@ def _parser() -> argparse.ArgumentParser:
     waiver = "compare in spite of a difference; may be given several times"
     parser.add_argument("--waive", metavar="FIELD=REASON@DATE", help=waiver, **many)
     parser.add_argument("--metrics", metavar="PATTERNS", help="only these, ttft.*,tpot.p50")
-    parser.add_argument("--group-by", choices=table.GROUPS, default="test", help="default: test")
+    parser.add_argument("--group-by", choices=GROUPS, default="test", help="default: test")
     parser.add_argument(
         "--sort",
-        choices=tuple(table.SORTS),
+        choices=tuple(SORTS),
         default="metric",
         help="within a group; default: metric, as they are measured",
     )
     parser.add_argument(
         "--columns",
         metavar="NAMES",
-        help=f"with commas between, of {', '.join(table.COLUMNS)} (default: by width)",
+        help=f"with commas between, of {', '.join(COLUMNS)} (default: by width)",
     )
     return parser
 
@@ -175,7 +323,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(list(arguments))
     try:
-        columns = None if given.columns is None else chosen("--columns", given.columns, list(table.COLUMNS))
+        columns = None if given.columns is None else chosen("--columns", given.columns, list(COLUMNS))
         limits = limits_of_option(given.fail, "--fail") if given.fail else ()
         waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
         first, *others = _sessions(given)
@@ -183,13 +331,11 @@ def main(arguments: Sequence[str]) -> int:
         if given.metrics is not None:
             found = of_metrics(found, [part.strip() for part in given.metrics.split(",")])
         if given.csv is not None:
-            write_csv(given.csv, table.CSV_COLUMNS, table.csv_rows(_entries(found), _refused(found)))
+            write_csv(given.csv, CSV_COLUMNS, csv_rows(_entries(found), _refused(found)))
     except LLMBenchError as error:
         return refused(error)
-    lines = table.heading(first, others, limited=bool(limits))
-    lines += table.grouped(
-        _entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width()
-    )
+    lines = heading(first, others, limited=bool(limits))
+    lines += grouped(_entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width())
     say([*lines, *_told(found, only_there(first, others), width())])
     idle = unused_limits(found, limits)
     say(idle)
@@ -206,8 +352,8 @@ def _sessions(given: argparse.Namespace) -> list[Session]:
     return [Session(path, read_baseline(path), name) for path, name in session_names(paths).items()]
 
 
-def _entries(found: Sequence[TestComparison]) -> list[table.Row]:
-    return [table.Row.of(test.nodeid, test.name, each) for test in found for each in test.comparisons]
+def _entries(found: Sequence[TestComparison]) -> list[Row]:
+    return [Row.of(test.nodeid, test.name, each) for test in found for each in test.comparisons]
 
 
 def _refused(found: Sequence[TestComparison]) -> Mapping[tuple[str, str], str]:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach_with, workers_coming_up
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
-from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Fact, Facts
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.harness.execution.executor import Executor
+from pytest_llmbench.harness.execution.drive import Executor
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.model.facts import Facts, Origin
 

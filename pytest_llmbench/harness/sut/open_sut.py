@@ -16,11 +16,11 @@ from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.affinity import allowed_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.harness.sut.declared import Variant, declared_variants
 from pytest_llmbench.harness.sut.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
 from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
-from pytest_llmbench.harness.sut.variants import Variant, declared_variants
 from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
 from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin

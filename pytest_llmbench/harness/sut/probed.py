@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pytest_llmbench.endpoint_urls import is_grpc
-from pytest_llmbench.harness.execution.executor import Executor
+from pytest_llmbench.harness.execution.drive import Executor
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from pytest_llmbench.errors import GeneratorError, SuiteError, SUTError
-from pytest_llmbench.harness.execution.executor import Executor
+from pytest_llmbench.harness.execution.drive import Executor
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome

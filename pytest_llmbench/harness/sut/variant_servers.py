@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from pytest_llmbench.endpoint_urls import http_beside, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.embedded import differing
 from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
-from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import ControlPlane

@@ -1,4 +1,6 @@
-"""SUT variants as declared: by the SUT file, by hook, and what the embedded engine offers by itself."""
+"""What is declared of a system: its variants, by the SUT file, by hook and by the embedded engine itself; and
+its prices.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.probes.disclosure import SUTFile, read_variants, variant_facts
+from pytest_llmbench.probes.disclosure import SUTFile, read_sut_file, read_variants, variant_facts
 from pytest_llmbench.probes.variant_tables import PORT, VariantTable
 from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS
 
@@ -65,3 +68,42 @@ def _impossible(variant: Variant, sut: SUT) -> list[str]:
     if sut.is_replay and variant.table.way != "preset":
         return [f"{variant.where} is reached by {variant.table.way}, and a replay only has presets"]
     return []
+
+
+@dataclass(frozen=True)
+class Prices:
+    input_per_million: float
+    output_per_million: float
+    currency: str
+
+    def of(self, input_tokens: float, output_tokens: float) -> float:
+        """What so many tokens cost."""
+        return (input_tokens * self.input_per_million + output_tokens * self.output_per_million) / 1e6
+
+
+def prices_of(settings: Settings) -> Prices | None:
+    """Prices of the SUT file, if it gives any."""
+    if settings.sut is None:
+        return None
+    prices = read_sut_file(settings.sut).prices
+    if prices.input_per_million is None or prices.output_per_million is None:
+        return None
+    return Prices(prices.input_per_million, prices.output_per_million, prices.currency)
+
+
+@dataclass(frozen=True)
+class HourlyPrice:
+    """What a whole system costs, for comparisons (section 6.2)."""
+
+    dollars: float
+    date: str | None
+
+
+def hourly_price(file: Path | None) -> HourlyPrice | None:
+    """The price per hour in dollars; None where the SUT file gives none, or gives it in another currency."""
+    if file is None:
+        return None
+    prices = read_sut_file(file).prices
+    if prices.per_hour is None or prices.currency != "USD":
+        return None
+    return HourlyPrice(prices.per_hour, prices.date)
