@@ -146,19 +146,19 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 _ACTIONS = "GITHUB_ACTIONS"
 
 
-def wants_to_know(environment: Mapping[str, str]) -> bool:
+def github_wants_to_know(environment: Mapping[str, str]) -> bool:
     """Whether anything is to be told."""
     return bool(environment.get(_SUMMARY)) or environment.get(_ACTIONS) == "true"
 
 
-class Told(NamedTuple):
+class ToldGitHub(NamedTuple):
     annotations: list[str]
     """Lines to print, which the runner takes for commands; none elsewhere."""
     problem: str | None
     """What could not be told, and why."""
 
 
-def tell(document: Entry, environment: Mapping[str, str], *, path: str | None) -> Told:
+def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | None) -> ToldGitHub:
     """Appends the summary of the job, and returns what is to be printed. Raises nothing: whatever goes wrong
     here costs no verdict and no file.
 
@@ -175,10 +175,10 @@ def tell(document: Entry, environment: Mapping[str, str], *, path: str | None) -
             _append(Path(name), f"{job_summary(document, path=path)}\n")
     except OSError as error:
         problem = outward(f"the summary of the job is not written: {name}: {error.strerror or error}")
-        return Told(lines, problem)
+        return ToldGitHub(lines, problem)
     except Exception as error:  # noqa: BLE001 - of ours, see above
-        return Told(lines, f"GitHub is not told: {type(error).__name__}: {shown(error)}")
-    return Told(lines, None)
+        return ToldGitHub(lines, f"GitHub is not told: {type(error).__name__}: {shown(error)}")
+    return ToldGitHub(lines, None)
 
 
 def _append(path: Path, text: str) -> None:

@@ -13,11 +13,11 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.report_files import (
     Files,
     files_in,
+    github_wants_to_know,
     of_session,
     put_aside,
-    tell,
+    tell_github,
     unchanged,
-    wants_to_know,
     write_reports,
 )
 from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown
@@ -133,7 +133,7 @@ class SessionRecord:
         self._note(course.finished(exit_status))
         self._put_earlier_aside()
         written = Written()
-        if self.entries and (self._settings.report is not None or wants_to_know(environment)):
+        if self.entries and (self._settings.report is not None or github_wants_to_know(environment)):
             try:
                 written = self._write(environment)
             except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts
@@ -148,7 +148,7 @@ class SessionRecord:
         directory = self._settings.report
         written = Written() if directory is None else write_reports(directory, document)
         page = None if directory is None else str(directory / "report.html")
-        told = tell(document, environment, path=page)
+        told = tell_github(document, environment, path=page)
         warnings = [] if told.problem is None else [told.problem]
         return replace(written, annotations=told.annotations, warnings=warnings)
 

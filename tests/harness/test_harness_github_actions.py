@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.report_files import Told, tell, wants_to_know
+from pytest_llmbench.harness.report_files import ToldGitHub, github_wants_to_know, tell_github
 from pytest_llmbench.harness.reporting import build_report, head_of
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store.entries import entry_from_error
@@ -32,14 +32,14 @@ def document() -> dict[str, Any]:
     ids=str,
 )
 def test_who_is_told(environment: dict[str, str], wanted: bool) -> None:
-    assert wants_to_know(environment) is wanted
+    assert github_wants_to_know(environment) is wanted
 
 
 def test_the_summary_comes_after_what_is_there(tmp_path: Path, document: dict[str, Any]) -> None:
     path = tmp_path / "summary"
     path.write_text("# Earlier\n", "utf-8")
     for _ in range(2):
-        assert tell(document, {"GITHUB_STEP_SUMMARY": str(path)}, path=None) == Told([], None)
+        assert tell_github(document, {"GITHUB_STEP_SUMMARY": str(path)}, path=None) == ToldGitHub([], None)
     text = path.read_text("utf-8")
     assert text.startswith("# Earlier\n## ❌ LLM benchmark: ")
     assert text.count("## ❌") == 2, "a second session of the same step"
@@ -47,7 +47,7 @@ def test_the_summary_comes_after_what_is_there(tmp_path: Path, document: dict[st
 
 def test_a_file_that_cannot_be_written(tmp_path: Path, document: dict[str, Any]) -> None:
     environment = {"GITHUB_STEP_SUMMARY": str(tmp_path / "none" / "summary"), "GITHUB_ACTIONS": "true"}
-    told = tell(document, environment, path=None)
+    told = tell_github(document, environment, path=None)
     assert told.problem == (
         f"the summary of the job is not written: {tmp_path}/none/summary: No such file or directory"
     )
@@ -55,6 +55,6 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, document: dict[str, Any])
 
 
 def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
-    told = tell({"tests": [{}]}, {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}, path=None)
+    told = tell_github({"tests": [{}]}, {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}, path=None)
     assert told.problem is not None
     assert told.problem.startswith("GitHub is not told: KeyError: ")
