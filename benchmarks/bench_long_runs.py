@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections import itl, ttft
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

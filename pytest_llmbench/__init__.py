@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.sut import SUT
     from pytest_llmbench.harness.workloads.factory import make_workload
     from pytest_llmbench.marks import llmbench
-    from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+    from pytest_llmbench.methodology.procedure import WarmupPolicy
     from pytest_llmbench.model.estimate import Estimate
     from pytest_llmbench.model.messages import Message, MessageArray, ToolCall
     from pytest_llmbench.model.objective import (
@@ -87,7 +87,7 @@ _HOMES = {
     "harness.sut.sut": ("SUT",),
     "harness.workloads.factory": ("make_workload",),
     "marks": ("llmbench",),
-    "methodology.warmup_policy": ("WarmupPolicy",),
+    "methodology.procedure": ("WarmupPolicy",),
     "model.estimate": ("Estimate",),
     "model.objective": (
         "Objective",

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import TestParameters, build
-from pytest_llmbench.methodology.procedure import TestDefinition
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import TestDefinition, WarmupPolicy
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult

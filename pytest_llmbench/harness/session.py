@@ -29,8 +29,7 @@ from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import TestDefinition
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import TestDefinition, WarmupPolicy
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, HostLimits, Observation
 from pytest_llmbench.model.outcome import Phase

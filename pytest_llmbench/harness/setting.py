@@ -11,8 +11,7 @@ from pytest_llmbench.harness.selftest import certificate
 from pytest_llmbench.harness.settings import DEFAULT_SEED, Settings
 from pytest_llmbench.harness.workloads.exact_lengths import bound
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo, WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.workloads.catalogue import workload

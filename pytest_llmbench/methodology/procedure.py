@@ -9,6 +9,9 @@ distributed workers or stored records. Searches and sweeps are loops in plain Py
         return result_of(seen)                 # TestResult
 
 Parts of a procedure (warm-up, a capacity search) are procedures too, joined with ``yield from``.
+
+How much warm-up is done (METHODOLOGY §6) is a value that the ``llm_warmup`` fixture returns. How long and how
+many depends on the scale: the draft's own figures (``full``), a gate, or a smoke run (``quick``).
 """
 
 from __future__ import annotations
@@ -17,13 +20,66 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupPolicy:
+    """The draft's warm-up: both amounts are reached (AMB-02), the queue drains, probes settle.
+
+    A policy below the draft's amounts is allowed, for smoke runs; the compliance audit sees what was done.
+    """
+
+    requests: int = 100
+    """Successful requests, at least."""
+    output_tokens: int = 10_000
+    """Output tokens, at least."""
+    concurrency: int = 8
+    """Requests in flight while warming up."""
+    probes: int = 10
+    """Probes after the warm-up, at most; they end as soon as the last three agree."""
+    tolerance: float = 0.10
+    """Consecutive probes agree when they differ by less than this share."""
+    max_requests: int = 2_000
+    """Give up here, for a server whose replies are too short ever to reach ``output_tokens``."""
+
+    cold_start: bool = False
+    """The measurement is about the cold system: no warm-up, and the result says so (AMB-42)."""
+
+    @classmethod
+    def none(cls) -> WarmupPolicy:
+        """A policy of no warm-up, for experiments: the audit counts its absence as unmet."""
+        return cls(requests=0, output_tokens=0, probes=0)
+
+    @classmethod
+    def cold(cls) -> WarmupPolicy:
+        """A declared cold-start measurement (METHODOLOGY §6): no warm-up, labelled in the title."""
+        return cls(requests=0, output_tokens=0, probes=0, cold_start=True)
+
+    @property
+    def wanted(self) -> bool:
+        return self.requests > 0 or self.output_tokens > 0
+
+    def problems(self) -> list[str]:
+        """Every impossible value, in words."""
+        found = [
+            f"{name} must not be negative, got {getattr(self, name)}"
+            for name in ("requests", "output_tokens", "probes")
+            if getattr(self, name) < 0
+        ]
+        if self.concurrency < 1:
+            found.append(f"concurrency must be at least 1, got {self.concurrency}")
+        if not 0 < self.tolerance < 1:
+            found.append(f"tolerance must lie between 0 and 1, got {self.tolerance}")
+        if self.cold_start and self.wanted:
+            found.append("cold_start excludes a warm-up: use WarmupPolicy.cold()")
+        return found
+
 
 Scale = Literal["quick", "standard", "full"]
 SCALES: tuple[Scale, ...] = ("quick", "standard", "full")
@@ -141,3 +197,34 @@ class TestDefinition:
     """What the test misses in its surroundings, in words, before anything is sent; empty when it can run."""
     warmups: Callable[[Any, Setting], Sequence[Workload]] = one_warmup
     """The workload of each of its warm-ups."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByScale:
+    """One quantity at the three scales."""
+
+    quick: float
+    standard: float
+    full: float
+
+    def at(self, scale: Scale, asked: float | None = None) -> float:
+        """The value of the scale. What a marker asks for stands before ``standard``; it can only shorten
+        ``quick`` and only lengthen ``full``."""
+        value: float = getattr(self, scale)
+        if asked is None:
+            return value
+        if scale == "quick":
+            return min(value, asked)
+        return max(value, asked) if scale == "full" else asked
+
+    def count(self, scale: Scale, asked: int | None = None) -> int:
+        """The same for a number of things."""
+        return round(self.at(scale, asked))
+
+
+PROBE_S = ByScale(quick=4.0, standard=20.0, full=60.0)
+"""A level of a search, ramp-up included (section 5.2.2.1; AMB-17: probes may be as short as 60 s)."""
+LEVEL_S = ByScale(quick=4.0, standard=30.0, full=60.0)
+"""A level of a sweep (section 5.3.2)."""
+REPORTED_S = ByScale(quick=6.0, standard=60.0, full=300.0)
+"""The level whose throughput is reported (section 5.2.2.1, advised)."""

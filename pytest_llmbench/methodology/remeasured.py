@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.methodology.measuring.offered import begun_late, gave_up, is_offered, shortfalls
 from pytest_llmbench.methodology.measuring.validity import LOOP_LAG_WARNING_MS, stream_fidelity
 from pytest_llmbench.methodology.procedure import Procedure, Setting
-from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, spoiled
+from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, spoiled
 from pytest_llmbench.metrics.latency import lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation, SelfCheck

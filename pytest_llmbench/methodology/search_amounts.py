@@ -16,8 +16,7 @@ from pytest_llmbench.methodology.amounts import (
     plan_bounds,
 )
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.scales import PROBE_S
-from pytest_llmbench.methodology.procedure import Bounds, Setting
+from pytest_llmbench.methodology.procedure import PROBE_S, Bounds, Setting
 from pytest_llmbench.methodology.search.bracketing import between, doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     COMPLETIONS_PER_SLOT,

@@ -1,10 +1,12 @@
-"""A number that knows how sure it is."""
+"""A number that knows how sure it is; and the metrics of each independent run, beside those of all runs
+together: what comparisons rest on.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -101,3 +103,19 @@ class ReadEstimate(Estimate):
             with contextlib.suppress(AttributeError):
                 object.__getattribute__(self, "_tell")(name)
         return value
+
+
+ByRun = dict[str, tuple[float | None, ...]]
+
+
+def by_run(runs: Sequence[Mapping[str, Estimate]]) -> ByRun:
+    """Metric to its point in each run, in their order; None where a run has none. Empty for fewer than two
+    runs: a single one says nothing of the noise between runs."""
+    if len(runs) < 2:
+        return {}
+    names = dict.fromkeys(name for metrics in runs for name in metrics)
+    return {name: tuple(_point(metrics.get(name)) for metrics in runs) for name in names}
+
+
+def _point(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.point

@@ -205,7 +205,7 @@ class LoadPlan:
     """2, 3 …: the load before it was void for a cause on the generator's own host, and this one stands for
     it. Decides nothing of what is sent, so it is no part of the key."""
     part: str = ""
-    """Name of the part of the measurement that ``seed`` is of (methodology/measuring/seeds.py), which is
+    """Name of the part of the measurement that ``seed`` is of (methodology/measuring/load_plans.py), which is
     derived from the seed of the session; empty where ``seed`` is that seed itself. No part of the key: the
     seed is."""
 

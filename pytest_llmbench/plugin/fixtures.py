@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.selftest.run import SelftestResult
     from pytest_llmbench.harness.sut.sut import SUT
-    from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+    from pytest_llmbench.methodology.procedure import WarmupPolicy
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
     from pytest_llmbench.simulator.serving.process import EmbeddedEngine

@@ -25,8 +25,7 @@ _PACKAGE = "pytest_llmbench."
 _TYPE, _VALUE, _TUPLE, _MAPPING, _OPAQUE = "$type", "$value", "$tuple", "$mapping", "$opaque"
 _FACTS, _ARRAY = "$facts", "$array"
 _KINDS = {
-    "methodology.procedure": ("VariantInfo",),
-    "methodology.warmup_policy": ("WarmupPolicy",),
+    "methodology.procedure": ("VariantInfo", "WarmupPolicy"),
     "model.engine_readings": ("EngineReadings",),
     "model.facts": ("Fact", "Origin"),
     "model.looks": ("Looks", "Watched"),

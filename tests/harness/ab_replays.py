@@ -5,11 +5,10 @@ from __future__ import annotations
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
 from pytest_llmbench.harness.comparison.ab import paired_runs
 from pytest_llmbench.harness.comparison.interleaved import drive_together
-from pytest_llmbench.methodology.measuring.by_run import ByRun
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections.ttft import TEST
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.model.estimate import ByRun
 from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.presets import PRESETS

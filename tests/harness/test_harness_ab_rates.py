@@ -9,9 +9,8 @@ from ab_replays import session
 
 from pytest_llmbench.harness.comparison.interleaved import drive_together
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections.ttft import TEST
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.judgement import ComparisonVerdict
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan

@@ -15,7 +15,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT, TESTS, definition
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective

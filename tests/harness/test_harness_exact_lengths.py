@@ -12,7 +12,7 @@ from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenC
 from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

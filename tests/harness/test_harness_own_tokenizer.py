@@ -18,7 +18,7 @@ from pytest_llmbench.harness.sut.counted_prompts import CountedPrompts, agreemen
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.facts import Fact, Origin
 from pytest_llmbench.model.judgement import Status
 from pytest_llmbench.model.observation import ClockAnchor, Observation

@@ -16,7 +16,7 @@ from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN, TESTS, definition
-from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation

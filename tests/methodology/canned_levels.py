@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.methodology.procedure import Scale, Setting
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import Scale, Setting, WarmupPolicy
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck

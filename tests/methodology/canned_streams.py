@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.methodology.procedure import Scale, Setting
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import Scale, Setting, WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource

@@ -15,10 +15,9 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.offered import shortfalls
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
-from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, void_causes
 from pytest_llmbench.methodology.sections import guardrail, itl, prefix_cache, ttft
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, INTERRUPTED_BY_CTRL_C, Observation, SelfCheck

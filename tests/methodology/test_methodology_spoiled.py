@@ -14,12 +14,16 @@ from canned_runs import answer
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
-from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, void_causes
 from pytest_llmbench.methodology.sections import itl, ttft
-from pytest_llmbench.methodology.spoiled import empty_slots, late_gaps, late_reads, spoiled
-from pytest_llmbench.methodology.uncertainty import with_uncertainty
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.uncertainty import (
+    empty_slots,
+    late_gaps,
+    late_reads,
+    spoiled,
+    with_uncertainty,
+)
 from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import HostLimits, Observation, SelfCheck
 from pytest_llmbench.model.outcome import Phase

@@ -16,8 +16,8 @@ from pytest_llmbench.compare.limits import RegressionLimit, comparisons
 from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, cached_share, measured_records
 from pytest_llmbench.harness.comparison.replication import ArmRuns
-from pytest_llmbench.methodology.measuring.by_run import ByRun
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
+from pytest_llmbench.model.estimate import ByRun
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult

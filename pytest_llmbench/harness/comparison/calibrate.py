@@ -19,8 +19,8 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
 from pytest_llmbench.harness.comparison.identity import identity_of
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.measuring.by_run import ByRun
 from pytest_llmbench.metrics.catalogue import metric_unit
+from pytest_llmbench.model.estimate import ByRun
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.store.baselines import machine_id

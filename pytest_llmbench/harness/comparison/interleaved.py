@@ -15,7 +15,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.methodology.measuring.seeds import derived_seed
+from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.procedure import Procedure
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Phase

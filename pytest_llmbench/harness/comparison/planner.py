@@ -20,8 +20,7 @@ from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.measuring.validity import Budget
-from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.redaction import without_credentials
 
 if TYPE_CHECKING:  # each way to compare is imported by the sessions that ask for it

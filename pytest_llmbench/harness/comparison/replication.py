@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.measuring.by_run import ByRun, by_run
-from pytest_llmbench.methodology.measuring.seeds import derived_seed
+from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.estimate import ByRun, by_run
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import TestResult, VoidLoad

@@ -25,10 +25,9 @@ from pytest_llmbench.methodology.measuring.cells import (
 )
 from pytest_llmbench.methodology.measuring.frame import Report
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
-from pytest_llmbench.methodology.measuring.scales import ByScale
-from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.session_levels import by_session
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.fairness import class_jain_index
 from pytest_llmbench.metrics.sessions.fairness import (

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.amounts import plan_bounds
+from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs
-from pytest_llmbench.methodology.measuring.seeds import part_of
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed
 from pytest_llmbench.metrics.sessions.jobs import Jobs, Slowdowns, jobs_of, slowdowns

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
-from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
+from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.buffering import buffering
 from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
 from pytest_llmbench.metrics.sessions.jobs import jobs_of, unsent_turns

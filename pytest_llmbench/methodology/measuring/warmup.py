@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.latency import e2e_ms, request_latency_ms
 from pytest_llmbench.model.observation import Observation

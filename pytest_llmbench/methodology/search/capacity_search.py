@@ -10,8 +10,7 @@ from typing import Any
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.scales import ByScale
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.search.bracketing import doubling, searched
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, timeouts
 from pytest_llmbench.model.estimate import Estimate

@@ -14,8 +14,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import LEAST_GAIN, LEAST_STEP, Reference, gain_is_spent
-from pytest_llmbench.methodology.measuring.scales import PROBE_S, ByScale
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import PROBE_S, ByScale, Procedure, Setting
 from pytest_llmbench.methodology.search.bracketing import between, searched
 from pytest_llmbench.methodology.search.probing import (
     LoadModel,

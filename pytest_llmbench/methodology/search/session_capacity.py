@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
-from pytest_llmbench.methodology.measuring.scales import ByScale
-from pytest_llmbench.methodology.measuring.seeds import part_of
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
+from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting
 from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     QUICK_MAXIMUM,

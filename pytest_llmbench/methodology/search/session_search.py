@@ -16,10 +16,9 @@ from itertools import count, islice
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
-from pytest_llmbench.methodology.measuring.scales import ByScale
-from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.session_probes import paused_s
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
+from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE

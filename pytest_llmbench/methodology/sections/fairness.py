@@ -33,7 +33,6 @@ from pytest_llmbench.methodology.measuring.cells import (
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.scales import LEVEL_S, REPORTED_S, ByScale
 from pytest_llmbench.methodology.measuring.session_fairness import (
     ONE_CLASS,
     SessionClasses,
@@ -42,7 +41,15 @@ from pytest_llmbench.methodology.measuring.session_fairness import (
 from pytest_llmbench.methodology.measuring.session_levels import live_answers, too_long
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import (
+    LEVEL_S,
+    REPORTED_S,
+    Bounds,
+    ByScale,
+    Procedure,
+    Setting,
+    TestDefinition,
+)
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search_amounts import searched_bounds
@@ -67,21 +74,11 @@ from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkload
 
 FAMILIES = ("ttft", "tpot", "e2e")
-
-
 HEADING = Heading("fairness", "5.6", "Scheduling Fairness")
-
-
 LOAD_PERCENT = 80.0
-
-
 REQUESTS_PER_CLASS = ByScale(quick=10, standard=500, full=500)
-
-
 UNFAIR_BELOW = 0.9
 """Jain's index under which the draft speaks of significant unfairness."""
-
-
 RULES = {
     "tokens": "equal offered tokens per second: the rate of the mix times its mean tokens per request (input "
     "and requested output) over those of the class (AMB-08)",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.by_run import by_run
+from pytest_llmbench.methodology.measuring.frame import configuration
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -22,14 +22,13 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.goodput import good, goodput
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation

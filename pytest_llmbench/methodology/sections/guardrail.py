@@ -4,50 +4,58 @@ Objective: what safety systems and content filtering cost in latency and through
 the baseline, all guardrails off; then every configuration (baseline, input filter, output filter, full) after
 a warm-up of its own at 25, 50 and 75 % of that capacity, the same requests at the same instants each time, so
 that they are compared one with one; then a throughput search per configuration (AMB-20), all judged by the
-baseline's yardstick (``guardrail_throughput.py``). The content is benign: what is measured is the cost of
+baseline's yardstick. The content is benign: what is measured is the cost of
 looking, not of refusing.
+
+One yardstick for the throughput of all: the ten-fold rule of saturation measures every configuration by the TTFT of the
+baseline's lowest level. By a yardstick of its own, a filter that delays the first token would be allowed
+a longer queue than the baseline has, and look faster. A filter that breaks the rule at the lowest load says
+nothing about load by it (AMB-14); then the rule is off for all of them, and queue and completions decide.
+
+A maximum is known to within the search's bracket, so its interval reaches up to what the next tested load,
+which did not hold, would have given. Beside it stand the rates at one load that was offered to all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from pytest_llmbench.methodology.amounts import warm_up_bounds
-from pytest_llmbench.methodology.guardrail_throughput import (
-    AT_EQUAL_LOAD,
-    MAXIMUM,
-    REDUCTION,
-    THROUGHPUT,
-    Maxima,
-    at_equal_load,
-)
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import Reference
-from pytest_llmbench.methodology.measuring.scales import LEVEL_S, ByScale
 from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import LEVEL_S, Bounds, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
-from pytest_llmbench.methodology.search.probing import Range
+from pytest_llmbench.methodology.search.probing import (
+    Range,
+    carried,
+    known_to_bracket,
+    lower_bound,
+    sustainable,
+    value_of,
+)
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
 from pytest_llmbench.methodology.search_amounts import SearchAmounts, rated_bounds, searched_bounds
-from pytest_llmbench.metrics.differences import paired_changes, pairs
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.metrics.differences import change, paired_changes, paired_throughput_reduction, pairs
+from pytest_llmbench.metrics.windows import window_of
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
 
 NAMES = {
     "baseline": "Baseline",
@@ -498,3 +506,82 @@ def _guardrail_search(parameters: Parameters, setting: Setting, sequence: Reques
 TEST = TestDefinition(
     HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs
 )
+
+
+THROUGHPUT = "output_token_throughput"
+MAXIMUM, REDUCTION = "max_output_token_throughput", "throughput_reduction"
+AT_EQUAL_LOAD = "throughput_reduction_at_equal_load"
+
+
+@dataclass(frozen=True)
+class Maxima:
+    """The searches of all configurations, the baseline's among them, judged by one rule."""
+
+    searches: Mapping[str, Searched]
+    baseline: str
+    yardstick: Reference
+
+    @property
+    def breaking(self) -> dict[str, Seen]:
+        """Configurations whose lowest level breaks the ten-fold rule by itself, with that level."""
+        lowest = {
+            name: min(levels, key=value_of)
+            for name, found in self.searches.items()
+            if (levels := [seen for seen in found.levels if seen.level.role == PROBE])
+        }
+        return {name: seen for name, seen in lowest.items() if carried(seen) and not sustainable(seen)}
+
+    @property
+    def holds(self) -> Callable[[Seen], bool]:
+        return carried if self.breaking else sustainable
+
+    def best(self, name: str) -> Seen | None:
+        found = self.searches[name]
+        return found.best_carried if self.breaking else found.best
+
+    def metrics(self) -> dict[str, Estimate]:
+        highest = {name: self._maximum(name) for name in self.searches}
+        found = {f"{MAXIMUM}[{name}]": estimate for name, estimate in highest.items()}
+        for name, estimate in highest.items():
+            if name != self.baseline:
+                found[f"{REDUCTION}[{name}]"] = change(highest[self.baseline], estimate, "reduction")
+        return found
+
+    def _maximum(self, name: str) -> Estimate:
+        best = self.best(name)
+        if best is None:
+            return Estimate.undefined(unit="tok/s", method="no tested level held")
+        at = best.level.metrics[THROUGHPUT]
+        return known_to_bracket(at, best, self.searches[name].levels, self.holds)
+
+    def notes(self) -> list[str]:
+        found = [self.yardstick.note] if self.yardstick.note else []
+        if self.breaking:
+            why = "; ".join(f"{name}: {_tail(seen)}" for name, seen in self.breaking.items())
+            found.append(
+                "the ten-fold rule is off in the throughput searches of all configurations, and queue and "
+                f"completions decide: a filter breaks it at its lowest load ({why})"
+            )
+        for name in self.searches:
+            bound = self._lower_bound(name)
+            found += [f"maximum throughput of {name} is {LOWER_BOUND}: {bound}"] if bound else []
+        return found
+
+    def _lower_bound(self, name: str) -> str | None:
+        best = self.best(name)
+        return None if best is None else lower_bound(best, self.searches[name].levels, self.holds)
+
+
+def _tail(seen: Seen) -> str:
+    return "; ".join(seen.level.saturation_reasons)
+
+
+def at_equal_load(levels: Mapping[tuple[str, float], Seen], baseline: str) -> dict[str, Estimate]:
+    """Reduction of output tokens per second, where all configurations were offered the same requests."""
+    return {
+        f"{AT_EQUAL_LOAD}[{name}@{percent:g}%]": paired_throughput_reduction(
+            window_of(levels[baseline, percent].observation), window_of(seen.observation)
+        )
+        for (name, percent), seen in levels.items()
+        if name != baseline and (baseline, percent) in levels and is_offered(seen.level)
+    }

@@ -22,9 +22,8 @@ from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.scales import LEVEL_S, ByScale
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import LEVEL_S, Bounds, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search_amounts import rated_bounds, searched_bounds
@@ -39,7 +38,7 @@ from pytest_llmbench.methodology.sections.itl_method import (
     method_facts,
     method_notes,
 )
-from pytest_llmbench.methodology.spoiled import late_gaps
+from pytest_llmbench.methodology.uncertainty import late_gaps
 from pytest_llmbench.metrics.chunking import tokens_per_chunk
 from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.gaps import Option

@@ -24,10 +24,9 @@ from pytest_llmbench.methodology.measuring.cells import interval, number, value
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.scales import ByScale
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per_1k_tokens, prefill_scaling
 from pytest_llmbench.metrics.throughput import rates

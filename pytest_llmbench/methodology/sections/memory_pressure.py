@@ -24,21 +24,22 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.manifest import FOUND
-from pytest_llmbench.methodology.measuring.scales import ByScale
 from pytest_llmbench.methodology.measuring.session_levels import no_history, too_long
 from pytest_llmbench.methodology.measuring.session_memory import IdleSessions, named
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.pressure import PRESSED, pressed_levels, pressure_finding
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
-from pytest_llmbench.methodology.recovery import (
+from pytest_llmbench.methodology.pressure import (
     MOST_PROBES,
+    PRESSED,
     PROBES_BEFORE,
     Recovery,
     before_overload,
+    pressed_levels,
+    pressure_finding,
     recovered,
     recovery_probes,
 )
+from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.capacity_search import (
     FIRST_LEVEL,
     HIGHEST_LEVEL,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.by_run import by_run
 from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
+from pytest_llmbench.methodology.measuring.frame import configuration
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -25,13 +25,12 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import cdf_plot
 from pytest_llmbench.metrics.latency import distribution_of, request_latency_ms
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan

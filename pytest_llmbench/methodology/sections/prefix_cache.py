@@ -30,8 +30,7 @@ from pytest_llmbench.methodology.measuring.cache_by_turn import (
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
-from pytest_llmbench.methodology.measuring.scales import ByScale
-from pytest_llmbench.methodology.measuring.seeds import Part, part_of
+from pytest_llmbench.methodology.measuring.load_plans import Part, part_of
 from pytest_llmbench.methodology.measuring.session_levels import (
     by_session,
     live_answers,
@@ -43,7 +42,7 @@ from pytest_llmbench.methodology.measuring.session_levels import (
 from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.metrics.differences import change, paired_changes, pairs
 from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, tells_cached, with_zeros

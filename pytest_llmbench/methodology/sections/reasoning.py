@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.by_run import by_run
 from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
+from pytest_llmbench.methodology.measuring.frame import configuration
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -26,7 +26,6 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import latency
@@ -35,7 +34,7 @@ from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import itl_distribution
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop

@@ -19,8 +19,8 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
-from pytest_llmbench.methodology.measuring.by_run import by_run
-from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, configuration, framed, result_of
+from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     FEWEST_FAILURES,
@@ -30,7 +30,6 @@ from pytest_llmbench.methodology.measuring.one_load import (
     with_void,
 )
 from pytest_llmbench.methodology.measuring.over_time import bars, over_time_of_runs, parts_of
-from pytest_llmbench.methodology.measuring.seeds import part_of
 from pytest_llmbench.methodology.measuring.session_levels import session_load, too_long, turn_classes
 from pytest_llmbench.methodology.measuring.session_probes import (
     PROBES,
@@ -40,7 +39,6 @@ from pytest_llmbench.methodology.measuring.session_probes import (
     probe_bounds,
     probed,
 )
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import (
     DEFAULT_CONCURRENCY,
@@ -73,7 +71,7 @@ from pytest_llmbench.metrics.sessions.jobs import (
 )
 from pytest_llmbench.metrics.sessions.turns import TurnClass, turn_metrics
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.by_run import ByRun, by_run
+from pytest_llmbench.methodology.measuring.frame import configuration
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -22,20 +23,53 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.measuring.samples import RunSamples, samples_of
-from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import STATISTICS, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.metrics import chunking, latency
 from pytest_llmbench.metrics.buckets import Bucket, by_input_length
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distribution_of
 from pytest_llmbench.metrics.server_side import FROM_PAGE, NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import ByRun, Estimate, by_run
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.stats.ecdf import ecdf
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RunSamples:
+    """One vector per run (ms, successful requests in order of submission)."""
+
+    runs: tuple[Records, ...]
+    ttft_count: int
+    noncontent_share: float
+    reasoning_share: float
+    duration_s: float
+
+    @property
+    def ttft(self) -> list[Floats]:
+        return [latency.ttft_ms(run) for run in self.runs]
+
+    @property
+    def ttft_input_tokens(self) -> list[npt.NDArray[np.int64]]:
+        return [latency.ttft_input_tokens(run) for run in self.runs]
+
+
+def samples_of(seen: Sequence[Observation]) -> RunSamples:
+    runs = tuple(run.records for run in seen)
+    return RunSamples(
+        runs=runs,
+        ttft_count=sum(len(latency.ttft_ms(run)) for run in runs),
+        noncontent_share=chunking.noncontent_first_share(runs) or 0.0,
+        reasoning_share=chunking.reasoning_share(runs) or 0.0,
+        duration_s=sum(run.duration_s for run in seen),
+    )
+
 
 _ROWS = (
     ("P50", "p50"),

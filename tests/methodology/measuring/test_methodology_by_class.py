@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from replayed_sut import ReplayedSUT
 
-from pytest_llmbench.methodology.measuring.by_class import class_labels
+from pytest_llmbench.methodology.measuring.one_load import class_labels
 from pytest_llmbench.methodology.sections import goodput, ttft
 from pytest_llmbench.metrics.catalogue import is_metric
 from pytest_llmbench.model.records import Records

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from replayed_sut import ReplayedSUT
 
-from pytest_llmbench.methodology.measuring.by_run import by_run
 from pytest_llmbench.methodology.sections import throughput, ttft
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, by_run
 
 
 def number(value: float) -> Estimate:

@@ -8,8 +8,7 @@ from canned_runs import answer
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan

@@ -13,9 +13,8 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Scale
+from pytest_llmbench.methodology.procedure import Scale, WarmupPolicy
 from pytest_llmbench.methodology.sections import fairness
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
 from pytest_llmbench.metrics.windows import submitted_inside, window_of
 from pytest_llmbench.model.outcome import Phase

@@ -10,14 +10,13 @@ from canned_levels import QueueServer, canned_setting
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.methodology.guardrail_throughput import Maxima
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.methodology.search.probing import Range
 from pytest_llmbench.methodology.search.search import Searched, search
-from pytest_llmbench.methodology.sections.guardrail import TEST, Parameters
+from pytest_llmbench.methodology.sections.guardrail import TEST, Maxima, Parameters
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, Phase

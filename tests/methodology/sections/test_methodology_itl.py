@@ -14,9 +14,8 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Scale
+from pytest_llmbench.methodology.procedure import Scale, WarmupPolicy
 from pytest_llmbench.methodology.sections import itl
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.metrics.catalogue import metric_unit
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.outcome import Phase

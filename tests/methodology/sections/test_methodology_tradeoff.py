@@ -14,9 +14,9 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.search.curve import Curve, curve_of
 from pytest_llmbench.methodology.search.probing import value_of
 from pytest_llmbench.methodology.sections import tradeoff
+from pytest_llmbench.methodology.sections.tradeoff import Curve, curve_of
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Origin

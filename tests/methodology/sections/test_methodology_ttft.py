@@ -11,9 +11,8 @@ from canned_runs import answer
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.methodology.procedure import Scale, Setting
+from pytest_llmbench.methodology.procedure import Scale, Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections import ttft
-from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
