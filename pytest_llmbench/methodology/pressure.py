@@ -1,5 +1,5 @@
-"""Whether memory was short in a level of the memory pressure test, by what the engine tells (section 5.8.3), and
-how long the system takes afterwards to be as fast as before, by short probes.
+"""Whether memory was short in a level of the memory pressure test, by what the engine tells (section 5.8.3),
+and how long the system takes afterwards to be as fast as before, by short probes.
 
 A level beyond capacity that leaves memory free shows nothing of what the test is about: where the engine says
 so of all of them the test is void, and where it says nothing it is not a pass.

@@ -1,8 +1,8 @@
-"""The figures of a result with what the measuring machine may have added to each or taken from it, and whether
-the measurement itself was good enough: what the stamps of the records say about our own machine.
+"""The figures of a result with what the measuring machine may have added to each or taken from it, and
+whether the measurement itself was good enough: what the stamps of the records say about our own machine.
 
-A load is void where they leave a figure more uncertain than a limit; below it the figures say by how much. Percentiles count as far as the sample holds them: one request read late among fifty is
-no P99.
+A load is void where they leave a figure more uncertain than a limit; below it the figures say by how much.
+Percentiles count as far as the sample holds them: one request read late among fifty is no P99.
 """
 
 from __future__ import annotations

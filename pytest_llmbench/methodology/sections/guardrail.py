@@ -4,11 +4,10 @@ Objective: what safety systems and content filtering cost in latency and through
 the baseline, all guardrails off; then every configuration (baseline, input filter, output filter, full) after
 a warm-up of its own at 25, 50 and 75 % of that capacity, the same requests at the same instants each time, so
 that they are compared one with one; then a throughput search per configuration (AMB-20), all judged by the
-baseline's yardstick. The content is benign: what is measured is the cost of
-looking, not of refusing.
+baseline's yardstick. The content is benign: what is measured is the cost of looking, not of refusing.
 
-One yardstick for the throughput of all: the ten-fold rule of saturation measures every configuration by the TTFT of the
-baseline's lowest level. By a yardstick of its own, a filter that delays the first token would be allowed
+One yardstick for all throughputs: the ten-fold rule of saturation measures every configuration by the TTFT of
+the baseline's lowest level. By a yardstick of its own, a filter that delays the first token would be allowed
 a longer queue than the baseline has, and look faster. A filter that breaks the rule at the lowest load says
 nothing about load by it (AMB-14); then the rule is off for all of them, and queue and completions decide.
 

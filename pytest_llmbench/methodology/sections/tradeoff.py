@@ -4,8 +4,8 @@ Objective: the curve between throughput and latency over the whole operating ran
 capacity; offer 10 % to 120 % of it in ascending levels, open loop, each drained before the next; on with
 further levels until one is saturated; derive knee, saturation point and operating point.
 
-Each of these points (section 5.3.4) is a tested level, so each is known to within its neighbour: the interval is that bracket, not one of
-confidence. A point that no level reached lies above the highest one.
+Each of these points (section 5.3.4) is a tested level, so each is known to within its neighbour: the interval
+is that bracket, not one of confidence. A point that no level reached lies above the highest one.
 """
 
 from __future__ import annotations
