@@ -23,9 +23,8 @@ from pytest_llmbench.generator.records.columns import merged, read_columns, writ
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.sharding import Deal
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import Looks, Watched
 from pytest_llmbench.stats.interim.looks import LookTaker
 from pytest_llmbench.stats.interim.samples import Ends
 

@@ -24,9 +24,8 @@ from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.records.supply import Supply
 from pytest_llmbench.generator.workers.sharding import Deal
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter

@@ -8,7 +8,7 @@
     ├── GeneratorError   our load generator cannot go on
     └── StoreError       a file of ours cannot be written or read
 
-A request that fails while load is running is **data** (an :class:`~pytest_llmbench.model.outcome.Outcome`),
+A request that fails while load is running is **data** (an :class:`~pytest_llmbench.model.record.Outcome`),
 never an exception. An exception is for something that makes the measurement impossible.
 """
 

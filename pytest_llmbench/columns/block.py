@@ -14,8 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.model.records import IN_RAGGED, MISSING, RAGGED, IntColumn, Records
-from pytest_llmbench.model.texts import CodedTexts, PackedTexts
+from pytest_llmbench.model.records import (
+    IN_RAGGED,
+    MISSING,
+    RAGGED,
+    CodedTexts,
+    IntColumn,
+    PackedTexts,
+    Records,
+)
 
 Array = npt.NDArray[Any]
 

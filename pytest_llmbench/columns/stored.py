@@ -20,8 +20,7 @@ from pytest_llmbench.columns.block import (
     joined,
 )
 from pytest_llmbench.columns.block_file import BlockFile, Place, temporary_file, write_all
-from pytest_llmbench.model.records import BLOCK, BLOCK_ENTRIES, BoolColumn, Records
-from pytest_llmbench.model.texts import CodedTexts, PackedTexts
+from pytest_llmbench.model.records import BLOCK, BLOCK_ENTRIES, BoolColumn, CodedTexts, PackedTexts, Records
 
 _ALIGNED = 4096
 _OFFSETS = np.dtype(np.int64)

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.model.estimate import LOWER_BOUND, ONLY_BOUND, Estimate
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
-from pytest_llmbench.model.looks import judged_name
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import judged_name
 from pytest_llmbench.stats.deciding import MOST, times_to_close, times_to_decide
 from pytest_llmbench.stats.runs import Interval
 

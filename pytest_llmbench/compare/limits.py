@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.compare.regression import better_of, compared
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.metrics.catalogue import metric_unit
+from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.judgement import Comparison
 
 SHOWN_MARGIN = 0.05

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 from pytest_llmbench.compare.log_ratio import LogRatio, log_ratio
-from pytest_llmbench.metrics.catalogue import definition
+from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Better, Comparison, ComparisonVerdict
 

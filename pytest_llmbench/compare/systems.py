@@ -18,7 +18,7 @@ import numpy as np
 from pytest_llmbench.compare.equivalence import mann_whitney
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
 from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
-from pytest_llmbench.metrics.catalogue import metric_unit
+from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.model.result import Table

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_llmbench.model.judgement import Status, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import PHASES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.dataset import PUBLISHED_DIGESTS

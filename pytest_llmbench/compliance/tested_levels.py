@@ -21,8 +21,8 @@ from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
 from pytest_llmbench.metrics.windows import level_window, submitted_inside
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import BURST, CHARACTERISATION, NOT_OFFERED, Level
 from pytest_llmbench.stats import percentiles

@@ -16,7 +16,7 @@ import numpy as np
 from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import LENGTH_FINISH, Outcome, TokenSource
+from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, Records
 from pytest_llmbench.model.request import Workload, meaning, present
 from pytest_llmbench.model.session import LIVE_ANSWERS, answers_of

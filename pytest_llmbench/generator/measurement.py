@@ -19,9 +19,8 @@ from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.selfcheck import Counters, context_switches, switches_since
 from pytest_llmbench.model.observation import TIME_IS_UP
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines
-from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.model.record import OnRecord, Outcome, RequestRecord
 from pytest_llmbench.stats.failing import Cut, FailureWatch
 from pytest_llmbench.stats.interim.looks import LookTaker
 from pytest_llmbench.timing.clock import Clock

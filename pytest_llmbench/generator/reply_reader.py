@@ -13,8 +13,7 @@ from pytest_llmbench.generator.decoding import Steps
 from pytest_llmbench.generator.http.known_replies import KnownReply
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest, prompt_of
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource, of_planned_cut
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource, of_planned_cut
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream

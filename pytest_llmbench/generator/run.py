@@ -44,7 +44,6 @@ from pytest_llmbench.generator.selfcheck import self_check
 from pytest_llmbench.generator.session_loop import SessionLoop, SessionSupply
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.plan import (
     ClosedLoop,
     LoadPlan,
@@ -53,7 +52,7 @@ from pytest_llmbench.model.plan import (
     SessionSlots,
     SessionStarts,
 )
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch

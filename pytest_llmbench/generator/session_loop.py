@@ -21,8 +21,7 @@ from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loops import Pacer
 from pytest_llmbench.generator.prepared import BUDGET_BYTES, PreparedRequest, weight
-from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
 from pytest_llmbench.timing.clock import Clock

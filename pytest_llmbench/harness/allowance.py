@@ -15,8 +15,8 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import TIME_IS_UP, ClockAnchor, Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.stream import stream_of

@@ -19,8 +19,7 @@ from pytest_llmbench.errors import RequestFailedError, SuiteError
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest, kept_prompt
 from pytest_llmbench.generator.reply_reader import MOST_COUNTED, ReplyReader
-from pytest_llmbench.model.outcome import Outcome, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.control_plane import as_httpx, explain, proxy_to, tls_context, without_query

@@ -20,7 +20,7 @@ from pytest_llmbench.model.judgement import (
     verdict_of,
 )
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import outward_value
@@ -30,7 +30,7 @@ from pytest_llmbench.reports.numbers import estimate
 from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.stats.failing import FEWEST, are_unanswered, is_chance
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
-from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.objects import plain_object
 from pytest_llmbench.store.schema import TestEntry, TestOutcome
 
 _ORDER = (ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL)

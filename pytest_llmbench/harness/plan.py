@@ -26,8 +26,8 @@ from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Bounds, Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import describe_loads
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import LIVE_ANSWERS, OfSessions
 from pytest_llmbench.probes.disclosure import read_sut_file

@@ -28,8 +28,8 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.stats.block_bootstrap import chosen
+from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.objects import rebuilt
-from pytest_llmbench.store.report_file import read_report
 from pytest_llmbench.store.schema import TestEntry
 from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.workloads.catalogue import workload

@@ -20,7 +20,7 @@ from pytest_llmbench.harness.session_record import why_incomplete
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.terminal import overview
-from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.files import document_of
 from pytest_llmbench.store.journal import (
     ASIDE_PREFIX,
     JOURNAL_NAME,
@@ -30,9 +30,7 @@ from pytest_llmbench.store.journal import (
 )
 from pytest_llmbench.store.records_file import header_of
 from pytest_llmbench.store.records_reader import records_lines
-from pytest_llmbench.store.report_file import document_of
-from pytest_llmbench.store.schema import Report, TestEntry
-from pytest_llmbench.store.session_schema import IncompleteEntry, UnfinishedTest
+from pytest_llmbench.store.schema import IncompleteEntry, Report, TestEntry, UnfinishedTest, iso_utc
 
 GOOD, NOT_GOOD, NOT_RECOVERED = 0, 1, 2
 

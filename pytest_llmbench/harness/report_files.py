@@ -19,10 +19,9 @@ from pytest_llmbench.errors import LLMBenchError, StoreError
 from pytest_llmbench.harness.reporting import Written, shown
 from pytest_llmbench.redaction import outward
 from pytest_llmbench.reports.entry import Entry
-from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.files import REPORT_NAME, write_report, write_text
 from pytest_llmbench.store.journal import ReadJournal, free_name
-from pytest_llmbench.store.json_file import write_text
-from pytest_llmbench.store.report_file import REPORT_NAME, write_report
+from pytest_llmbench.store.schema import iso_utc
 
 _HTML = "report.html"
 _RENDERERS: Mapping[str, str] = MappingProxyType(

@@ -14,10 +14,16 @@ from typing import Any
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.redaction import outward, outward_value, without_credentials
 from pytest_llmbench.store.environment import this_environment
-from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.journal import JournalHead
-from pytest_llmbench.store.schema import Report, TestEntry
-from pytest_llmbench.store.session_schema import FactEntry, Generator, IncompleteEntry, Sut
+from pytest_llmbench.store.schema import (
+    FactEntry,
+    Generator,
+    IncompleteEntry,
+    Report,
+    Sut,
+    TestEntry,
+    iso_utc,
+)
 
 _NO_ENDPOINT = "not given"
 

@@ -32,9 +32,8 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition, WarmupPolicy
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, HostLimits, Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.records_file import not_on_disk

@@ -23,11 +23,10 @@ from pytest_llmbench.harness.report_files import (
 from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store import course
+from pytest_llmbench.store.files import document_of, remove_unfinished
 from pytest_llmbench.store.journal import JOURNAL_NAME, Journal, read_journal
-from pytest_llmbench.store.json_file import remove_unfinished
 from pytest_llmbench.store.records_file import NOT_ON_DISK
-from pytest_llmbench.store.report_file import document_of
-from pytest_llmbench.store.session_schema import IncompleteEntry, UnfinishedTest
+from pytest_llmbench.store.schema import IncompleteEntry, UnfinishedTest
 
 _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
 """The reasons, by pytest's exit status."""

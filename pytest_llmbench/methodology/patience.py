@@ -16,8 +16,8 @@ from typing import Any
 
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.stream import stream_of

@@ -22,8 +22,8 @@ from typing import Any, Literal, TypeVar
 
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
 

@@ -14,8 +14,8 @@ import numpy as np
 from pytest_llmbench.metrics.ratios import share_estimate
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, request_throughput
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.records import BoolColumn, Records
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.interim.samples import Ends, scores

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.proportion import share_of
 

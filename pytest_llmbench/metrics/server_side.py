@@ -14,8 +14,8 @@ import numpy.typing as npt
 from pytest_llmbench.metrics.latency import by_blocks
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.observation import EngineReadings
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 
 FloatArray = npt.NDArray[np.float64]

@@ -167,7 +167,7 @@ class SessionReport:
         """What is wrong with the options is said before the run, not after it."""
         try:
             if self.settings.report is not None:
-                from pytest_llmbench.store.report_file import check_writable
+                from pytest_llmbench.store.files import check_writable
 
                 check_writable(self.settings.report)
             if (

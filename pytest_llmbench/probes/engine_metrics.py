@@ -23,7 +23,7 @@ from prometheus_client.samples import Sample
 
 from pytest_llmbench.endpoint_urls import http_beside
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.model.engine_readings import GAUGES, EngineReadings, is_total, of_label
+from pytest_llmbench.model.observation import GAUGES, EngineReadings, is_total, of_label
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.model_list import below

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pytest_llmbench.model.outcome import NO_FAILURES, Outcome
+from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.reports import levels, numbers
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.vocabulary import (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pytest_llmbench.metrics.catalogue import METRICS
+from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.reports import numbers
 
 _NAME = re.compile(r"(?P<base>[^\[.]+)(?:\[(?P<qualifier>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")

@@ -11,9 +11,8 @@ from http import HTTPStatus
 
 import numpy as np
 
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import BoolColumn, Records
 
 STREAK = 20

@@ -20,9 +20,8 @@ from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.store.json_file import read_object
-from pytest_llmbench.store.schema import OutputLengths
-from pytest_llmbench.store.shape import Instant, Shape
+from pytest_llmbench.store.files import read_object
+from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
 
 BASELINE_VERSION: Final = "1.1"
 _READ = ("1.0", BASELINE_VERSION)

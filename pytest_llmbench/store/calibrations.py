@@ -14,8 +14,8 @@ from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
-from pytest_llmbench.store.json_file import write_text
-from pytest_llmbench.store.shape import Instant, Shape
+from pytest_llmbench.store.files import write_text
+from pytest_llmbench.store.schema import Instant, Shape
 
 CALIBRATION_VERSION: Final = "1.0"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_llmbench.redaction import outward
-from pytest_llmbench.store.json_file import whole_file
+from pytest_llmbench.store.files import whole_file
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A text that begins so is a formula to a spreadsheet, and what a server wrote must not be one."""

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import TypeAdapter
 
-from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Fact, Facts
 from pytest_llmbench.model.judgement import (
@@ -27,17 +26,24 @@ from pytest_llmbench.model.judgement import (
     ValidityVerdict,
 )
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.observation import EngineReadings, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, describe_loads
+from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import PHASES
 from pytest_llmbench.model.result import Level, Plot, Table, TestResult, VoidLoad
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store import schema
-from pytest_llmbench.store.instants import iso_utc
-from pytest_llmbench.store.plain import plain, plain_number, plain_object
-from pytest_llmbench.store.schema import EngineEntry, GaugeEntry, LevelEntry, SelfCheckEntry, StretchEntry
-from pytest_llmbench.store.session_schema import DRAFT, FactEntry
+from pytest_llmbench.store.objects import plain, plain_number, plain_object
+from pytest_llmbench.store.schema import (
+    DRAFT,
+    EngineEntry,
+    FactEntry,
+    GaugeEntry,
+    LevelEntry,
+    SelfCheckEntry,
+    StretchEntry,
+    iso_utc,
+)
 
 _FIRST = ("clock", "stamp_source", "event_loop", "transport", "priority")
 _SUMMED = (

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from pytest_llmbench.store.session_schema import Environment
+from pytest_llmbench.store.schema import Environment
 
 PACKAGES = (
     "pytest",

@@ -2,14 +2,16 @@
 
 For what a marker was given beside numbers and texts: objectives, request classes, workloads. Nothing but the
 dataclasses and enumerations that are listed here is ever made from a file.
+
+Values of any other origin become plain JSON values, so that they cross processes and survive a file.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Mapping, Set
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from importlib import import_module
 from typing import Any
@@ -19,20 +21,76 @@ from pydantic import JsonValue
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.store.plain import plain
+
+
+def plain(value: object) -> JsonValue:
+    """``value`` in dicts, lists, str, int, float, bool and None only.
+
+    NumPy scalars and arrays become numbers and lists, sets become sorted lists, dataclasses dicts. A number
+    that is not finite becomes None, which stands for undefined everywhere; JSON has no NaN. Anything else
+    (a path, a date) becomes its text: evidence must not be lost at the end of a run for want of a type.
+    """
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str | int | float):
+        return _plain_scalar(value)
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(entry) for key, entry in value.items()}
+    if isinstance(value, Set):
+        return [plain(entry) for entry in sorted(value, key=str)]
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if callable(as_python := getattr(value, "tolist", None)):  # NumPy arrays and scalars
+        return plain(as_python())
+    return str(value)
+
+
+def plain_object(value: object) -> dict[str, JsonValue]:
+    """:func:`plain` of a mapping or dataclass, as the dict that it is."""
+    converted = plain(value)
+    if not isinstance(converted, dict):
+        raise TypeError(f"{type(value).__name__} does not become a JSON object")
+    return converted
+
+
+def plain_number(value: float | None) -> float | None:
+    """A finite number, or None; also of a whole number that is too large for one."""
+    try:
+        return None if value is None or not math.isfinite(value) else float(value)
+    except OverflowError:
+        return None
+
+
+def _plain_scalar(value: str | int | float) -> JsonValue:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if math.isfinite(value) else None
+
 
 _PACKAGE = "pytest_llmbench."
 _TYPE, _VALUE, _TUPLE, _MAPPING, _OPAQUE = "$type", "$value", "$tuple", "$mapping", "$opaque"
 _FACTS, _ARRAY = "$facts", "$array"
 _KINDS = {
     "methodology.procedure": ("VariantInfo", "WarmupPolicy"),
-    "model.engine_readings": ("EngineReadings",),
     "model.facts": ("Fact", "Origin"),
-    "model.looks": ("Looks", "Watched"),
     "model.objective": ("Objective",),
-    "model.observation": ("ClockAnchor", "HostLimits", "SelfCheck"),
-    "model.outcome": ("Outcome", "Phase", "TokenSource"),
-    "model.plan": ("ClosedLoop", "Deadlines", "OpenLoop", "SessionSlots", "SessionStarts"),
+    "model.observation": ("ClockAnchor", "EngineReadings", "HostLimits", "SelfCheck"),
+    "model.record": ("Outcome", "Phase", "TokenSource"),
+    "model.plan": (
+        "ClosedLoop",
+        "Deadlines",
+        "Looks",
+        "OpenLoop",
+        "SessionSlots",
+        "SessionStarts",
+        "Watched",
+    ),
     "workloads.adapted": ("Cuts", "Salted", "SharedPrefix", "WithCuts", "WithFixedOutput", "WithoutOutput"),
     "workloads.classes": ("ClassMix", "RequestClass"),
     "workloads.code_completion": ("CodeCompletionWorkload", "CodeFunction"),

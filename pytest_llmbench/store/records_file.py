@@ -31,11 +31,10 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.redaction import known_secrets
-from pytest_llmbench.store.instants import iso_utc
-from pytest_llmbench.store.plain import plain
+from pytest_llmbench.store.objects import plain
+from pytest_llmbench.store.schema import iso_utc
 
 RECORDS_SCHEMA = "pytest-llmbench/records/1.6"
 _READ = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(6)), RECORDS_SCHEMA)

@@ -11,12 +11,14 @@ import ast
 import inspect
 import json
 from dataclasses import is_dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, ClassVar, Final, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_type_hints
 
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.judgement import (
     Comparison,
     ComplianceVerdict,
@@ -27,14 +29,45 @@ from pytest_llmbench.model.judgement import (
 )
 from pytest_llmbench.model.objective import Op
 from pytest_llmbench.model.result import VoidLoad
-from pytest_llmbench.store.session_schema import (
-    Environment,
-    FactEntry,
-    Generator,
-    IncompleteEntry,
-    Sut,
-)
-from pytest_llmbench.store.shape import Instant, Shape
+from pytest_llmbench.redaction import without_credentials
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def iso_utc(wall_ns: int) -> str:
+    """Nanoseconds since the Unix epoch → ISO 8601 in UTC with milliseconds, ``2026-01-20T09:30:00.125Z``.
+
+    Rounds down, in integers: a float of seconds has no room for nanoseconds.
+    """
+    instant = _EPOCH + timedelta(microseconds=wall_ns // 1_000_000 * 1000)
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Instant = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+
+
+class Shape(BaseModel):
+    """Base of every object in the report: nothing unknown, nothing infinite, nothing changed later.
+
+    A field may be a dataclass of ``model/``, which takes on this configuration when it is read from a file.
+    One with a field of any JSON value has a model of its own: half a surrogate pair, which a server may have
+    sent, survives in ``JsonValue`` and costs the report in ``Any``. So has one with defaults that a file may
+    not leave out.
+
+    A validator is built when it is first used: no session waits for it before its first request. Attribute
+    docstrings are read where the schema is published (``store/schema.py``).
+    """
+
+    model_config = ConfigDict(
+        defer_build=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        from_attributes=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
 
 
 class OutputLengths(Shape):
@@ -542,3 +575,72 @@ def json_schema_text() -> str:
 
 if __name__ == "__main__":
     print(json_schema_text(), end="")
+
+
+DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
+
+
+class FactEntry(Shape):
+    """One declared, detected or measured fact."""
+
+    value: JsonValue
+    origin: Origin
+    source: str = ""
+    """Where exactly: a file, a URL, a header."""
+
+
+class Generator(Shape):
+    """The program that wrote the report."""
+
+    name: str = "pytest-llmbench"
+    version: str
+    draft: str = DRAFT
+
+
+class Environment(Shape):
+    """Where the load generator ran."""
+
+    python: str
+    implementation: str
+    platform: str
+    machine: str
+    cpu_count: int | None
+    packages: dict[str, str] = Field(default={})
+    """Installed version of each package that takes part in the measurement."""
+    command: list[str] = Field(default=[])
+    settings: dict[str, JsonValue] = Field(default={})
+    """The options in force, without secrets."""
+
+
+class Sut(Shape):
+    """The system under test."""
+
+    endpoint: str
+    """Without credentials."""
+    model: str | None
+    api: str | None
+    facts: dict[str, FactEntry] = Field(default={})
+
+    @field_validator("endpoint")
+    @classmethod
+    def _without_credentials(cls, endpoint: str) -> str:
+        return without_credentials(endpoint)
+
+
+class UnfinishedTest(Shape):
+    """A test that had begun and has no result."""
+
+    nodeid: str
+    records_files: list[str] = Field(default=[])
+    """Relative to the report: what was measured of it."""
+
+
+class IncompleteEntry(Shape):
+    """A session that did not come to its end: what its report lacks."""
+
+    why: str
+    unfinished: list[UnfinishedTest] = Field(default=[])
+    not_begun: list[str] = Field(default=[])
+    """Node ids of the load tests that were still to come; with pytest-xdist of all tests."""
+    damaged_lines: int = 0
+    """Of the journal that the report was recovered from."""

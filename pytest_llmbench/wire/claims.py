@@ -7,8 +7,7 @@ no memory is reserved for it, no sum sees it, and the reply counts as one that c
 
 from __future__ import annotations
 
-from pytest_llmbench.model.outcome import Outcome, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 
 TIMES_THE_LIMIT = 4
 """Output tokens that a reply may have for each that was asked for: several choices, hidden reasoning."""

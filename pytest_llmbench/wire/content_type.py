@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
 from pytest_llmbench.wire.http_status import header
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
 
 _JSON_READ = 1024 * 1024

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Literal
 
-from pytest_llmbench.model.outcome import COUNTED_HERE, LENGTH_FINISH, Outcome, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import COUNTED_HERE, LENGTH_FINISH, Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.structured import Call, StructuredOutput
 from pytest_llmbench.wire.attribution import (
     Attribution,

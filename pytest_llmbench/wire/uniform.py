@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, repeat
 
-from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.wire.attribution import apportion, estimated_size
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect

@@ -16,10 +16,8 @@ from pytest_llmbench.columns.block_file import BlockFile
 from pytest_llmbench.columns.log import RecordLog
 from pytest_llmbench.columns.stored import StoredRecords, merged
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.model.texts import CodedTexts, PackedTexts
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
+from pytest_llmbench.model.records import MISSING, CodedTexts, PackedTexts, Records
 
 
 def rows(count: int, *, seed: int = 1, chunks: int = 5) -> list[RequestRecord]:

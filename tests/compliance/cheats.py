@@ -33,7 +33,7 @@ from situations import SITUATIONS, later_at_first
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, Finding, Validity
-from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult, WarmupReport
 

@@ -16,8 +16,8 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Outcome, Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, OUTCOMES, PHASES, TOKEN_SOURCES, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS, Plot, Table, TestResult, WarmupReport

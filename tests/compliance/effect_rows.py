@@ -24,8 +24,8 @@ from mutations import alone, stating, together, with_field, with_metric, with_re
 from search_rows import Own, own
 
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 
 REFUSED = OUTCOMES.index(Outcome.REFUSED)

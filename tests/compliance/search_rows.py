@@ -34,8 +34,8 @@ from mutations import (
     without_table,
 )
 
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 
 TIMEOUT = OUTCOMES.index(Outcome.TIMEOUT)

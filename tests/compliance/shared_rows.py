@@ -19,8 +19,8 @@ from mutations import (
     without,
 )
 
-from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
 
 FEW = slice(5, 8)

@@ -28,7 +28,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.compliance.evidence_view import EvidenceView
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 
 TESTS = (

@@ -28,7 +28,7 @@ from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.compliance.stored import reported, row_of
 from pytest_llmbench.compliance.workload_evidence import REFERENCE_DIGESTS, reference_digest
 from pytest_llmbench.model.judgement import RequirementStatus, Status
-from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
 from pytest_llmbench.model.result import Table, WarmupReport
 from pytest_llmbench.workloads.sequence import sequence_sha256

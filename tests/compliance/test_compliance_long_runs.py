@@ -13,8 +13,7 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.compliance.stored import chunk_sizes, chunk_token_sums
 from pytest_llmbench.metrics import itl
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats import clusters
 

@@ -36,8 +36,8 @@ from situations import SITUATIONS, TextWorkload, conversation_sibling
 from pytest_llmbench.compliance.audit import DERIVED, applicable, audit, load_catalogue
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, Status
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
+from pytest_llmbench.model.record import Outcome, Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, OUTCOMES, PHASES, TOKEN_SOURCES, Records
 
 

@@ -14,7 +14,7 @@ from test_compliance_verdicts import nothing_known
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, OUTCOMES, Records
 
 BLOCKED = ComplianceVerdict.NOT_COMPLIANT

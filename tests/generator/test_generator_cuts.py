@@ -41,8 +41,8 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth

@@ -16,9 +16,8 @@ from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import TIME_IS_UP
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.stats.failing import LONG_NS, PATIENT_NS, QUIET_NS, STREAK, FailureWatch
 from pytest_llmbench.workloads.sequence import sequence_sha256
 

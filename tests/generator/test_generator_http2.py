@@ -35,9 +35,8 @@ from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock
 from pytest_llmbench.wire.http2.client import Http2Client

@@ -28,8 +28,8 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.messages import Message, MessageArray
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, SessionSlots, SessionStarts
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.adapted import Cuts

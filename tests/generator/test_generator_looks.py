@@ -13,10 +13,9 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, Looks, OpenLoop, Watched
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.stats.interim.looks import look_taker
 
 Serve = Callable[..., ScriptedServer]

@@ -13,8 +13,8 @@ from scripted_server import Conversation, Script, ScriptedServer, plain, reply
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.wire.catalogue import dialect
 

@@ -25,8 +25,8 @@ from scripted_server import (
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 
 Ask = Callable[..., Observation]

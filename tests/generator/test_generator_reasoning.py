@@ -8,8 +8,8 @@ import pytest
 from scripted_server import DONE, HEAD, Conversation, ScriptedServer, chunked, event, reply, text_event
 
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pytest_llmbench.generator.http.transport import Stamping
 from pytest_llmbench.generator.selfcheck import Counters, context_switches, self_check, switches_since
 from pytest_llmbench.model.observation import SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 
 

@@ -16,9 +16,8 @@ from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.loops import Pacer, keep_schedule
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import Deadlines
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing.alarm import LoopAlarm, TimerFdAlarm, best_alarm
 from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock, anchor, resolution_ns

@@ -15,8 +15,8 @@ from pytest_llmbench.generator.reply_reader import MOST_COUNTED
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.openai_completions import OpenAICompletions

@@ -8,9 +8,8 @@ from pytest_llmbench.harness.selftest.certificate import host_identity
 from pytest_llmbench.harness.selftest.levels import LevelFigures, Spread
 from pytest_llmbench.harness.selftest.run import Extent, Found, SelftestResult
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.known_delay.process import Truth
 from pytest_llmbench.simulator.known_delay.script import Script

@@ -17,11 +17,10 @@ from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.judgement import ValidityVerdict
-from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, Looks, OpenLoop, SessionSlots, Watched
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed

@@ -15,8 +15,8 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

@@ -22,9 +22,8 @@ from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.facts import Fact, Origin
 from pytest_llmbench.model.judgement import Status
 from pytest_llmbench.model.observation import ClockAnchor, Observation
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.model.record import OnRecord, Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult

@@ -21,8 +21,8 @@ from pytest_llmbench.methodology.measuring.levels import level_of
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Bounds, Scale, Setting, TestDefinition
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario

@@ -13,8 +13,7 @@ import numpy as np
 from pytest_llmbench.harness.analysis.export import csv_rows, plain_columns
 from pytest_llmbench.harness.analysis.loaded_report import LoadedTest
 from pytest_llmbench.harness.analysis.request_table import Part, RequestTable
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.store.csv_file import write_csv
 

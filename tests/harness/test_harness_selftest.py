@@ -35,8 +35,8 @@ from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.judgement import Validity, ValidityVerdict
 from pytest_llmbench.model.observation import SelfCheck
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.known_delay.script import Script
 

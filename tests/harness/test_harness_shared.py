@@ -16,11 +16,9 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.probed import ProbedExecutor, with_engine_metrics
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.model.engine_readings import EngineReadings
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario

@@ -8,9 +8,8 @@ import pytest
 
 from pytest_llmbench.harness.measured import stopped_answering
 from pytest_llmbench.model.observation import ClockAnchor, Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.workloads.catalogue import workload
 

@@ -9,8 +9,8 @@ import pytest
 from pytest_llmbench.harness.sut import variant_executor
 from pytest_llmbench.harness.sut.embedded import Replayer
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

@@ -24,19 +24,17 @@ from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.generator.http.reply_parser import NotHTTPError, ReplyParser
 from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.outcome import Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline
 from pytest_llmbench.store.datasets import code_texts, conversations, read_rows
 from pytest_llmbench.store.entries import entry_from_error
+from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.foreign.reading import read_foreign
 from pytest_llmbench.store.records_file import RECORDS_SCHEMA
 from pytest_llmbench.store.records_reader import read_records
-from pytest_llmbench.store.report_file import read_report
-from pytest_llmbench.store.schema import Report
-from pytest_llmbench.store.session_schema import Environment, Generator, Sut
+from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
 from pytest_llmbench.store.traces.rows import Rows
 from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, over_grpc

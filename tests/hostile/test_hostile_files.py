@@ -24,10 +24,10 @@ from pytest_llmbench.probes.credentials import read_credentials
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.store.baselines import read_baseline
 from pytest_llmbench.store.calibrations import read_calibration
+from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.foreign.reading import read_foreign
 from pytest_llmbench.store.foreign.vllm_serving_tests import read_serving_tests
 from pytest_llmbench.store.records_reader import read_runs
-from pytest_llmbench.store.report_file import read_report
 from pytest_llmbench.trust import client_context
 
 DEEP = 100_000

@@ -22,8 +22,8 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.latency import tpot_ms, ttft_ms
 from pytest_llmbench.metrics.server_side import contradicted_by_ns, outside_ms, prefill_ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, SessionSlots
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.adapted import SharedPrefix, WithoutOutput

@@ -15,12 +15,10 @@ import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.procedure import Scale, Setting, WarmupPolicy
-from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.observation import ClockAnchor, EngineReadings, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

@@ -11,9 +11,8 @@ import numpy as np
 from canned_levels import QueueServer
 
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 

@@ -18,8 +18,8 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections import capacity, long_context, ttft
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
+from pytest_llmbench.model.record import Outcome, Phase
 
 USUAL = Deadlines()
 

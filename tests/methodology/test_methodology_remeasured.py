@@ -21,8 +21,8 @@ from pytest_llmbench.methodology.sections import guardrail, itl, prefix_cache, t
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload

@@ -26,8 +26,8 @@ from pytest_llmbench.methodology.uncertainty import (
 )
 from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import HostLimits, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metric_rows import row
 
-from pytest_llmbench.metrics.buffering import buffering
+from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.model.records import Records
 
 

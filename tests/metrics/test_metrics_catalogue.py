@@ -5,7 +5,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics import latency
-from pytest_llmbench.metrics.catalogue import METRICS, definition, is_metric, metric_unit, suggestions
+from pytest_llmbench.metrics.definitions import METRICS, definition, is_metric, metric_unit, suggestions
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model import objective

@@ -4,7 +4,7 @@ import pytest
 from metric_rows import row
 
 from pytest_llmbench.metrics import chunking
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 
 

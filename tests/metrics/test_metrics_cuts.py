@@ -12,7 +12,7 @@ from pytest_llmbench.metrics.balance import completion_balance
 from pytest_llmbench.metrics.goodput import goodput_share
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, preemption_recovery_rate
-from pytest_llmbench.metrics.sessions.jobs import job_metrics, jobs_of, session_goodput
+from pytest_llmbench.metrics.session_figures import job_metrics, jobs_of, session_goodput
 from pytest_llmbench.metrics.throughput import (
     Window,
     completion_rate,
@@ -20,10 +20,9 @@ from pytest_llmbench.metrics.throughput import (
     planned_cuts,
     request_throughput,
 )
-from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.plan import Looks, Watched
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.interim.looks import LookTaker

@@ -14,7 +14,7 @@ from pytest_llmbench.metrics.fairness import (
     waits,
 )
 from pytest_llmbench.metrics.latency import ttft_ms
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 
 

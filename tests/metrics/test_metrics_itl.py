@@ -17,8 +17,7 @@ from pytest_llmbench.metrics.itl import (
     jitter_ms,
     longest_pause_ms,
 )
-from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import Records
 
 NAMES = [f"itl.{name}" for name in ("p50", "p90", "p95", "p99", "p99_9", "mean", "std")]

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from metric_rows import row
 
 from pytest_llmbench.metrics import latency
-from pytest_llmbench.metrics.catalogue import METRICS
+from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from pytest_llmbench.metrics import chunking, itl, latency, server_side, throughput
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import BLOCK, BLOCK_ENTRIES, Records
 from pytest_llmbench.stats import clusters
 from pytest_llmbench.stats.counted_order import CountedOrder

@@ -4,7 +4,7 @@ import pytest
 from metric_rows import row
 
 from pytest_llmbench.metrics.memory_pressure import preemption_loss, preemption_rate, preemption_recovery_rate
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.proportion import exact_share_interval
 

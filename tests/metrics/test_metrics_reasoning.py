@@ -9,11 +9,10 @@ import pytest
 from metric_rows import instant, row
 
 from pytest_llmbench.metrics import reasoning
-from pytest_llmbench.metrics.catalogue import is_metric
+from pytest_llmbench.metrics.definitions import is_metric
 from pytest_llmbench.metrics.itl import itl_distribution
-from pytest_llmbench.model.engine_readings import EngineReadings
-from pytest_llmbench.model.outcome import Outcome, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.observation import EngineReadings
+from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 
 SEEN = {"reasoning_tokens": 2, "reasoning_token_source": TokenSource.SERVER_USAGE}

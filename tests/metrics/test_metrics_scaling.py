@@ -4,7 +4,7 @@ import pytest
 from metric_rows import row
 
 from pytest_llmbench.metrics.scaling import length_group, ms_per_1k_tokens, prefill_scaling
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 
 

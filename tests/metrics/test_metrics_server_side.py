@@ -15,8 +15,8 @@ from pytest_llmbench.metrics.server_side import (
     queue_wait_ms,
 )
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.engine_readings import EngineReadings
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.observation import EngineReadings
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 
 

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.metrics.catalogue import definition, is_metric
-from pytest_llmbench.metrics.sessions.jobs import job_metrics, jobs_of, session_goodput, unsent_turns
-from pytest_llmbench.metrics.sessions.reductions import ttft_reductions
-from pytest_llmbench.metrics.sessions.turns import (
+from pytest_llmbench.metrics.definitions import definition, is_metric
+from pytest_llmbench.metrics.session_figures import (
     TurnClass,
     hit_rate,
+    job_metrics,
+    jobs_of,
     latencies,
+    session_goodput,
+    ttft_reductions,
     turn_metrics,
+    unsent_turns,
 )
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 
 S = 1_000_000_000

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.methodology.measuring.session_probes import PROBES, probe_numbers
-from pytest_llmbench.metrics.catalogue import is_metric
-from pytest_llmbench.metrics.sessions.jobs import Jobs, Slowdowns, slowdown_metrics, slowdowns
+from pytest_llmbench.metrics.definitions import is_metric
+from pytest_llmbench.metrics.session_figures import Jobs, Slowdowns, slowdown_metrics, slowdowns
 from pytest_llmbench.stats.runs import FloatArray
 
 MEDIAN = 1.6

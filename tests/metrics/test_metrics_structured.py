@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.metrics.catalogue import definition
+from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.metrics.throughput import schema_violations
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 
 

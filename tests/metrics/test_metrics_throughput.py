@@ -13,8 +13,7 @@ from pytest_llmbench.metrics.throughput import (
     request_throughput,
 )
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import Records
 
 MS = 1_000_000

@@ -17,9 +17,8 @@ from pytest_llmbench.metrics.uncertainty import (
     ttft_leeways,
 )
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import Records, empty_slot_share, replacement_lags_ns
 from pytest_llmbench.workloads.catalogue import workload
 

@@ -12,8 +12,8 @@ from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import completion_rate, ms, percent, s, tok_s, ttft, us
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import MetricView
 from pytest_llmbench.workloads.catalogue import workload
 

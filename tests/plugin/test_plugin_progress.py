@@ -16,8 +16,7 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite, pytest_command
 
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.model.looks import Looks
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, Looks
 from pytest_llmbench.plugin.progress import (
     Heartbeat,
     LiveLine,

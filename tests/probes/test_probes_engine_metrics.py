@@ -16,7 +16,7 @@ from canned_http import HTML, Canned, CannedServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.model.engine_readings import GAUGES, TOTALS
+from pytest_llmbench.model.observation import GAUGES, TOTALS
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.credentials import Credentials
 from pytest_llmbench.probes.engine_metrics import ENGINES, EngineMetricsProbe, page_urls, read_page

@@ -27,13 +27,12 @@ from pytest_llmbench.model.judgement import (
 )
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS, Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.store import entries, schema
-from pytest_llmbench.store.session_schema import DRAFT
+from pytest_llmbench.store.schema import DRAFT
 
 MS = 1_000_000
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
-from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.objects import plain_object
 
 Entry = dict[str, Any]
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Gate
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Level, Plot, Table, TestResult
 

@@ -12,7 +12,7 @@ from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.html_blocks import comparison_block
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.terminal import brief_lines, section_lines
-from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.objects import plain_object
 
 BEFORE = {"ttft.p99": (100.0, 101.0, 99.0), "request_throughput": (10.0, 10.1, 9.9)}
 AFTER = {"ttft.p99": (120.0, 121.0, 119.0), "request_throughput": (10.0, 10.1, 9.9)}

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.model.observation import EngineReadings
 from pytest_llmbench.model.result import Plot, TestResult
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports import junit, plots, pytest_html
@@ -38,7 +38,7 @@ from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
 from pytest_llmbench.reports.minimum import FIRST_LINE, LAST_LINE, minimum_report
 from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
 from pytest_llmbench.store import entries, schema
-from pytest_llmbench.store.report_file import document_of
+from pytest_llmbench.store.files import document_of
 
 Path = tuple[str | int, ...]
 

@@ -9,10 +9,9 @@ import pytest
 
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.looks import Looks, Quantity, Watched, judged_name
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.plan import Looks, Quantity, Watched, judged_name
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.growth import in_flight_at
 from pytest_llmbench.stats.interim.estimates import estimate, is_decided

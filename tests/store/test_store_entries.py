@@ -25,7 +25,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.store import entries, schema
-from pytest_llmbench.store.plain import plain, plain_object
+from pytest_llmbench.store.objects import plain, plain_object
 
 Make = Callable[..., TestResult]
 

@@ -16,10 +16,16 @@ import pytest
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.redaction import REDACTED, keep_secret
 from pytest_llmbench.store import course, journal
-from pytest_llmbench.store.course import Course
 from pytest_llmbench.store.environment import this_environment
-from pytest_llmbench.store.journal import JOURNAL_NAME, Journal, JournalHead, held_journal, read_journal
-from pytest_llmbench.store.session_schema import Generator, Sut
+from pytest_llmbench.store.journal import (
+    JOURNAL_NAME,
+    Course,
+    Journal,
+    JournalHead,
+    held_journal,
+    read_journal,
+)
+from pytest_llmbench.store.schema import Generator, Sut
 
 KEY = "sk-canary-0123456789abcdef"
 

@@ -11,16 +11,15 @@ import jsonschema
 import numpy as np
 import pytest
 
-from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, describe_loads
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import Level, Plot, TestResult
 from pytest_llmbench.redaction import Redactor
 from pytest_llmbench.store import entries, schema
-from pytest_llmbench.store.session_schema import DRAFT
+from pytest_llmbench.store.schema import DRAFT
 
 Make = Callable[..., TestResult]
 MakeObservation = Callable[..., Observation]

@@ -23,11 +23,10 @@ from stored_rows import read_records
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.redaction import keep_secret
-from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, row_of
+from pytest_llmbench.store.schema import iso_utc
 
 ANCHOR = ClockAnchor(monotonic_ns=123_456_789_012_345, wall_ns=1_768_901_400_125_000_001)
 HEADER = RecordsHeader(ANCHOR, "a.py::a", {"load": "20 req/s"})
@@ -166,7 +165,7 @@ def test_a_killed_run_keeps_what_it_measured(tmp_path: Path) -> None:
         "import sys, time\n"
         "from pathlib import Path\n"
         "from pytest_llmbench.model.observation import ClockAnchor\n"
-        "from pytest_llmbench.model.outcome import Phase\n"
+        "from pytest_llmbench.model.record import Phase\n"
         "from pytest_llmbench.model.record import RequestRecord\n"
         "from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter\n"
         "writer = RecordsWriter(Path(sys.argv[1]), RecordsHeader(ClockAnchor(1, 2)))\n"

@@ -16,8 +16,7 @@ from wire_events import DONE, chat, sse
 from pytest_llmbench.metrics import chunking, itl, latency, throughput
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.openai_chat import OpenAIChat

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.model.outcome import Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 from pytest_llmbench.wire.sse import SSEEvent

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as kserve
 
 from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, dialect, dialect_at, over_grpc, over_websocket
 from pytest_llmbench.wire.chunk import Chunk

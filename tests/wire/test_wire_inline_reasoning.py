@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.inline_reasoning import Form, InlineReasoning, split_inline

@@ -15,7 +15,7 @@ from websocket_script import frame, handshake, text
 from websockets.frames import TEXT
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import dialect, dialect_at, generates, over_websocket
 from pytest_llmbench.wire.dialect import EncodeOptions, MessageDialect

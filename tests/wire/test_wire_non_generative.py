@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, NON_GENERATIVE, dialect
 from pytest_llmbench.wire.dialect import EncodeOptions, NonGenerativeDialect, ResultsAsked

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.reply import Ended, read_stream
 

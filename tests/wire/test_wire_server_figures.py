@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from wire_events import DONE, NO_CHOICES, ROLE, chat, sse, text, usage
 
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk

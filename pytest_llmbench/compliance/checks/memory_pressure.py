@@ -11,8 +11,8 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import ttft_ms
-from pytest_llmbench.model.outcome import NO_FAILURES, Outcome
 from pytest_llmbench.model.plan import ClosedLoop, SessionSlots
+from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()

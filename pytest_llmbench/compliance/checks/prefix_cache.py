@@ -13,8 +13,8 @@ from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import in_both
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, SessionLoad
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 
 check = Checks()

@@ -11,7 +11,7 @@ import numpy as np
 from pytest_llmbench.compliance.checks.registry import Checks, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_token_sums, has
-from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES, BoolColumn
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS
 

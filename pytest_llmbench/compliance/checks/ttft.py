@@ -17,7 +17,7 @@ from pytest_llmbench.compliance.stored import (
     reported,
     row_of,
 )
-from pytest_llmbench.model.looks import JUDGED
+from pytest_llmbench.model.plan import JUDGED
 
 check = Checks()
 

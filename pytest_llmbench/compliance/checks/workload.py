@@ -21,7 +21,7 @@ from pytest_llmbench.compliance.workload_evidence import (
     sent_again,
     unverified,
 )
-from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn
 from pytest_llmbench.model.request import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
 from pytest_llmbench.model.session import LIVE_ANSWERS

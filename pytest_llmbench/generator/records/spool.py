@@ -17,8 +17,7 @@ from io import FileIO
 from operator import attrgetter
 from pathlib import Path
 
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 
 FLUSH_S = 0.25
 _BATCH_BYTES = 128 * 1024

@@ -44,8 +44,8 @@ from pytest_llmbench.generator.workers.protocol import (
     own_version,
 )
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import MonotonicClock
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile, hugging_face_tokenizer

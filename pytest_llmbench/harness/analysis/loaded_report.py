@@ -18,9 +18,9 @@ from pytest_llmbench.errors import StoreError, SuiteError, shown
 from pytest_llmbench.harness.analysis.request_table import Part, RequestTable, import_pandas
 from pytest_llmbench.harness.execution.stored_records import StoredRecords
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.record import Phase
+from pytest_llmbench.store.files import REPORT_NAME, read_report
 from pytest_llmbench.store.records_reader import read_runs
-from pytest_llmbench.store.report_file import REPORT_NAME, read_report
 from pytest_llmbench.store.schema import LevelEntry, ObjectiveEntry, Report, TestEntry
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from pytest_llmbench.harness.execution.loads import Recording, recording
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import OfSessions

@@ -35,7 +35,7 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.judgement import FEWEST_RUNS
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.probes.repository import checked_out
 from pytest_llmbench.stats.runs import FloatArray
@@ -49,8 +49,7 @@ from pytest_llmbench.store.baselines import (
     read_baseline,
     save_baseline,
 )
-from pytest_llmbench.store.instants import iso_utc
-from pytest_llmbench.store.schema import OutputLengths
+from pytest_llmbench.store.schema import OutputLengths, iso_utc
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.comparison.foreign import ForeignComparing

@@ -19,7 +19,7 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
 from pytest_llmbench.harness.comparison.identity import identity_of
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.metrics.catalogue import metric_unit
+from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.estimate import ByRun
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.result import Table, TestResult
@@ -32,7 +32,7 @@ from pytest_llmbench.store.calibrations import (
     there_are_calibrations,
     write_calibration,
 )
-from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.schema import iso_utc
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.identity import refuse_few_runs, refuse_mismatch, waived
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.store.foreign.foreign_run import ForeignResults, ForeignRun

@@ -19,7 +19,7 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import answers_of
 from pytest_llmbench.probes.host import environment
 from pytest_llmbench.store.environment import this_environment
-from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.objects import plain_object
 from pytest_llmbench.workloads.catalogue import workload
 
 WAIVED = "waived"

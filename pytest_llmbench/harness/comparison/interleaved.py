@@ -18,8 +18,8 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.procedure import Procedure
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records
 
 R = TypeVar("R")

@@ -28,9 +28,8 @@ from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import known_secrets
-from pytest_llmbench.store.json_file import read_object, write_text
-from pytest_llmbench.store.objects import described, encoded
-from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.files import read_object, write_text
+from pytest_llmbench.store.objects import described, encoded, plain_object
 from pytest_llmbench.store.records_file import COMPACT, RecordsHeader, RecordsWriter, not_on_disk
 
 Kept = Literal["full", "compact", "none"]

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.sequence import passing
 from pytest_llmbench.workloads.stream import draws_anew

@@ -40,7 +40,7 @@ from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.baselines import BaselineTest, choose_baseline, read_baseline
 from pytest_llmbench.store.csv_file import Cell, write_csv
-from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.objects import plain_object
 
 GROUPS = ("test", "metric", "session", "none")
 _WORST_FIRST = ("regressed", "inconclusive", "not_worse", "equivalent", "improved")

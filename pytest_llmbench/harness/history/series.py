@@ -18,7 +18,7 @@ from pytest_llmbench.compare.regression import better_of, compared
 from pytest_llmbench.compare.systems import of_runs
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.history.sessions import Session
-from pytest_llmbench.metrics.catalogue import definition, metric_unit
+from pytest_llmbench.metrics.definitions import definition, metric_unit
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Comparison
 from pytest_llmbench.stats.change_points import MOST_VALUES, SIGNIFICANCE, change_points, fewest_values

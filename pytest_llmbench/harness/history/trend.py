@@ -21,8 +21,8 @@ from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
 from pytest_llmbench.stats.change_points import SIGNIFICANCE
 from pytest_llmbench.store.csv_file import Cell, write_csv
-from pytest_llmbench.store.json_file import write_text
-from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.files import write_text
+from pytest_llmbench.store.objects import plain_object
 
 _COLUMNS = ("#", "session", "saved", "commit", "value", "interval", "runs", "level")
 _WHOLE = ("saved", "commit", "level")

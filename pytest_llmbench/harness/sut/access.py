@@ -13,9 +13,9 @@ from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.model.engine_readings import THINKING_ENDED
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.observation import THINKING_ENDED
+from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Asking

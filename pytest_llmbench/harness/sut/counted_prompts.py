@@ -11,9 +11,8 @@ import numpy as np
 from pytest_llmbench.harness.sut.probed import Stoppable
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase, TokenSource
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 from pytest_llmbench.workloads.prompts import text_of

@@ -31,9 +31,8 @@ from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.timing.clock import MonotonicClock

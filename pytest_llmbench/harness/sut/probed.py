@@ -8,12 +8,10 @@ from typing import Protocol
 
 from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.harness.execution.drive import Executor
-from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
 

@@ -18,9 +18,8 @@ from pytest_llmbench.errors import GeneratorError, SuiteError, SUTError
 from pytest_llmbench.harness.execution.drive import Executor
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, Outcome
 
 _WATCH_S = 0.2
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.sequence import drawn, sequence_json

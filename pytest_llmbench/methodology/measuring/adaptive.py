@@ -22,10 +22,9 @@ from pytest_llmbench.metrics.buckets import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.looks import ALPHA, Looks, Quantity, Watched, judged_name
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ALPHA, LoadPlan, Looks, OpenLoop, Quantity, Watched, judged_name
 from pytest_llmbench.stats.interim.estimates import estimate
 from pytest_llmbench.stats.interim.looks import LookTaker
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -180,7 +179,7 @@ class AsJudged:
     """What the limits are judged on, where that is not the plain metrics."""
 
     metrics: dict[str, Estimate] = field(default_factory=dict)
-    """The metrics under the names of :func:`~pytest_llmbench.model.looks.judged_name`."""
+    """The metrics under the names of :func:`~pytest_llmbench.model.plan.judged_name`."""
     notes: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -22,8 +22,8 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS, Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.session import LIVE_ANSWERS
 from pytest_llmbench.workloads.adapted import told_of_cuts

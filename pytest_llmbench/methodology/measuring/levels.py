@@ -14,8 +14,8 @@ from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.metrics.windows import level_window, submitted_inside
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import NO_FAILURES, Outcome
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
+from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Level
 

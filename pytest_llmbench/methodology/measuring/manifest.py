@@ -15,8 +15,8 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import chunking
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLoad, SessionSlots
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.tokens.reference import reference_tokenizer

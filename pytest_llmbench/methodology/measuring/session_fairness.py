@@ -1,7 +1,7 @@
 """Scheduling fairness between classes of sessions: short chats beside agents that go on for long.
 
 The classes are the parts of a mix of session workloads. Each is measured alone, with as many sessions at once
-as the mix has; then the mix. The unit of every figure is the session (metrics/sessions/fairness.py).
+as the mix has; then the mix. The unit of every figure is the session (metrics/session_figures.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from pytest_llmbench.methodology.measuring.session_levels import by_session
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.fairness import class_jain_index
-from pytest_llmbench.metrics.sessions.fairness import (
+from pytest_llmbench.metrics.session_figures import (
+    job_metrics,
+    jobs_of,
+    latencies,
     mean_ttft_ms,
     of_class,
     session_jain_index,
@@ -38,8 +41,6 @@ from pytest_llmbench.metrics.sessions.fairness import (
     ttft_inflation,
     turn_waits,
 )
-from pytest_llmbench.metrics.sessions.jobs import job_metrics, jobs_of
-from pytest_llmbench.metrics.sessions.turns import latencies
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, arrival_law
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, latencies
+from pytest_llmbench.metrics.session_figures import USUAL, TurnClass, latencies
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Arrival, LoadPlan, SessionLoad, SessionSlots, SessionStarts
 from pytest_llmbench.model.request import Workload

@@ -16,8 +16,7 @@ from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, cell, shar
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.pressure import PRESSED, pressed_share, signs_of
 from pytest_llmbench.metrics.prefix import tells_cached, zeros_of
-from pytest_llmbench.metrics.sessions.jobs import jobs_of
-from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, turn_shares
+from pytest_llmbench.metrics.session_figures import USUAL, TurnClass, jobs_of, turn_shares
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.result import Plot, Table

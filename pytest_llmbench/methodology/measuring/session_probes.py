@@ -15,10 +15,10 @@ from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed
-from pytest_llmbench.metrics.sessions.jobs import Jobs, Slowdowns, jobs_of, slowdowns
+from pytest_llmbench.metrics.session_figures import Jobs, Slowdowns, jobs_of, slowdowns
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import VoidLoad

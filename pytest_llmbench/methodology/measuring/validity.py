@@ -13,15 +13,14 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
-from pytest_llmbench.metrics.buffering import buffering
+from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
-from pytest_llmbench.metrics.sessions.jobs import jobs_of, unsent_turns
-from pytest_llmbench.metrics.sessions.turns import growth
+from pytest_llmbench.metrics.session_figures import growth, jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.plan import OpenLoop, SessionLoad
+from pytest_llmbench.model.record import NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import answers_of

@@ -14,8 +14,8 @@ from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.latency import e2e_ms, request_latency_ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import WarmupReport

@@ -22,8 +22,7 @@ from pytest_llmbench.methodology.search.capacity_search import (
     Criteria,
     bound_notes,
 )
-from pytest_llmbench.metrics.sessions.jobs import jobs_of
-from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, turn_metrics
+from pytest_llmbench.metrics.session_figures import USUAL, TurnClass, jobs_of, turn_metrics
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.result import PROBE

@@ -23,7 +23,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight, queue_of
-from pytest_llmbench.metrics.sessions.jobs import jobs_of
+from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
 from pytest_llmbench.model.objective import Objective

@@ -29,9 +29,9 @@ from pytest_llmbench.metrics.goodput import good, goodput
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
 from pytest_llmbench.model.estimate import Estimate, by_run
-from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 
 NAME = "goodput"

@@ -51,8 +51,8 @@ from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
 

@@ -62,12 +62,12 @@ from pytest_llmbench.metrics.memory_pressure import (
     preemption_recovery_rate,
     timeouts,
 )
-from pytest_llmbench.metrics.sessions.turns import TurnClass
+from pytest_llmbench.metrics.session_figures import TurnClass
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import PROBE, Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.session import OfSessions

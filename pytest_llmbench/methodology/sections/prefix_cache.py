@@ -46,13 +46,13 @@ from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Se
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.metrics.differences import change, paired_changes, pairs
 from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, tells_cached, with_zeros
-from pytest_llmbench.metrics.sessions.turns import TurnClass
+from pytest_llmbench.metrics.session_figures import TurnClass
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport

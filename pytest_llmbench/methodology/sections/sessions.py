@@ -61,21 +61,21 @@ from pytest_llmbench.methodology.search.session_search import (
     session_search_bounds,
 )
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
-from pytest_llmbench.metrics.sessions.jobs import (
+from pytest_llmbench.metrics.session_figures import (
     SLOWDOWNS,
     Jobs,
+    TurnClass,
     job_metrics,
     jobs_of,
     session_goodput,
     slowdown_metrics,
+    turn_metrics,
 )
-from pytest_llmbench.metrics.sessions.turns import TurnClass, turn_metrics
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate, by_run
-from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionStarts
+from pytest_llmbench.model.plan import LoadPlan, Quantity, SessionLoad, SessionStarts
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.metrics.catalogue import METRICS
-from pytest_llmbench.metrics.definitions import Direction
+from pytest_llmbench.metrics.definitions import METRICS, Direction
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.report_view import ReportView

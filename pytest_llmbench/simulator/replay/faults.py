@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultKind, FaultOptions

@@ -22,8 +22,8 @@ from pytest_llmbench.arrivals.sessions import (
     turn_of,
 )
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLoad, SessionSlots
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.records import Flight

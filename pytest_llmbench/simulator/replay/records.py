@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.columns.log import RecordLog
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource, of_planned_cut
-from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.model.record import OnRecord, Outcome, Phase, RequestRecord, TokenSource, of_planned_cut
 from pytest_llmbench.model.records import (
     MISSING,
     OUTCOMES,

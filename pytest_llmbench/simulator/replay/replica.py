@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_llmbench.model.engine_readings import EngineReadings, FloatArray
+from pytest_llmbench.model.observation import EngineReadings, FloatArray
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.sequence import EngineSequence

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP
-from pytest_llmbench.model.outcome import Outcome, of_planned_cut
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
+from pytest_llmbench.model.record import Outcome, of_planned_cut
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.config import EngineConfig

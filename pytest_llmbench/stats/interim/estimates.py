@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
-from pytest_llmbench.model.looks import Watched
+from pytest_llmbench.model.plan import Watched
 from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.looks import Looks
-from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.plan import LoadPlan, Looks
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.growth import in_flight_at

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.model.looks import Quantity, Watched
-from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.plan import Quantity, Watched
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.runs import FloatArray
 

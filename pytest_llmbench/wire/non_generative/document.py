@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.dialect import ResultsAsked
 from pytest_llmbench.wire.error_text import shorten

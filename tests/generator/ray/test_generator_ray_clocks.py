@@ -23,8 +23,7 @@ from pytest_llmbench.generator.ray.clocks import (
 from pytest_llmbench.generator.ray.spec import RaySpec, is_ray
 from pytest_llmbench.generator.workers.protocol import Done
 from pytest_llmbench.model.observation import SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import MISSING, Records
 
 MS = 1_000_000

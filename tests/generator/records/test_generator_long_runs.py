@@ -13,8 +13,7 @@ from pytest_llmbench.generator.records.columns import merged, read_columns, writ
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.distributed import peak_in_flight
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 
 

@@ -25,8 +25,7 @@ from pytest_llmbench.generator.workers.protocol import (
     refuse_other_version,
 )
 from pytest_llmbench.model.observation import SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 
 

@@ -7,7 +7,7 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.methodology.measuring.one_load import class_labels
 from pytest_llmbench.methodology.sections import goodput, ttft
-from pytest_llmbench.metrics.catalogue import is_metric
+from pytest_llmbench.metrics.definitions import is_metric
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload

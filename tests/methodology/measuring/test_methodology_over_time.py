@@ -10,11 +10,9 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.methodology.measuring.over_time import MOST_BINS, over_time_plots
 from pytest_llmbench.methodology.sections import ttft
-from pytest_llmbench.model.engine_readings import EngineReadings
-from pytest_llmbench.model.observation import ClockAnchor, Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.observation import ClockAnchor, EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.workloads.catalogue import workload
 

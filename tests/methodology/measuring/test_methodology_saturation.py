@@ -17,9 +17,8 @@ from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Level
 

@@ -14,8 +14,8 @@ from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.observation import Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES, Records
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed

@@ -10,8 +10,8 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.workloads.catalogue import workload
 
 

@@ -15,12 +15,11 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import capacity
-from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import OVER_TIME, TestResult
 

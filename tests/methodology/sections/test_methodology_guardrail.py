@@ -19,7 +19,7 @@ from pytest_llmbench.methodology.search.search import Searched, search
 from pytest_llmbench.methodology.sections.guardrail import TEST, Maxima, Parameters
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.result import TestResult
 

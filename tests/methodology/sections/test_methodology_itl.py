@@ -16,10 +16,10 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale, WarmupPolicy
 from pytest_llmbench.methodology.sections import itl
-from pytest_llmbench.metrics.catalogue import metric_unit
+from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import OVER_TIME, Table, TestResult
 from pytest_llmbench.workloads.catalogue import workload

@@ -13,9 +13,9 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale, WarmupPolicy
 from pytest_llmbench.methodology.sections import long_context
-from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, SCALING_TARGETS, LongContextWorkload
 from pytest_llmbench.workloads.sequence import sequence_sha256

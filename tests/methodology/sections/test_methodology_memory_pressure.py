@@ -16,7 +16,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters, fitted
 from pytest_llmbench.model.judgement import Finding, GateVerdict
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.model.result import TestResult
 

@@ -19,8 +19,8 @@ from pytest_llmbench.methodology.sections import non_generative, ttft
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import metric, ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

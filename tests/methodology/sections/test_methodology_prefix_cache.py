@@ -13,7 +13,7 @@ from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections.prefix_cache import STAND_IN, TEST, Parameters
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.adapted import SharedPrefix

@@ -18,8 +18,8 @@ from pytest_llmbench.methodology.sections import reasoning
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import metric, ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING

@@ -20,13 +20,12 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import capacity, throughput
-from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.metrics.windows import level_window, window_of
 from pytest_llmbench.model.judgement import Gate, GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult

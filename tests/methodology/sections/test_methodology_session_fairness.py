@@ -21,7 +21,7 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness
-from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots

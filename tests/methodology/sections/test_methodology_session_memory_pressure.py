@@ -21,12 +21,11 @@ from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness, guardrail, memory_pressure, prefix_cache
 from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters
-from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.judgement import Finding, GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult

@@ -16,11 +16,11 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections.prefix_cache import TEST, Parameters
-from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import SessionSlots, SessionStarts
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 

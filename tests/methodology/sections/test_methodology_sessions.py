@@ -17,12 +17,12 @@ from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search.session_search import level_duration_s
 from pytest_llmbench.methodology.sections import goodput, sessions, ttft
-from pytest_llmbench.metrics.sessions.jobs import jobs_of
+from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, ValidityVerdict
 from pytest_llmbench.model.objective import Objective, metric, ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots, SessionStarts
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity

@@ -15,7 +15,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search.probing import meets
 from pytest_llmbench.methodology.sections import throughput
-from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import OVER_TIME, TestResult

@@ -17,7 +17,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search.probing import value_of
 from pytest_llmbench.methodology.sections import tradeoff
 from pytest_llmbench.methodology.sections.tradeoff import Curve, curve_of
-from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.plan import OpenLoop

@@ -15,8 +15,8 @@ from pytest_llmbench.methodology.procedure import Scale, Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS, TestResult
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.sequence import sequence_sha256

@@ -12,8 +12,7 @@ from canned_runs import answer
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.metrics.server_side import mean_parts_of_ttft
-from pytest_llmbench.model.engine_readings import EngineReadings
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Table, TestResult

@@ -15,9 +15,8 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.metrics.uncertainty import is_exact
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, Looks, OpenLoop, SessionSlots, Watched
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

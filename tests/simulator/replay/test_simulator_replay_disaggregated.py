@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionSlots
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, Looks, OpenLoop, Watched
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats.interim.looks import look_taker

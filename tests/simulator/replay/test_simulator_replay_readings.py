@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmbench.model.engine_readings import GAUGES, TOTALS
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import GAUGES, TOTALS, Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import MISSING

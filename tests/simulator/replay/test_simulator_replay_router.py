@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.observation import TIME_IS_UP, Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule

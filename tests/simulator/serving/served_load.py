@@ -13,9 +13,8 @@ from forked_engines import start_engine
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth

@@ -18,8 +18,8 @@ from served_load import assert_all_is_cached, chunks, raw_chat, sent_as_ids, tru
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

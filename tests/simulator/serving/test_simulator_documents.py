@@ -11,7 +11,7 @@ import pytest
 from forked_engines import start_engine
 from served_load import load
 
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import NON_GENERATIVE, dialect
 

@@ -9,7 +9,7 @@ import pytest
 from forked_engines import start_engine
 from served_load import PATIENT, SHORT, TOKENS, load, serve_and_load
 
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import Outcome
 
 
 @pytest.mark.parametrize(

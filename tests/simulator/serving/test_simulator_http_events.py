@@ -11,7 +11,7 @@ import pytest
 from forked_engines import start_engine
 from served_load import TOKENS, Seen, load
 
-from pytest_llmbench.model.outcome import LENGTH_FINISH, Outcome, TokenSource
+from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.apis.anthropic_messages import AnthropicMessages
 from pytest_llmbench.wire.apis.ollama import OllamaChat, OllamaGenerate

@@ -12,7 +12,7 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.metrics.sessions.turns import growth
+from pytest_llmbench.metrics.session_figures import growth
 from pytest_llmbench.model.messages import Message, MessageArray, ToolCall
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots

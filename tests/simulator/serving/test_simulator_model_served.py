@@ -16,8 +16,8 @@ from served_load import TOKENS, load, raw_chat, serve_and_load
 
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer

@@ -8,8 +8,7 @@ import pytest
 from forked_engines import start_engine
 from served_load import TOKENS, Seen, chunks, load, raw_chat, serve_and_load
 
-from pytest_llmbench.model.outcome import Outcome, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 
 

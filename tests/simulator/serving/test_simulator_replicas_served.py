@@ -11,8 +11,8 @@ from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import assert_all_is_cached, rows_by_turn, sent_as_ids, truths_of
 
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.simulator.replay.engine import ReplayEngine

@@ -18,8 +18,8 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.metrics.throughput import schema_violations
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.simulator.engine.structured_replies import BREAKS

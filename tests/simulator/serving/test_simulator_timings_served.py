@@ -11,7 +11,7 @@ from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import TOKENS, chunks, raw_chat
 
-from pytest_llmbench.model.engine_readings import TOTALS
+from pytest_llmbench.model.observation import TOTALS
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 NAMES = {"queue_ms", "prompt_ms", "preemptions", "preempted_tokens"}

@@ -10,16 +10,16 @@ import pytest
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.redaction import keep_secret
-from pytest_llmbench.store import entries, json_file, report_file, schema
+from pytest_llmbench.store import entries, files, schema
 from pytest_llmbench.store.environment import this_environment
 
 CANARY = "sk-canary-0123456789"
 
 
 def test_what_is_written_is_read_back(tmp_path: Path, report: schema.Report) -> None:
-    path = tmp_path / "deep" / report_file.REPORT_NAME
-    report_file.write_report(path, report_file.document_of(report))
-    assert report_file.read_report(path) == report
+    path = tmp_path / "deep" / files.REPORT_NAME
+    files.write_report(path, files.document_of(report))
+    assert files.read_report(path) == report
     assert [found.name for found in path.parent.iterdir()] == ["report.json"]
 
 
@@ -30,26 +30,26 @@ def test_a_canary_key_is_in_no_report(tmp_path: Path, make_report: Callable[...,
     path = tmp_path / "report.json"
     report = make_report(entry, endpoint=f"https://{CANARY}@host/v1?api_key={CANARY}")
     keep_secret(CANARY)
-    report_file.write_report(path, report_file.document_of(report))
+    files.write_report(path, files.document_of(report))
     assert CANARY not in path.read_text()
-    assert '401: key "[redacted]" is not known' in str(report_file.read_report(path).tests[0].error)
+    assert '401: key "[redacted]" is not known' in str(files.read_report(path).tests[0].error)
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match=r"file/report: the report directory cannot be written") as caught:
-        report_file.check_writable(tmp_path / "file" / "report")
+        files.check_writable(tmp_path / "file" / "report")
     assert caught.value.remedy is not None
     assert "--llm-report" in caught.value.remedy
 
 
 def test_a_directory_that_takes_no_file() -> None:
     with pytest.raises(StoreError, match="/proc"):
-        report_file.check_writable(Path("/proc/self"))
+        files.check_writable(Path("/proc/self"))
 
 
 def test_a_good_directory_is_made_and_left_empty(tmp_path: Path) -> None:
-    report_file.check_writable(tmp_path / "a" / "b")
+    files.check_writable(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
@@ -57,13 +57,13 @@ def test_a_failed_write_leaves_no_debris(tmp_path: Path) -> None:
     target = tmp_path / "report.md"
     target.mkdir()
     with pytest.raises(StoreError, match=r"report\.md: cannot write the file"):
-        json_file.write_text(target, "text")
+        files.write_text(target, "text")
     assert list(tmp_path.iterdir()) == [target]
 
 
 def _written(tmp_path: Path, report: schema.Report) -> Path:
     path = tmp_path / "report.json"
-    report_file.write_report(path, report_file.document_of(report))
+    files.write_report(path, files.document_of(report))
     return path
 
 
@@ -84,7 +84,7 @@ def test_another_version_is_refused(
     document = json.loads(path.read_text()) | {"schema_version": version}
     path.write_text(json.dumps(document))
     with pytest.raises(StoreError, match=message) as caught:
-        report_file.read_report(path)
+        files.read_report(path)
     assert remedy in str(caught.value.remedy)
 
 
@@ -99,7 +99,7 @@ def test_a_report_of_an_earlier_minor_version_is_read(tmp_path: Path, report: sc
             for name in ("variant", "load_duration_s", "shared_from", "stopped", "engine"):
                 del stretch[name]
     path.write_text(json.dumps(document))
-    read = report_file.read_report(path)
+    read = files.read_report(path)
     assert read.schema_version == "1.3"
     assert read.tests[0].levels == []
     assert read.tests[0].stretches[0].engine is None
@@ -110,7 +110,7 @@ def test_a_truncated_report_is_refused(tmp_path: Path, report: schema.Report) ->
     path = _written(tmp_path, report)
     path.write_text(path.read_text()[:-200])
     with pytest.raises(StoreError, match="not a whole JSON file, perhaps truncated"):
-        report_file.read_report(path)
+        files.read_report(path)
 
 
 def test_a_report_of_another_shape_names_the_place(tmp_path: Path, report: schema.Report) -> None:
@@ -120,19 +120,19 @@ def test_a_report_of_another_shape_names_the_place(tmp_path: Path, report: schem
     del document["sut"]
     path.write_text(json.dumps(document))
     with pytest.raises(StoreError, match=r"sut: Field required; tests\.0\.gate\.verdict: Input should be"):
-        report_file.read_report(path)
+        files.read_report(path)
 
 
 @pytest.mark.parametrize("content", ["[1]", "3"])
 def test_other_json_is_no_report(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(StoreError, match="where an object is expected"):
-        report_file.read_report(tmp_path / "r.json")
+        files.read_report(tmp_path / "r.json")
 
 
 def test_a_missing_report(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot read the report: No such file"):
-        report_file.read_report(tmp_path / "none.json")
+        files.read_report(tmp_path / "none.json")
 
 
 def test_the_environment_names_what_measured() -> None:

@@ -1,0 +1,481 @@
+"""Figures of sessions: whole jobs, turns by their number, what a prefix cache takes off turns, fairness
+between classes.
+
+Turns of one session are alike, and depend on each other. So the sampling unit of every interval is the whole
+session, in the order in which they began, whatever the number of turns it gives. Fairness is section 5.6.4
+read with the session in place of the request: only turns that ended ``ok`` enter, a session that was cut off
+shows in the completion rate of its class.
+
+The time of a job runs from the instant its first turn was due to the end of its last reply. It has three
+parts that add up to it: **LLM**, while at least one of its turns is in flight; **wait in the generator**,
+with none in flight, from the instant at which the next was due until it had been sent; **pause**, all the
+rest, in which the user thinks or a tool works.
+
+**Slowdown** is how many times as long a job takes under load as alone. Jobs differ in size by far more than a
+load changes them, so means of two samples of jobs would say little. A job under load is therefore paired with
+a **probe**: a session of the same turns, lengths and pauses in other words, sent while nothing else was. Of
+each pair
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pytest_llmbench.metrics.differences import change
+from pytest_llmbench.metrics.fairness import STARVATION_FACTOR, TAILS, WaitSource, jain_index_of
+from pytest_llmbench.metrics.goodput import Limits, share_within
+from pytest_llmbench.metrics.itl import ClusterEstimates
+from pytest_llmbench.metrics.latency import per_request
+from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
+from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS, distribution
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.record import TokenSource
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
+from pytest_llmbench.stats.clusters import Clusters
+from pytest_llmbench.stats.interim.samples import Ends, scores
+from pytest_llmbench.stats.proportion import share_of
+from pytest_llmbench.stats.runs import FloatArray
+
+_REDUCED = ("p50", "p95", "p99")
+
+
+def ttft_reductions(
+    without: Records, with_cache: Records, classes: Iterable[TurnClass], *, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``ttft_reduction`` of all turns and ``turn_ttft_reduction[c]``: 1 - TTFT with the cache / without, at
+    P50, P95 and P99, of records that hold the same turns.
+
+    The unit is the session, in both; that they are the same sessions makes the intervals wider than they need
+    be, never narrower.
+    """
+    found: dict[str, Estimate] = {}
+    for each in (None, *classes):
+        name = "ttft_reduction" if each is None else f"turn_ttft_reduction[{each}]"
+        family = "ttft" if each is None else f"turn_ttft[{each}]"
+        before, after = (latencies([arm], "ttft", each, level=level) for arm in (without, with_cache))
+        for statistic in _REDUCED:
+            pair = before[f"{family}.{statistic}"], after[f"{family}.{statistic}"]
+            found[f"{name}.{statistic}"] = change(*pair, "reduction")
+    return found
+
+
+_NS_PER_MS = 1e6
+_BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TurnClass:
+    """Turn ``first`` of sessions; with ``onwards`` all turns from there on."""
+
+    first: int
+    onwards: bool = False
+
+    @classmethod
+    def parse(cls, text: int | str) -> TurnClass:
+        """``1``, ``"3"`` or ``"2+"``. Raises ValueError for anything else."""
+        told = str(text)
+        number = int(told.removesuffix("+"))
+        if isinstance(text, bool) or number < 1 or str(number) != told.removesuffix("+"):
+            raise ValueError(f"{text!r} is no number of a turn")
+        return cls(number, told.endswith("+"))
+
+    def __str__(self) -> str:
+        return f"{self.first}{'+' if self.onwards else ''}"
+
+    def holds(self, turn: IntColumn) -> BoolColumn:
+        return np.asarray((turn >= self.first) if self.onwards else (turn == self.first))
+
+
+USUAL = (TurnClass(1), TurnClass(2, onwards=True))
+"""The classes that are always reported: the first turn finds no history in the cache, the others may."""
+
+
+def turn_metrics(
+    runs: Sequence[Records], classes: Iterable[TurnClass], *, seed: int, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``turn_ttft[c]``, ``turn_tpot[c]`` (ms) with their statistics, ``turn_cached_share[c]``,
+    ``turn_cacheable_share[c]`` and ``turn_cache_hit_rate[c]`` (ratios), for each class of turns c; ``ttft``
+    and ``tpot`` of all turns."""
+    every = tuple(classes)
+    return turn_latencies(runs, every, level=level) | turn_shares(runs, every, seed=seed, level=level)
+
+
+def turn_latencies(
+    runs: Sequence[Records], classes: Iterable[TurnClass], *, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``turn_ttft[c]``, ``turn_tpot[c]``, and ``ttft`` and ``tpot`` of all turns."""
+    found: dict[str, Estimate] = {}
+    for each in (None, *classes):
+        found |= latencies(runs, "ttft", each, level=level) | latencies(runs, "tpot", each, level=level)
+    return found
+
+
+def turn_shares(
+    runs: Sequence[Records], classes: Iterable[TurnClass], *, seed: int, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``turn_cached_share[c]``, ``turn_cacheable_share[c]``, ``turn_cache_hit_rate[c]``."""
+    found: dict[str, Estimate] = {}
+    for each in classes:
+        own = [run.select(run.ok & each.holds(run.turn)) for run in runs]
+        found[f"turn_cached_share[{each}]"] = cached_share(own, seed=seed, level=level)
+        found[f"turn_cacheable_share[{each}]"] = _share(own, "shared_prefix_tokens", seed=seed, level=level)
+        found[f"turn_cache_hit_rate[{each}]"] = hit_rate(own, seed=seed, level=level)
+    return found
+
+
+class Growth(NamedTuple):
+    """What later turns add to the prompts of those before them, over all sessions, in tokens."""
+
+    counted: int
+    """As the server counts."""
+    asked: int
+    """As the workload does."""
+    turns: int
+
+
+def growth(run: Records) -> Growth:
+    """Of each turn that is longer than the one before it, where the server counted both prompts."""
+    held = run.ok & (run.session != MISSING) & (run.input_tokens != MISSING)
+    own = run.select(held & np.isin(run.token_source, _BY_SERVER))
+    order = np.lexsort((own.turn, own.session))
+    session, turn = own.session[order], own.turn[order]
+    counted, asked = np.diff(own.input_tokens[order]), np.diff(own.requested_input_tokens[order])
+    follows = (session[1:] == session[:-1]) & (turn[1:] == turn[:-1] + 1) & (asked > 0)
+    return Growth(int(counted[follows].sum()), int(asked[follows].sum()), int(follows.sum()))
+
+
+def latencies(
+    runs: Sequence[Records], quantity: str, of: TurnClass | None, *, level: float = 0.95
+) -> dict[str, Estimate]:
+    """TTFT or TPOT of the turns of a class, or of all, that ended well: percentiles, mean, least and most."""
+    family = quantity if of is None else f"turn_{quantity}[{of}]"
+    samples = [_by_session(run, quantity, of) for run in runs]
+    if all(bool((counts == 1).all()) for _, counts in samples):
+        return distribution(family, [each for each, _ in samples], level=level)
+    clusters = Clusters.joined([_clusters(each, counts) for each, counts in samples])
+    pool = ClusterEstimates(clusters, level, "sessions")
+    named = dict(zip(PERCENTILES, pool.percentiles(tuple(PERCENTILES.values())), strict=True))
+    named["mean"] = pool.mean()
+    every = np.concatenate([each for each, _ in samples])
+    for name, value in (("min", float(every.min())), ("max", float(every.max()))):
+        named[name] = Estimate(value, None, None, level, len(every), "observed", "ms")
+    return {f"{family}.{statistic}": named[statistic] for statistic in STATISTICS}
+
+
+def _by_session(run: Records, quantity: str, of: TurnClass | None) -> tuple[FloatArray, IntColumn]:
+    """The values of each session in a row, sessions in the order in which they began, and how many each
+    has."""
+    ms = per_request(quantity, run)
+    held = (run.session != MISSING) & ~np.isnan(ms)
+    if of is not None:
+        held &= of.holds(run.turn)
+    rank = ranks(run)
+    rows = np.flatnonzero(held)
+    rows = rows[np.lexsort((run.turn[rows], rank[rows]))]
+    counts = np.bincount(rank[rows]) if len(rows) else np.empty(0, dtype=np.int64)
+    return ms[rows], counts[counts > 0].astype(np.int64)
+
+
+def ranks(run: Records) -> IntColumn:
+    """The place of each request's session in the order in which they began."""
+    session, inverse = np.unique(run.session, return_inverse=True)
+    begun_ns = np.full(len(session), np.iinfo(np.int64).max)
+    np.minimum.at(begun_ns, inverse, run.scheduled_ns)
+    ranks = np.empty(len(session), dtype=np.int64)
+    ranks[np.lexsort((session, begun_ns))] = np.arange(len(session))
+    return ranks[inverse]
+
+
+def _clusters(ms: FloatArray, counts: IntColumn) -> Clusters:
+    ns = np.rint(ms * _NS_PER_MS).astype(np.int64)
+    return Clusters(counts, (len(counts),), lambda: [(ns, counts)], _NS_PER_MS)
+
+
+def cached_share(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+    """Σ cached tokens / Σ input tokens of turns that ended well."""
+    return _share(runs, "cached_tokens", seed=seed, level=level)
+
+
+def hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+    """Σ min(cached, cacheable) / Σ cacheable, over turns that ended well and have something to find: of what
+    a cache that forgets nothing would have had, the share that this one had."""
+    sharing = [run.select(run.shared_prefix_tokens > 0) for run in runs]
+    n = sum(map(len, sharing))
+    lacking = sum(int((run.cached_tokens == MISSING).sum()) for run in sharing)
+    if not n or lacking:
+        why = (
+            f"{lacking} of {n} turns have no count of cached_tokens" if n else "no turns that share a prefix"
+        )
+        return Estimate.undefined(unit="ratio", method=f"not measurable: {why}", level=level, n=n)
+    hits = [np.minimum(run.cached_tokens, run.shared_prefix_tokens) for run in sharing]
+    asked = [run.shared_prefix_tokens for run in sharing]
+    return _over_sessions(sharing, hits, asked, seed=seed, level=level)
+
+
+def _share(runs: Sequence[Records], column: str, *, seed: int, level: float) -> Estimate:
+    """Σ of a column / Σ input tokens. Undefined where a request has no count."""
+    n = sum(map(len, runs))
+    lacking = sum(int(((getattr(run, column) == MISSING) | (run.input_tokens <= 0)).sum()) for run in runs)
+    if not n or lacking:
+        why = f"{lacking} of {n} turns have no count of {column} or of input tokens" if n else "no such turns"
+        return Estimate.undefined(unit="ratio", method=f"not measurable: {why}", level=level, n=n)
+    counted, asked = [getattr(run, column) for run in runs], [run.input_tokens for run in runs]
+    return _over_sessions(runs, counted, asked, seed=seed, level=level)
+
+
+def _over_sessions(
+    runs: Sequence[Records],
+    counted: Sequence[IntColumn],
+    asked: Sequence[IntColumn],
+    *,
+    seed: int,
+    level: float,
+) -> Estimate:
+    """Σ counted / Σ asked of requests. The sampling unit is the session."""
+    tops, bottoms = [], []
+    for run, above, below in zip(runs, counted, asked, strict=True):
+        rank = ranks(run)
+        whole, part = np.bincount(rank, weights=below), np.bincount(rank, weights=above)
+        tops.append(np.asarray(part[whole > 0], dtype=np.float64))
+        bottoms.append(np.asarray(whole[whole > 0], dtype=np.float64))
+    return ratio_of_sums(tops, bottoms, unit="ratio", seed=seed, level=level)
+
+
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class Jobs:
+    """The sessions of a run in the order in which they began."""
+
+    session: IntColumn
+    turns: IntColumn
+    """The turns that were to be."""
+    sent: IntColumn
+    """The turns that have a record."""
+    complete: BoolColumn
+    """All turns are there, and ended well or were to be cut by their user."""
+    time_s: FloatArray
+    llm_s: FloatArray
+    wait_s: FloatArray
+    """The wait in the generator."""
+    pause_s: FloatArray
+    worst: FloatArray
+    """The largest share of its limits that a turn used up; infinity where a turn failed or was never sent."""
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    @property
+    def cut_off(self) -> int:
+        """Sessions that were not completed."""
+        return len(self) - int(self.complete.sum())
+
+    @property
+    def unsent(self) -> int:
+        """Turns that were never sent, since their session had been cut off."""
+        return int((self.turns - self.sent).sum())
+
+
+def jobs_of(records: Records, limits_ms: Limits = ()) -> Jobs:
+    """The sessions of one run; requests of no session are left out. ``limits_ms``: of each turn."""
+    own = np.flatnonzero(records.session != MISSING)
+    begun_ns = _submitted_ns(records)[own]
+    order = own[np.lexsort((records.turn[own], begun_ns, records.session[own]))]
+    session, firsts = np.unique(records.session[order], return_index=True)
+    if not len(session):
+        none, empty = np.empty(0, dtype=np.int64), np.empty(0)
+        return Jobs(none, none, none, none.astype(bool), empty, empty, empty, empty, empty)
+    turns = records.session_turns[order][firsts]
+    sent = np.diff(np.append(firsts, len(order)))
+    well = np.add.reduceat((~records.failed)[order].astype(np.int64), firsts)
+    due_ns = np.minimum.reduceat(records.scheduled_ns[order], firsts)
+    wait_ns, pause_ns, llm_ns = _parts(records, order, firsts, due_ns)
+    # Of a turn that its user was to cut no limit asks anything.
+    each = np.nan_to_num(scores(limits_ms, Ends.of_records(records)), nan=0.0, posinf=np.inf)
+    used = np.maximum.reduceat(each[order], firsts)
+    complete = well == turns
+    begun = np.lexsort((session, due_ns))
+    return Jobs(
+        session[begun],
+        turns[begun],
+        sent[begun],
+        complete[begun],
+        time_s=(llm_ns + wait_ns + pause_ns)[begun] / _NS_PER_S,
+        llm_s=llm_ns[begun] / _NS_PER_S,
+        wait_s=wait_ns[begun] / _NS_PER_S,
+        pause_s=pause_ns[begun] / _NS_PER_S,
+        worst=np.where(complete, used, np.inf)[begun],
+    )
+
+
+def _submitted_ns(records: Records) -> IntColumn:
+    """Of a request that never reached the wire the instant at which it was to be sent."""
+    return np.where(records.submitted_ns != MISSING, records.submitted_ns, records.scheduled_ns)
+
+
+def _parts(
+    records: Records, order: IntColumn, firsts: IntColumn, due_ns: IntColumn
+) -> tuple[IntColumn, IntColumn, IntColumn]:
+    """Wait, pause and LLM time of each session, of requests in ``order``: by session, then by submission."""
+    sent_ns, ended_ns = _submitted_ns(records)[order], records.finished_ns[order]
+    scheduled_ns = records.scheduled_ns[order]
+    ended_ns = np.maximum(ended_ns, sent_ns)
+    # Sessions one after the other on one axis, so that one running maximum serves all of them.
+    which = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(order))))
+    lasted_ns = ended_ns - due_ns[which]
+    apart_ns = which * (int(lasted_ns.max()) + 1)
+    busy_until = np.maximum.accumulate(apart_ns + lasted_ns) - apart_ns + due_ns[which]
+    before_ns = np.concatenate((due_ns[:1], busy_until[:-1]))
+    before_ns[firsts] = due_ns
+    gaps_ns = np.maximum(sent_ns - before_ns, 0)
+    waits_ns = np.minimum(np.maximum(sent_ns - scheduled_ns, 0), gaps_ns)
+    wait_ns, gap_ns = (np.add.reduceat(values, firsts) for values in (waits_ns, gaps_ns))
+    whole_ns = np.maximum.reduceat(ended_ns, firsts) - due_ns
+    return wait_ns, gap_ns - wait_ns, whole_ns - gap_ns
+
+
+def unsent_turns(records: Records) -> int:
+    """Turns that were never sent, since their session had been cut off by one that did not end well."""
+    found = jobs_of(records)
+    failed = np.unique(records.session[records.failed])
+    return int((found.turns - found.sent)[np.isin(found.session, failed)].sum())
+
+
+def job_metrics(runs: Sequence[Jobs], *, level: float = 0.95) -> dict[str, Estimate]:
+    """``job_time``, ``job_llm_time``, ``job_pause_time``, ``job_generator_wait`` of the sessions that were
+    completed (s), with their statistics, and ``session_completion_rate``.
+
+    The sampling unit is the session, in the order in which they began: sessions of a busy system depend on
+    each other, which the intervals allow for.
+    """
+    found: dict[str, Estimate] = {}
+    for name, part in _FAMILIES.items():
+        samples = [np.asarray(getattr(run, part)[run.complete]) for run in runs]
+        found |= distribution(name, samples, unit="s", level=level)
+    ends = [np.where(run.complete, 0.0, np.inf) for run in runs if len(run)]
+    return found | {"session_completion_rate": share_within(ends, "no sessions", level=level)}
+
+
+_FAMILIES = {
+    "job_time": "time_s",
+    "job_llm_time": "llm_s",
+    "job_pause_time": "pause_s",
+    "job_generator_wait": "wait_s",
+}
+
+
+def session_goodput(runs: Sequence[Jobs], job_s: float | None, *, level: float = 0.95) -> Estimate:
+    """Good sessions / all sessions. A session is good when it was completed, each of its turns kept the
+    limits that its :class:`Jobs` were made with, and it took at most ``job_s``."""
+    every = [run.worst if job_s is None else np.maximum(run.worst, run.time_s / job_s) for run in runs]
+    found = share_within([each for each in every if len(each)], "no sessions", level=level)
+    return replace(found, method=f"{found.method}, whole sessions") if found.n else found
+
+
+SLOWDOWNS = ("job_slowdown", "job_llm_slowdown")
+
+
+@dataclass(frozen=True, eq=False)
+class Slowdowns:
+    """The slowdowns of a run (ratios), of pairs in the order in which their jobs began under load."""
+
+    job: FloatArray
+    llm: FloatArray
+
+
+def slowdowns(loaded: Jobs, alone: Jobs, numbers: Sequence[int]) -> Slowdowns:
+    """Session i of ``alone`` is the probe of session ``numbers[i]`` of ``loaded``. Pairs of which one was not
+    completed, or took no time alone, are left out."""
+    probe = np.full(max((*numbers, *loaded.session.tolist()), default=-1) + 1, -1, dtype=np.int64)
+    for place, session in enumerate(alone.session.tolist()):
+        if alone.complete[place] and alone.llm_s[place] > 0:
+            probe[numbers[session]] = place
+    of = probe[loaded.session] if len(loaded) else np.empty(0, dtype=np.int64)
+    paired = loaded.complete & (of >= 0)
+    of = of[paired]
+    return Slowdowns(loaded.time_s[paired] / alone.time_s[of], loaded.llm_s[paired] / alone.llm_s[of])
+
+
+def slowdown_metrics(
+    runs: Sequence[Slowdowns], why: str = "no session was probed alone", *, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``job_slowdown`` and ``job_llm_slowdown`` (ratios) with their statistics. Undefined without pairs, and
+    never 1; ``why``: there are none."""
+    found = distribution("job_slowdown", [run.job for run in runs], unit="ratio", level=level)
+    found |= distribution("job_llm_slowdown", [run.llm for run in runs], unit="ratio", level=level)
+    return {
+        name: each if each.defined else replace(each, method=f"not measured: {why}")
+        for name, each in found.items()
+    }
+
+
+class TurnWaits(NamedTuple):
+    """The wait of each turn in ms, NaN for one that did not end well."""
+
+    source: WaitSource
+    ms: FloatArray
+
+
+def of_class(records: Records, name: str) -> Records:
+    """The turns of the sessions of a class."""
+    labels = np.array(records.class_label, dtype=object)
+    return records.select(np.asarray(labels == name, dtype=bool))
+
+
+def turn_waits(records: Records) -> TurnWaits:
+    """The server's queue wait if every turn that ended well has one, else TTFT for all (AMB-10)."""
+    ok = records.ok
+    if bool(ok.any()) and bool((records.queue_wait_ns[ok] != MISSING).all()):
+        return TurnWaits("server queue wait", np.where(ok, records.queue_wait_ns / _NS_PER_MS, np.nan))
+    return TurnWaits("TTFT", per_request("ttft", records))
+
+
+def starved_sessions(records: Records, waits: FloatArray, *, level: float = 0.95) -> Estimate:
+    """Share of the sessions of a class one of whose turns waited longer than five times the median wait of
+    its turns. ``waits``: of each record."""
+    known = ~np.isnan(waits)
+    if not known.any():
+        return Estimate.undefined(unit="ratio", method="no samples", level=level)
+    own, held = records.select(known), waits[known]
+    starved = np.zeros(int(ranks(own).max()) + 1)
+    np.maximum.at(starved, ranks(own), (held > STARVATION_FACTOR * float(np.median(held))).astype(float))
+    return share_estimate(share_of([starved], level=level), level, "no samples", ", whole sessions")
+
+
+def ttft_inflation(mixed: Records, alone: Records) -> dict[str, Estimate]:
+    """``ttft_inflation.p50``, ``.p95``, ``.p99`` of the turns of one class: TTFT in the mix / alone."""
+    before, after = latencies([alone], "ttft", None), latencies([mixed], "ttft", None)
+    return {f"ttft_inflation.{q}": change(before[f"ttft.{q}"], after[f"ttft.{q}"], "ratio") for q in TAILS}
+
+
+def session_jain_index(records: Records, *, level: float = 0.95) -> Estimate:
+    """J over Σ end-to-end latency / Σ output tokens of the turns of each session (AMB-09)."""
+    return jain_index_of([latency_per_token_ms(records)], level=level)
+
+
+def latency_per_token_ms(records: Records) -> FloatArray:
+    """Σ end-to-end latency / Σ output tokens of each session, over its turns that have both."""
+    ms = per_request("e2e", records)
+    return _over_turns(records, ms, ~np.isnan(ms) & (records.output_tokens > 0), "tokens")
+
+
+def mean_ttft_ms(records: Records) -> FloatArray:
+    """Mean TTFT of the turns of each session: what the classes' mean slowdowns are made of."""
+    ms = per_request("ttft", records)
+    return _over_turns(records, ms, ~np.isnan(ms), "turns")
+
+
+def _over_turns(
+    records: Records, ms: FloatArray, held: BoolColumn, by: Literal["tokens", "turns"]
+) -> FloatArray:
+    own = records.select(held)
+    if not len(own):
+        return np.empty(0)
+    rank = ranks(own)
+    whole = np.bincount(rank, weights=own.output_tokens if by == "tokens" else None)
+    return np.asarray(np.bincount(rank, weights=ms[held]) / whole, dtype=np.float64)

@@ -1,1 +1,0 @@
-"""What is measured of sessions: whole jobs, and their turns by number."""
