@@ -22,7 +22,7 @@ from pytest_llmbench.harness.report_files import (
 )
 from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.store import course
+from pytest_llmbench.store import journal
 from pytest_llmbench.store.files import document_of, remove_unfinished
 from pytest_llmbench.store.journal import JOURNAL_NAME, Journal, read_journal
 from pytest_llmbench.store.records_file import NOT_ON_DISK
@@ -32,7 +32,7 @@ _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of
 """The reasons, by pytest's exit status."""
 
 
-def why_incomplete(found: course.Course) -> str | None:
+def why_incomplete(found: journal.Course) -> str | None:
     """The reason why a session is incomplete; None for one that came to its end.
 
     The session has ended, or its process has.
@@ -50,7 +50,7 @@ class SessionRecord:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._head = head_of(settings, time.time_ns())
-        self._course = course.Course()
+        self._course = journal.Course()
         self._attempts: Counter[str] = Counter()
         self._journal: Journal | None = None
         self._found: Files = {}
@@ -84,25 +84,25 @@ class SessionRecord:
         """Note the load tests that were selected, before the first begins; more may follow."""
         new = [nodeid for nodeid in nodeids if not self._course.follows(nodeid)]
         if new:
-            self._note(course.selected(new))
+            self._note(journal.selected(new))
 
     def test_begins(self, nodeid: str) -> None:
         if self._course.follows(nodeid):
-            self._note(course.begun(nodeid))
+            self._note(journal.begun(nodeid))
 
     def test_ended(self, nodeid: str) -> None:
         if self._course.follows(nodeid):
-            self._note(course.ended(nodeid))
+            self._note(journal.ended(nodeid))
 
     def keep(self, entry: dict[str, Any]) -> None:
         """A judged test. A further attempt of the same test is numbered."""
         self._attempts[entry["nodeid"]] += 1
         entry["attempts"] = self._attempts[entry["nodeid"]]
-        self._note(course.judged(entry))
+        self._note(journal.judged(entry))
 
     def reaudit(self, changes: Sequence[dict[str, Any]]) -> None:
         if changes:
-            self._note(course.reaudited(list(changes)))
+            self._note(journal.reaudited(list(changes)))
 
     @property
     def incomplete(self) -> IncompleteEntry | None:
@@ -129,7 +129,7 @@ class SessionRecord:
     def finish(self, exit_status: int, environment: Mapping[str, str]) -> Written:
         """Writes the report, and what ``environment`` asks for. Where a file of the report cannot be written,
         the journal stays."""
-        self._note(course.finished(exit_status))
+        self._note(journal.finished(exit_status))
         self._put_earlier_aside()
         written = Written()
         if self.entries and (self._settings.report is not None or github_wants_to_know(environment)):
@@ -178,7 +178,7 @@ class SessionRecord:
             where = self._journal.path.parent
             written.problems.append(f"nothing that was judged is lost: pytest-llmbench recover {where}")
 
-    def _note(self, event: course.Event) -> None:
+    def _note(self, event: journal.Event) -> None:
         self._course.apply(event)
         if self._journal is not None:
             self._journal.note(event)

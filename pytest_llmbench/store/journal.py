@@ -1,9 +1,8 @@
 """``journal.jsonl`` in the report directory: what a session has judged so far, written as it happens.
 
-The first line says what the session is; each further line is an event of the course of
-its tests, which is followed in memory too. So a session that is
-killed loses nothing that was judged: ``pytest-llmbench recover`` makes the report from it. A session that
-ends by itself writes its report and removes the journal.
+The first line says what the session is; each further line is an event of the course of its tests, which is
+followed in memory too. So a session that is killed loses nothing that was judged: ``pytest-llmbench recover``
+makes the report from it. A session that ends by itself writes its report and removes the journal.
 
 The journal is also how a directory is claimed. While a session lives it holds a lock on the file, which the
 kernel takes away from a process that dies: no process id can be mistaken for another, and a directory that

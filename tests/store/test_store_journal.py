@@ -15,7 +15,7 @@ import pytest
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.redaction import REDACTED, keep_secret
-from pytest_llmbench.store import course, journal
+from pytest_llmbench.store import journal
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.journal import (
     JOURNAL_NAME,
@@ -65,14 +65,14 @@ held = claimed(folder / JOURNAL_NAME)
 def test_what_is_noted_is_read_back(tmp_path: Path) -> None:
     written = Journal(tmp_path, head())
     for event in (
-        course.selected(["a", "b", "c", "d"]),
-        course.begun("a"),
-        course.judged(entry("a")),
-        course.ended("a"),
-        course.begun("b"),
-        course.ended("b"),  # skipped: no entry
-        course.begun("c"),
-        course.reaudited([{"nodeid": "a", "duration_s": 1.0, "compliance": "late"}]),
+        journal.selected(["a", "b", "c", "d"]),
+        journal.begun("a"),
+        journal.judged(entry("a")),
+        journal.ended("a"),
+        journal.begun("b"),
+        journal.ended("b"),  # skipped: no entry
+        journal.begun("c"),
+        journal.reaudited([{"nodeid": "a", "duration_s": 1.0, "compliance": "late"}]),
     ):
         written.note(event)
     written.close(keep=True)
@@ -87,18 +87,18 @@ def test_what_is_noted_is_read_back(tmp_path: Path) -> None:
 
 def test_an_attempt_that_began_anew_is_unfinished() -> None:
     state = Course()
-    for event in (course.begun("a"), course.judged(entry("a")), course.ended("a"), course.begun("a")):
+    for event in (journal.begun("a"), journal.judged(entry("a")), journal.ended("a"), journal.begun("a")):
         state.apply(event)
     assert list(state.unfinished) == ["a"]
     assert len(state.entries) == 1
-    state.apply(course.finished(1))
+    state.apply(journal.finished(1))
     assert state.exit_status == 1
 
 
 def test_secrets_stay_out(tmp_path: Path) -> None:
     keep_secret(KEY)
     written = Journal(tmp_path, head(endpoint=f"http://host/{KEY}"))
-    written.note(course.judged(entry(f"test[{KEY}]", error=f"Bearer {KEY}")))
+    written.note(journal.judged(entry(f"test[{KEY}]", error=f"Bearer {KEY}")))
     written.close(keep=True)
     text = (tmp_path / JOURNAL_NAME).read_text("utf-8")
     assert KEY not in text
@@ -111,7 +111,7 @@ def test_each_event_is_written_once(tmp_path: Path) -> None:
     sizes = []
     for number in range(50):
         before = path.stat().st_size
-        written.note(course.judged(entry(f"{number:03}", text="x" * 10_000)))
+        written.note(journal.judged(entry(f"{number:03}", text="x" * 10_000)))
         sizes.append(path.stat().st_size - before)
     assert len(set(sizes)) == 1
     written.close(keep=False)
@@ -120,7 +120,7 @@ def test_each_event_is_written_once(tmp_path: Path) -> None:
 
 def test_a_full_disk_loses_only_what_it_did_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Journal(tmp_path, head())
-    written.note(course.judged(entry("first")))
+    written.note(journal.judged(entry("first")))
     real = os.write
 
     def full(descriptor: int, data: bytes) -> int:
@@ -128,9 +128,9 @@ def test_a_full_disk_loses_only_what_it_did_not_take(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(journal.os, "write", full)
-    written.note(course.judged(entry("second")))
+    written.note(journal.judged(entry("second")))
     monkeypatch.setattr(journal.os, "write", real)
-    written.note(course.judged(entry("third")))
+    written.note(journal.judged(entry("third")))
     assert written.problem is not None
     assert "No space left" in written.problem
     written.close(keep=True)
@@ -204,7 +204,7 @@ def test_a_file_system_without_locks_refuses_nobody(tmp_path: Path, monkeypatch:
 def test_left_results_are_put_aside_under_the_start_of_their_session(tmp_path: Path) -> None:
     for expected in ("interrupted-20260120T093000Z", "interrupted-20260120T093000Z-2"):
         killed = Journal(tmp_path, head())
-        killed.note(course.judged(entry("a")))
+        killed.note(journal.judged(entry("a")))
         killed.close(keep=True)
         following = Journal(tmp_path, head("2026-01-21T00:00:00.000Z"))
         assert following.set_aside == tmp_path / expected
@@ -215,7 +215,7 @@ def test_left_results_are_put_aside_under_the_start_of_their_session(tmp_path: P
 
 def test_reading_by_the_descriptor_keeps_the_claim(tmp_path: Path) -> None:
     kept = Journal(tmp_path, head())
-    kept.note(course.judged(entry("a")))
+    kept.note(journal.judged(entry("a")))
     kept.close(keep=True)
     descriptor = journal.claimed(tmp_path / JOURNAL_NAME)
     try:
