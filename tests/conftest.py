@@ -43,7 +43,7 @@ from timing_tests import TimingTests
 
 import pytest_llmbench.harness.beforehand
 import pytest_llmbench.harness.plan
-import pytest_llmbench.harness.reporting
+import pytest_llmbench.harness.report_files
 import pytest_llmbench.harness.session
 import pytest_llmbench.harness.session_record
 import pytest_llmbench.reports.plots

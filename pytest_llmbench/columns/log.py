@@ -1,11 +1,228 @@
-"""The log that ended requests go to while a run goes on: in memory, and beyond a certain amount in a file."""
+"""The log that ended requests go to while a run goes on: in memory, and beyond a certain amount in a file
+without a name, whose columns are mapped into memory; the file goes with them.
+"""
 
 from __future__ import annotations
 
-from pytest_llmbench.columns.block import Block, Vocabulary, block_of, joined, records_of
-from pytest_llmbench.columns.block_file import BlockFile
-from pytest_llmbench.columns.stored import merged
-from pytest_llmbench.model.records import Records
+import mmap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.columns.blocks import (
+    CODED,
+    ENTRIES,
+    IDS,
+    PER_ENTRY,
+    PER_REQUEST,
+    Block,
+    BlockFile,
+    Place,
+    Vocabulary,
+    block_of,
+    joined,
+    records_of,
+    temporary_file,
+    write_all,
+)
+from pytest_llmbench.model.records import BLOCK, BLOCK_ENTRIES, BoolColumn, CodedTexts, PackedTexts, Records
+
+_ALIGNED = 4096
+_OFFSETS = np.dtype(np.int64)
+
+
+class StoredRecords(Records):
+    """Records that are read from a file; read-only, like all Records.
+
+    What has been read of the file counts as memory of this process until :meth:`relax`, which :meth:`blocks`
+    calls after each block. The system may take that memory back at any time.
+    """
+
+    _map: mmap.mmap
+
+    @classmethod
+    def over(cls, mapped: mmap.mmap, columns: Mapping[str, Any]) -> StoredRecords:
+        records = cls(**columns)
+        object.__setattr__(records, "_map", mapped)
+        return records
+
+    def relax(self) -> None:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def blocks(self, size: int = BLOCK, entries: int = BLOCK_ENTRIES) -> Iterator[Records]:
+        for block in super().blocks(size, entries):
+            yield block
+            self.relax()
+
+    def select(self, mask: BoolColumn) -> Records:
+        mask = np.asarray(mask, dtype=bool)
+        count = int(np.count_nonzero(mask))
+        first = int(np.argmax(mask))
+        if count <= BLOCK or bool(mask[first : first + count].all()):
+            return super().select(mask)
+        return stored(_chosen(self, mask))
+
+    def _sharing(self, columns: dict[str, Any]) -> Records:
+        return StoredRecords.over(self._map, columns)
+
+    def _joined(self, parts: Sequence[Records]) -> Records:
+        return stored(block for part in parts for block in part.blocks())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("records in a file cannot be sent to another process; send their blocks")
+
+
+def stored(blocks: Iterable[Records]) -> Records:
+    """The requests of these, one after another as they come, in a file of their own."""
+    with BlockFile() as file:
+        for block in blocks:
+            file.append(block_of(block, file.vocabulary))
+        writer = StoredWriter(file.places)
+        try:
+            for place in file.places:
+                writer.append(file.read(place))
+            return writer.records(file.vocabulary.texts)
+        finally:
+            writer.close()
+
+
+def _chosen(records: Records, mask: BoolColumn) -> Iterator[Records]:
+    first = 0
+    for block in records.blocks():
+        yield Records.select(block, mask[first : first + len(block)])
+        first += len(block)
+
+
+class StoredWriter:
+    """Takes blocks in order of submission; their totals are known before."""
+
+    def __init__(self, places: Sequence[Place], *, one_vocabulary: bool = True) -> None:
+        """``places`` of all blocks that will be appended, in any order. Without ``one_vocabulary`` their
+        codes are going to be changed."""
+        self._file = temporary_file()
+        self._requests = sum(place.requests for place in places)
+        self._entries = {name: sum(place.entries[name] for place in places) for name in PER_ENTRY}
+        self._constants = _constants(places, one_vocabulary)
+        self._starts: dict[str, int] = {}
+        self._at: dict[str, int] = {}
+        self._reached = dict.fromkeys(ENTRIES, 0)
+        end = 0
+        for name, size in self._sizes().items():
+            self._starts[name] = self._at[name] = end
+            end += -(-size // _ALIGNED) * _ALIGNED
+        self._file.truncate(max(end, _ALIGNED))
+
+    def append(self, block: Block) -> None:
+        for name, values in (*block.columns.items(), *block.entries.items()):
+            if name in ENTRIES:
+                ends = np.cumsum(values) + self._reached[name]
+                if len(ends):
+                    self._reached[name] = int(ends[-1])
+                values = ends
+            if name in self._starts:
+                self._put(name, np.ascontiguousarray(values))
+
+    def records(self, texts: Sequence[str | None]) -> StoredRecords:
+        """Everything has been appended. ``texts``: those of the codes."""
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file.close()
+        columns: dict[str, Any] = {}
+        for name, kind in PER_REQUEST.items():
+            length = self._requests + (name in ENTRIES)
+            columns[name] = self._column(mapped, name, _OFFSETS if name in ENTRIES else kind, length)
+        for name, kind in PER_ENTRY.items():
+            columns[name] = self._column(mapped, name, kind, self._entries[name])
+        for name in CODED:
+            columns[name] = CodedTexts(columns[name], texts)
+        columns[IDS] = PackedTexts(columns[IDS], columns.pop(ENTRIES[IDS][0]))
+        return StoredRecords.over(mapped, columns)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _column(self, mapped: mmap.mmap, name: str, kind: Any, length: int) -> Any:
+        if name in self._starts:
+            return np.frombuffer(mapped, dtype=kind, count=length, offset=self._starts[name])
+        return np.broadcast_to(np.array(self._constants.get(name, 0), dtype=kind), (length,))
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of what has to be stored. Offsets begin with 0, which is there already."""
+        lengths = dict.fromkeys(PER_REQUEST, self._requests) | dict(self._entries)
+        sizes: dict[str, int] = {}
+        for name, length in lengths.items():
+            counts = name in ENTRIES
+            # Constant counts of nothing make constant offsets; other constant counts do not.
+            if not length or (name in self._constants and not (counts and self._constants[name])):
+                continue
+            kind = _OFFSETS if counts else np.dtype({**PER_REQUEST, **PER_ENTRY}[name])
+            sizes[name] = (length + counts) * kind.itemsize
+        return sizes
+
+    def _put(self, name: str, values: Any) -> None:
+        # The first offset is the 0 of the empty file.
+        self._file.seek(self._at[name] + (_OFFSETS.itemsize if name in ENTRIES else 0))
+        self._at[name] += values.nbytes
+        write_all(self._file, values)
+
+
+def _constants(places: Sequence[Place], one_vocabulary: bool) -> Mapping[str, int]:
+    """Columns with the same number in every row of every block; those need no place in the file."""
+    if not places:
+        return {}
+    found = dict(places[0].constants)
+    for place in places[1:]:
+        found = {name: value for name, value in found.items() if place.constants.get(name) == value}
+    # An entry column that one block has nothing of is no constant of that block, and is stored then.
+    return {name: value for name, value in found.items() if one_vocabulary or name not in CODED}
+
+
+def merged(files: Sequence[BlockFile]) -> StoredRecords:
+    """All requests of several files, in order of submission as ``Records.from_rows`` orders them.
+
+    Blocks that are in order in themselves become Records that are in order as a whole, a block at a time:
+    they are gone through by their first keys, and what a block holds is kept back until no later block can
+    begin before it. So memory follows the overlap of the blocks, which is what was in flight at once, not
+    their number.
+    """
+    vocabulary = Vocabulary()
+    recodings = [vocabulary.recoding(file.vocabulary.texts) for file in files]
+    places = [(place, number) for number, file in enumerate(files) for place in file.places]
+    places.sort(key=lambda entry: entry[0].first_key)
+    writer = StoredWriter([place for place, _ in places], one_vocabulary=len(files) == 1)
+    try:
+        waiting: Block | None = None
+        for position, (place, number) in enumerate(places):
+            block = files[number].read(place)
+            if len(files) > 1:
+                block = _recoded(block, recodings[number])
+            waiting = block if waiting is None else joined([waiting, block]).in_order()
+            if position + 1 < len(places):
+                waiting = _passed_on(waiting, places[position + 1][0].first_key, writer)
+        if waiting is not None:
+            writer.append(waiting)
+        return writer.records(vocabulary.texts)
+    finally:
+        writer.close()
+
+
+def _passed_on(waiting: Block, next_key: int, writer: StoredWriter) -> Block | None:
+    """Hands on what comes before all that follows; returns the rest."""
+    ready = int(np.searchsorted(waiting.keys(), next_key, side="left"))
+    if ready == len(waiting):
+        writer.append(waiting)
+        return None
+    places = np.arange(len(waiting), dtype=np.int64)
+    if ready:
+        writer.append(waiting.taken(places[:ready]))
+        return waiting.taken(places[ready:])
+    return waiting
+
+
+def _recoded(block: Block, codes: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Block:
+    return Block(dict(block.columns) | {name: codes[block.columns[name]] for name in CODED}, block.entries)
+
 
 MEMORY_BYTES = 32 * 1024 * 1024
 """The bytes of columns that are kept in memory. A run of 64 tokens per reply reaches them after some 25,000

@@ -19,8 +19,7 @@ from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import Dialect
-from pytest_llmbench.wire.error_text import is_policy_error, shorten
-from pytest_llmbench.wire.http_status import classify_status, header
+from pytest_llmbench.wire.error_replies import classify_status, header, is_policy_error, shorten
 from pytest_llmbench.wire.reply import Ended, StreamSummary, checked, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of

@@ -15,7 +15,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.harness.measured import Measured
+    from pytest_llmbench.harness.judging import Measured
 
 
 class Session(Protocol):

@@ -3,24 +3,247 @@
 A few clauses of a test are met by another test of the same report, which may have run later, so there is
 another audit at the end, with the whole report in view (AMB-05, AMB-06). Until then records are kept without
 their streams, and only what the other tests change is taken from it.
+
+A judged measurement is made as the plugin needs it: verdict in words, JUnit properties, report entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compliance.audit import among_siblings, audit, revised
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.harness.measured import Measured
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
+from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import TestDefinition
+from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine
+from pytest_llmbench.model.judgement import (
+    Comparison,
+    ComplianceVerdict,
+    GateVerdict,
+    JudgedObjective,
+    verdict_of,
+)
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.redaction import outward_value
+from pytest_llmbench.reports.comparisons import comparison_text
+from pytest_llmbench.reports.junit import properties
+from pytest_llmbench.reports.numbers import estimate
+from pytest_llmbench.reports.vocabulary import shown_unit
+from pytest_llmbench.stats.failing import FEWEST, are_unanswered, is_chance
+from pytest_llmbench.store.entries import entry_from_error, entry_from_result
+from pytest_llmbench.store.objects import plain_object
+from pytest_llmbench.store.schema import TestEntry, TestOutcome
+
+_ORDER = (ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL)
+_CLAUSES_SHOWN = 8
+_NOT_KEPT = (GateVerdict.FAIL, GateVerdict.INCONCLUSIVE)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One test's result on its way to a pytest outcome."""
+
+    nodeid: str
+    result: TestResult
+    parameters: TestParameters
+    inconclusive_fails: bool
+    records_file: str | None = None
+    duration_s: float | None = None
+    peers: tuple[TestResult, ...] = ()
+    """Results of the other systems that it was compared with."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the report entry that the result does not know."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Ctrl-C ended the load; what was measured until then is in the result."""
+        return any(run.interrupted == INTERRUPTED_BY_CTRL_C for run in self.result.observations)
+
+    @property
+    def gate_fails(self) -> bool:
+        return self.result.gate.verdict is GateVerdict.FAIL
+
+    @property
+    def gate_is_inconclusive(self) -> bool:
+        return self.result.gate.verdict is GateVerdict.INCONCLUSIVE
+
+    def void_text(self) -> str:
+        """Why the run is void, a reason to a line; empty for a valid one. What this machine did is one line,
+        however many checks saw it."""
+        aside = set_aside(self.result.levels)  # voids nothing
+        counted = [run for index, run in enumerate(self.result.observations) if index not in aside]
+        late = [run for run in counted if disturbed(run)]
+        void = [finding for finding in self.result.validity.findings if finding.voids and not finding.ok]
+        checks = {check for run in late for check in of_this_machine(run)}
+        reasons = [finding.message for finding in void if finding.check not in checks]
+        if len(reasons) < len(void):
+            worst = max(late, key=lambda run: (run.plan.attempt, run.selfcheck.send_lag_p99_ns or 0))
+            reasons.insert(0, host_text(worst))
+        return "\n".join(f"  - {reason}" for reason in reasons)
+
+    def void_headline(self) -> str:
+        """What the message of a void run begins with: a server that was lost comes before all else."""
+        lost = stopped_answering(self.result.observations)
+        return f"{lost}, INVALID" if lost else "INVALID"
+
+    def void_summary(self) -> str:
+        """The headline and the first reason, for a line of pytest's summary."""
+        reasons = self.void_text().removeprefix("  - ").split("\n  - ")
+        return f"{self.void_headline()}: {reasons[0]}"
+
+    def verdict_summary(self) -> str:
+        """The first that decides, for a line of pytest's summary: ``ttft.p99 412 [398, 431] ms, limit <= 300
+        ms``."""
+        told = [_short_line(entry) for entry in self._objectives_not_kept()]
+        told += [comparison_text(plain_object(found)) for found in self._comparisons_not_kept()]
+        undecided = "INCONCLUSIVE " if self.gate_is_inconclusive else ""
+        return f"{undecided}{told[0]}" + (f"; and {len(told) - 1} more" if len(told) > 1 else "")
+
+    def _objectives_not_kept(self) -> list[JudgedObjective]:
+        """The broken ones first."""
+        shown = [one for one in self.result.gate.objectives if one.verdict in _NOT_KEPT]
+        return sorted(shown, key=lambda entry: _NOT_KEPT.index(entry.verdict))
+
+    def _comparisons_not_kept(self) -> list[Comparison]:
+        """The broken ones first."""
+        shown = [one for one in self.result.gate.regressions if verdict_of(one) in _NOT_KEPT]
+        return sorted(shown, key=lambda found: _NOT_KEPT.index(verdict_of(found)))
+
+    def verdict_text(self) -> str:
+        """The objectives that are not kept, one to a line, the broken ones first."""
+        judged, compared = self.result.gate.objectives, self.result.gate.regressions
+        shown, worse = self._objectives_not_kept(), self._comparisons_not_kept()
+        lines = [_objective_line(entry) for entry in shown]
+        lines += [f"{found.verdict.upper()} {comparison_text(plain_object(found))}" for found in worse]
+        records = [run.records for run in self.result.observations]
+        if records:
+            ok, of = sum(int(run.ok.sum()) for run in records), sum(int(run.judged.sum()) for run in records)
+            lines.append(f"completion: {ok} of {of} requests")
+        count, of = len(shown) + len(worse), len(judged) + len(compared)
+        return "\n  ".join([f"{self.result.test} on {count} of {of} {_called(judged, compared)}", *lines])
+
+    def compliance_shortfall(self) -> str | None:
+        """The clauses that keep the run from the class that the marker asks for; None if it reaches that
+        class."""
+        compliance, asked = self.result.compliance, self.parameters.compliance
+        if asked is None:
+            return None
+        if compliance is None:
+            return f"{asked} asked for, but compliance was not audited"
+        wanted = ComplianceVerdict(asked)
+        if _ORDER.index(compliance.verdict) >= _ORDER.index(wanted):
+            return None
+        missing = compliance.keeping_from(wanted)
+        lines = [f"{clause.id}: {clause.reason}" for clause in missing[:_CLAUSES_SHOWN]]
+        if len(missing) > _CLAUSES_SHOWN:
+            lines.append(f"and {len(missing) - _CLAUSES_SHOWN} more, see the report")
+        head = f"{wanted} asked for, the run is {compliance.verdict}; {len(missing)} clauses stand between"
+        return "\n  ".join([head, *lines])
+
+    @property
+    def properties(self) -> list[tuple[str, str]]:
+        """JUnit properties; added to the item before its body runs, so that every reporter sees them."""
+        return properties(self.entry("passed"))
+
+    def entry(self, outcome: TestOutcome, error: str | None = None) -> dict[str, Any]:
+        """The test's entry of ``report.json`` in plain JSON types."""
+        built = entry_from_result(
+            self.result,
+            nodeid=self.nodeid,
+            outcome=outcome,
+            records_file=self.records_file,
+            error=error,
+            duration_s=self.duration_s,
+            shared=any(run.shared_from is not None for run in self.result.observations),
+            more=self.more,
+        )
+        return _clean(built)
+
+
+def stopped_answering(runs: Iterable[Observation]) -> str | None:
+    """``the server stopped answering at 12.3 s``, of the first load in which it did; else None."""
+    seen = tuple(runs)
+    for run in seen:
+        last = _last_answer_ns(run)
+        if last is not None:
+            of = f" of {run.plan.label}" if len(seen) > 1 else ""
+            return f"the server stopped answering at {(last - run.started_ns) / 1e9:.1f} s{of}"
+    return None
+
+
+def _last_answer_ns(run: Observation) -> int | None:
+    """The instant after which everything that was sent failed, as it does when nobody is there."""
+    records = run.records
+    if not len(records):
+        return None
+    answers = [records.last_content_ns, np.where(records.ok, records.finished_ns, MISSING)]
+    last = max(run.started_ns, *(int(column.max()) for column in answers))
+    later = records.judged & (records.dispatched_ns > last) & ~records.has_outcome(Outcome.CANCELLED)
+    count = int(np.count_nonzero(later))
+    unanswered = are_unanswered(records)
+    if count < FEWEST or not unanswered[later].all():
+        return None
+    before = (records.finished_ns != MISSING) & (records.finished_ns <= last)
+    if is_chance(count, int(np.count_nonzero(before)), int(np.count_nonzero(unanswered[before]))):
+        return None
+    return last
+
+
+def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:
+    if not compared:
+        return "objectives"
+    return "objectives and comparisons" if objectives else "comparisons"
+
+
+def _objective_line(judged: JudgedObjective) -> str:
+    return f"{judged.verdict.upper()} {judged.objective}: {_seen(judged)}, n={judged.n}; {judged.reason}"
+
+
+def _short_line(judged: JudgedObjective) -> str:
+    metric = judged.objective.metric
+    return f"{metric} {_seen(judged)}, limit{str(judged.objective).removeprefix(metric)}"
+
+
+def _seen(judged: JudgedObjective) -> str:
+    unit = shown_unit(judged.objective.metric, judged.objective.unit)
+    numbers = {
+        name: getattr(judged, name) for name in ("point", "lower", "upper", "too_high_by", "too_low_by")
+    }
+    return estimate(numbers | {"unit": unit})
+
+
+def unmeasured_entry(
+    nodeid: str, definition: TestDefinition, outcome: TestOutcome, *, error: str
+) -> dict[str, Any]:
+    """The entry of a test that ended before it had a result."""
+    built = entry_from_error(
+        nodeid=nodeid,
+        test=definition.name,
+        section=definition.section,
+        title=definition.title,
+        error=error,
+        outcome=outcome,
+    )
+    return _clean(built)
+
+
+def _clean(entry: TestEntry) -> dict[str, Any]:
+    """The entry as it may leave this process: every terminal, file and report is made from it."""
+    plain: dict[str, Any] = outward_value(entry.plain())
+    return plain
 
 
 class Judge:

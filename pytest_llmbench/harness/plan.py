@@ -32,9 +32,8 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import LIVE_ANSWERS, OfSessions
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.reports.numbers import rough_duration
-from pytest_llmbench.simulator.scenario.disclosure import disclosure
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import variant_facts
+from pytest_llmbench.simulator.scenario.variants import disclosure, variant_facts
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
-from pytest_llmbench.harness.comparison.interleaved import in_turns
+from pytest_llmbench.harness.comparison.arms import in_turns
 from pytest_llmbench.harness.comparison.replication import Replication, cut_short, runs_of
 from pytest_llmbench.harness.execution.loads import amount, read_loads
 from pytest_llmbench.harness.execution.stored_records import StoredRecords
@@ -31,7 +31,7 @@ from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.objects import rebuilt
 from pytest_llmbench.store.schema import TestEntry
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.catalogue import workload
 
 _SHOWN = 20

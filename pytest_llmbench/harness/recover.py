@@ -14,8 +14,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_llmbench.errors import LLMBenchError, StoreError
-from pytest_llmbench.harness.report_files import files_in, of_session, put_aside, write_reports
-from pytest_llmbench.harness.reporting import Written, build_report
+from pytest_llmbench.harness.report_files import (
+    Written,
+    build_report,
+    files_in,
+    of_session,
+    put_aside,
+    write_reports,
+)
 from pytest_llmbench.harness.session_record import why_incomplete
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.reports.report_view import ReportView

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.comparison.systems import Wanted
-    from pytest_llmbench.harness.judging import Judge, Reaudited
-    from pytest_llmbench.harness.measured import Measured
+    from pytest_llmbench.harness.judging import Judge, Measured, Reaudited
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
 """Gets the load that is sent, None before the first one, and how far it has got: a

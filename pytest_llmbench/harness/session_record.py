@@ -12,15 +12,18 @@ from typing import Any
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.report_files import (
     Files,
+    Written,
+    build_report,
     files_in,
     github_wants_to_know,
+    head_of,
     of_session,
     put_aside,
+    shown,
     tell_github,
     unchanged,
     write_reports,
 )
-from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store import journal
 from pytest_llmbench.store.files import document_of, remove_unfinished

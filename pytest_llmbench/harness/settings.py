@@ -10,8 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.generator.ray.spec import MOST_WORKERS, RaySpec, is_ray
-from pytest_llmbench.generator.workers.affinity import usable_cpus
+from pytest_llmbench.generator.workers.placement import MOST_WORKERS, RaySpec, is_ray, usable_cpus
 from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS
 from pytest_llmbench.methodology.procedure import Scale

@@ -14,8 +14,7 @@ The keywords of a test are declared once, in its parameters (``methodology/param
 
 from __future__ import annotations
 
-from pytest_llmbench.marks.beside import COMPARE, NO_REGRESSION
-from pytest_llmbench.marks.builder import MARK
+from pytest_llmbench.marks.builder import COMPARE, MARK, NO_REGRESSION
 from pytest_llmbench.marks.builders import LLMBench, llmbench
 
 __all__ = ["COMPARE", "MARK", "NO_REGRESSION", "LLMBench", "llmbench"]

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_llmbench.errors import UnknownMarkerError
-from pytest_llmbench.marks import beside
-from pytest_llmbench.marks.builder import Builder, of_test
+from pytest_llmbench.marks.builder import Builder, compare, no_regression, of_test
 
 
 class LLMBench:
     """The markers by name: ``@llmbench.ttft(p99_ms=500)``. ``dir(llmbench)`` lists them, and
     ``help(llmbench.ttft)`` shows the keywords of one."""
 
-    compare = beside.compare
-    no_regression = beside.no_regression
+    compare = compare
+    no_regression = no_regression
 
     def __getattr__(self, name: str) -> Builder:
         """The builder of a test. UnknownMarkerError, which says what there is, for any other name."""

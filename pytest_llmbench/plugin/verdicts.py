@@ -17,7 +17,7 @@ from pytest_llmbench.plugin.failures import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.harness.measured import Measured
+    from pytest_llmbench.harness.judging import Measured
     from pytest_llmbench.store.schema import TestOutcome
 
 MEASURED = pytest.StashKey["Measured"]()
@@ -104,7 +104,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         entry = measured.entry(outcome)
         del item.stash[MEASURED]
     else:
-        from pytest_llmbench.harness.measured import unmeasured_entry
+        from pytest_llmbench.harness.judging import unmeasured_entry
 
         marked = item.stash[MARKED]
         entry = unmeasured_entry(item.nodeid, marked.definition, outcome, error=str(report.longrepr or ""))

@@ -1,19 +1,132 @@
-"""The way to an endpoint and what requests to it look like: values only, nothing here opens a connection."""
+"""The way to an endpoint and what requests to it look like: values only, nothing here opens a connection.
+
+API key and secret headers come from the environment or a file, never from the command line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.input_files import SMALL_BYTES, read_bytes
+from pytest_llmbench.redaction import keep_secret
 
 if TYPE_CHECKING:
     from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.trust import ClientCertificate
     from pytest_llmbench.wire.dialect import PromptForm
     from pytest_llmbench.wire.websocket.json_messages import JsonMessages
+
+
+_LONGEST = 8192
+"""Characters of a key: servers take no longer header."""
+KEY_VARIABLES = ("LLM_API_KEY", "OPENAI_API_KEY")
+"""Variables that are looked at, in this order, where none is named."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """Headers that authenticate, and what must not show up anywhere. Its ``repr`` shows neither."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
+    """Every secret value, for redaction by value in everything that is written."""
+    source: str = ""
+    """The source of the API key, in words; empty if there is none."""
+
+    def __post_init__(self) -> None:
+        keep_secret(*self.secrets)
+
+    def __repr__(self) -> str:
+        return f"Credentials(headers: {', '.join(self.headers) or 'none'}; source: {self.source or 'none'})"
+
+
+def read_credentials(
+    environ: Mapping[str, str],
+    *,
+    key_env: str | None = None,
+    key_file: Path | None = None,
+    header_env: Mapping[str, str] | None = None,
+) -> Credentials:
+    """The credentials of a session.
+
+    ``key_env`` and ``key_file`` name where the API key is; with neither, the variables of ``KEY_VARIABLES``
+    are tried and no key at all is fine. ``header_env`` maps further headers to variables. The key travels as
+    ``Authorization: Bearer …`` unless ``header_env`` sets that header. Raises SuiteError listing everything
+    that is missing or unusable; no message contains a value.
+    """
+    mistakes: list[str] = []
+    key, source = _key(environ, key_env, key_file, mistakes)
+    headers: dict[str, str] = {}
+    for name, variable in (header_env or {}).items():
+        value = environ.get(variable, "").strip()
+        mistakes += _value_mistakes(value, f"environment variable {variable}, for header {name},")
+        headers[name] = value
+    authorised = any(name.lower() == "authorization" for name in headers)
+    if authorised and (key_env or key_file):
+        mistakes.append(f"header Authorization is set, and an API key is given by {source}: choose one")
+    if mistakes:
+        remedy = "export the variable, or name another one in the SUT file"
+        raise SuiteError.from_mistakes(mistakes, where="credentials", remedy=remedy)
+    if key and not authorised:
+        headers["Authorization"] = f"Bearer {key}"
+    elif authorised:
+        key, source = "", f"header Authorization from {_lookup(header_env or {}, 'authorization')}"
+    secrets = frozenset(_secrets([key, *headers.values()]))
+    return Credentials(headers, secrets, source if headers else "")
+
+
+def _key(
+    environ: Mapping[str, str], key_env: str | None, key_file: Path | None, mistakes: list[str]
+) -> tuple[str, str]:
+    """The API key, or ``""``, and where it is from."""
+    if key_env and key_file:
+        mistakes.append(f"the API key is to come from {key_env} and from {key_file}: choose one")
+        return "", ""
+    if key_file is not None:
+        source = f"file {key_file}"
+        try:
+            key = read_bytes(key_file, SMALL_BYTES).decode("utf-8-sig").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            mistakes.append(f"{source} with the API key cannot be read: {reason}")
+            return "", source
+        mistakes += _value_mistakes(key, f"{source} with the API key")
+        return key, source
+    if key_env is not None:
+        key = environ.get(key_env, "").strip()
+        mistakes += _value_mistakes(key, f"environment variable {key_env} with the API key")
+        return key, f"environment variable {key_env}"
+    for variable in KEY_VARIABLES:
+        if key := environ.get(variable, "").strip():
+            mistakes += _value_mistakes(key, f"environment variable {variable}")
+            return key, f"environment variable {variable}"
+    return "", ""
+
+
+def _value_mistakes(value: str, what: str) -> list[str]:
+    if not value:
+        return [f"{what} is not set or empty"]
+    if len(value) > _LONGEST:
+        return [f"{what} holds {len(value):,} characters: no key is longer than {_LONGEST:,}"]
+    if not (value.isascii() and value.isprintable()):
+        return [f"{what} holds more than one line, or characters that a header cannot carry"]
+    return []
+
+
+def _secrets(values: Iterable[str]) -> Iterable[str]:
+    """The values, and what follows the scheme in ``Bearer KEY``: a server may repeat that part alone."""
+    for value in values:
+        if value:
+            yield value
+            yield value.rpartition(" ")[2]
+
+
+def _lookup(header_env: Mapping[str, str], wanted: str) -> str:
+    return next(variable for name, variable in header_env.items() if name.lower() == wanted)
 
 
 @dataclass(frozen=True, slots=True)

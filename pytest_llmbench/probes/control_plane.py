@@ -29,7 +29,7 @@ from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.wire.dialect import MessageDialect
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import shorten
 
 _MOST_BYTES = 4 * 1024 * 1024
 """More of an answer is not read: the answers asked for here are small."""

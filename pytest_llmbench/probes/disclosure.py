@@ -25,10 +25,12 @@ from pytest_llmbench.probes.sut_schema import (
     ServerTimes,
     SUTTables,
     Table,
+    Variants,
+    VariantTable,
     table_at,
     values_of,
+    variant_contradictions,
 )
-from pytest_llmbench.probes.variant_tables import Variants, VariantTable, variant_contradictions
 from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.catalogue import JSON_MESSAGES
 

@@ -11,9 +11,8 @@ from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import read_error_body, shorten
 from pytest_llmbench.wire.grpc.status import CallStatus
-from pytest_llmbench.wire.http_status import read_error_body
 
 NO_SUCH_PATH = (404, 405, 501)
 UPGRADE_REQUIRED = 426

@@ -20,7 +20,7 @@ from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
-from pytest_llmbench.wire.http_status import read_error_body
+from pytest_llmbench.wire.error_replies import read_error_body
 from pytest_llmbench.wire.reply import read_stream
 from pytest_llmbench.wire.stream import chunks_of
 from pytest_llmbench.wire.websocket.json_messages import JsonMessages

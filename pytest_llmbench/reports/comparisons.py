@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
 
 COLUMNS = ("Metric", "Baseline", "Now", "Change and interval", "Allowed", "Detectable", "Verdict")

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
-from pytest_llmbench.reports import levels, numbers
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports import numbers
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.vocabulary import (
     headline_names,
     metric_label,
@@ -53,6 +53,8 @@ _FACT_KEY = re.compile(r"\b[a-z_]+(?:\.[a-z_]+)+\b")
 _SAMPLES_FOR_TTFT = {"p99": 1_000, "p99_9": 10_000}
 """Samples below which a TTFT report makes no such claim (section 5.1.4.3 of the draft, AMB-01)."""
 _TAILS = ("p99", "p99_9")
+INDICATIVE_BELOW = 1_000
+"""Samples below which a P99 is marked as indicative (AMB-47)."""
 
 
 def words(verdict: str) -> str:
@@ -242,7 +244,7 @@ class TestView:
         metric = self.metric(name)
         if metric is None or metric["point"] is None:
             return numbers.undefined(metric)
-        indicative = metric_name(name).statistic in _TAILS and metric["n"] < levels.INDICATIVE_BELOW
+        indicative = metric_name(name).statistic in _TAILS and metric["n"] < INDICATIVE_BELOW
         text = self.unsupported(name) or self.stated(name)
         return f"{text}, indicative" if indicative and not self._binds(name) else text
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from pytest_llmbench.reports import comparisons, numbers
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 State = Literal["broken", "undecided", "kept", "shown"]

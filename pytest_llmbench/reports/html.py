@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks, numbers, summaries
 from pytest_llmbench.reports.document import TONES, TestView, fact_text, words
-from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.first_screen import (
     STATE_TONES,
     Card,
@@ -25,6 +24,7 @@ from pytest_llmbench.reports.html_script import POLICY, SCRIPT
 from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip, metric_strips
 from pytest_llmbench.reports.html_style import STYLE
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, table
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.summaries import SECTIONS
 

@@ -14,8 +14,8 @@ from pytest_llmbench.reports.document import (
     objective_text,
     words,
 )
-from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, paragraphs, table
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.vocabulary import metric_label
 
 _SHOWN_LINES = 8

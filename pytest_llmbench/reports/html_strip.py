@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pytest_llmbench.reports import numbers
 from pytest_llmbench.reports.comparisons import signed
 from pytest_llmbench.reports.document import TestView
-from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.first_screen import STATE_TONES, Held, Span
 from pytest_llmbench.reports.markup import Html, details, element, fragment
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.vocabulary import metric_label, metric_name, shown_unit
 
 _SHARES = (0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 100.0)

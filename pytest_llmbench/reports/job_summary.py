@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.first_screen import Card, FirstScreen
 from pytest_llmbench.reports.markdown import ICONS, head, held_text
 from pytest_llmbench.reports.markdown_text import clipped, code, escape
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 _SHOWN = 6

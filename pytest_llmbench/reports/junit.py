@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import TestView
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 
 
 def properties(entry: Entry) -> list[tuple[str, str]]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.document import INDICATIVE_BELOW
+from pytest_llmbench.reports.numbers import Entry
 
-INDICATIVE_BELOW = 1_000
-"""Samples below which a P99 is marked as indicative (AMB-47)."""
 FOOTNOTE = f"≈ indicative: fewer than {INDICATIVE_BELOW} samples."
 _FIGURES = (
     ("Achieved", "output_token_throughput"),

@@ -13,7 +13,6 @@ from functools import partial
 
 from pytest_llmbench.reports import comparisons, numbers, summaries
 from pytest_llmbench.reports.document import TestView
-from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.first_screen import WORST_FIRST, Card, FirstScreen, Held, limits_of
 from pytest_llmbench.reports.markdown_text import (
     bar,
@@ -26,6 +25,7 @@ from pytest_llmbench.reports.markdown_text import (
     row,
     text_table,
 )
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
 
 MAX_BYTES = 20_000

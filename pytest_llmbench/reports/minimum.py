@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pytest_llmbench.model.estimate import LOWER_BOUND
 from pytest_llmbench.reports import levels, numbers
 from pytest_llmbench.reports.document import TestView, fact_text, words
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 FIRST_LINE = "=== LLM Benchmark Report (Minimum) ==="

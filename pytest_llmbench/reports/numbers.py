@@ -1,9 +1,14 @@
-"""Numbers as people read them. What is undefined is said in words and never printed as zero."""
+"""Numbers as people read them. What is undefined is said in words and never printed as zero. And the type of
+what renderers take: a part of the plain dict of a report.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+Entry = Mapping[str, Any]
+
 
 NOT_MEASURED = "not measured"
 NOT_MEASURABLE = "not measurable"

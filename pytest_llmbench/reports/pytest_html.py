@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks, numbers
 from pytest_llmbench.reports.document import TONES, TestView, words
-from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.markup import Child, Html, element, fragment
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
 
 COLUMNS = ("Verdict", "Value", "Limit", "Interval", "Compliance")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.reports import levels, numbers
 from pytest_llmbench.reports.document import TestView, fact_text
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.vocabulary import metric_label, statistic_label
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.reports import comparisons, numbers
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
-from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.first_screen import first_of
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.text_table import cut_within
 from pytest_llmbench.reports.vocabulary import metric_label

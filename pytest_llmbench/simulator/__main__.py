@@ -12,9 +12,8 @@ from dataclasses import asdict
 
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.simulator.engine.config import EngineConfig
-from pytest_llmbench.simulator.engine.faults import FaultOptions
+from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
 from pytest_llmbench.simulator.engine.router import RouterOptions
-from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
 from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
 from pytest_llmbench.simulator.scenario.scenario import (

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.stats.counted_order import CountedOrder, look_up
+from pytest_llmbench.stats.counted import CountedOrder, look_up
 from pytest_llmbench.stats.percentile_intervals import Worth
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import FloatArray, Runs, pooled

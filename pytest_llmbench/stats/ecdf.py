@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.stats.counted_order import look_up
+from pytest_llmbench.stats.counted import look_up
 from pytest_llmbench.stats.percentiles import Ordered
 
 MOST_POINTS = 500

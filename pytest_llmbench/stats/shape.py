@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.stats.counted_order import look_up
+from pytest_llmbench.stats.counted import look_up
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import FloatArray
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_at_most
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.conversation import Conversation
 
 FileFormat = Literal["json", "jsonl", "csv", "parquet"]

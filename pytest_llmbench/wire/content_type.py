@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
-from pytest_llmbench.wire.http_status import header
+from pytest_llmbench.wire.error_replies import error_in, error_text, header, is_policy_error, shorten
 
 _CONTENT_TYPES = {
     "sse": ("text/event-stream",),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.wire.http_status import header
+from pytest_llmbench.wire.error_replies import header
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.server_figures import reason_of

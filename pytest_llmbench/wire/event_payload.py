@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
-from pytest_llmbench.wire.http_status import is_turned_away
+from pytest_llmbench.wire.error_replies import error_in, error_text, is_policy_error, is_turned_away, shorten
 from pytest_llmbench.wire.sse import SSEEvent
 
 END_MARKER = "[DONE]"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_llmbench.wire.chunk import Chunk, Usage
-from pytest_llmbench.wire.error_text import error_in
+from pytest_llmbench.wire.error_replies import error_in
 from pytest_llmbench.wire.event_payload import finish_reason, payload_of, set_error
 from pytest_llmbench.wire.sse import SSEEvent
 

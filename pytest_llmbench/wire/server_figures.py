@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.wire.openai_stream import TOKEN_TIMES, as_count
 
 _NS_PER_MS = 1e6

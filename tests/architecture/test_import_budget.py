@@ -79,7 +79,6 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
         "pytest_llmbench.errors",
         "pytest_llmbench.marks.builder",
         "pytest_llmbench.marks",
-        "pytest_llmbench.marks.beside",
         "pytest_llmbench.marks.builders",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.collection",
@@ -129,7 +128,6 @@ def test_a_marker_is_made_without_the_test_that_it_is_of() -> None:
     assert set(ran.stdout.split()) == {
         "pytest_llmbench.errors",
         "pytest_llmbench.marks",
-        "pytest_llmbench.marks.beside",
         "pytest_llmbench.marks.builder",
         "pytest_llmbench.marks.builders",
         "pytest_llmbench.methodology",

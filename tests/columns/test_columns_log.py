@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.block import Block, Vocabulary, block_of, records_of
-from pytest_llmbench.columns.block_file import BlockFile
-from pytest_llmbench.columns.log import RecordLog
-from pytest_llmbench.columns.stored import StoredRecords, merged
+from pytest_llmbench.columns.blocks import Block, BlockFile, Vocabulary, block_of, records_of
+from pytest_llmbench.columns.log import RecordLog, StoredRecords, merged
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import MISSING, CodedTexts, PackedTexts, Records
@@ -176,7 +174,7 @@ def test_a_full_disk_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) 
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     monkeypatch.setattr(
-        "pytest_llmbench.columns.block_file.tempfile.TemporaryFile", lambda **_: FileIO("/dev/full", "w")
+        "pytest_llmbench.columns.blocks.tempfile.TemporaryFile", lambda **_: FileIO("/dev/full", "w")
     )
     log = RecordLog(memory_bytes=0)
     with pytest.raises(StoreError, match="No space left on device") as failure:
@@ -189,7 +187,7 @@ def test_long_runs_are_joined_and_selected_in_files(monkeypatch: pytest.MonkeyPa
     long, plain = logged(made, 50, 0), Records.from_rows(made)
     more = Records.from_rows(rows(40, seed=3))
     # Records are joined and selected by operators of theirs, which have no place for it.
-    monkeypatch.setattr("pytest_llmbench.columns.stored.BLOCK", 100)
+    monkeypatch.setattr("pytest_llmbench.columns.log.BLOCK", 100)
     together = Records.concatenate([more, long, plain])
     assert isinstance(together, StoredRecords)
     same(together, Records.concatenate([more, plain, plain]))

@@ -13,7 +13,7 @@ from itertools import islice, product
 import numpy as np
 
 from pytest_llmbench.compare.regression import compared
-from pytest_llmbench.harness.comparison.interleaved import rounds
+from pytest_llmbench.harness.comparison.arms import rounds
 from pytest_llmbench.model.judgement import ComparisonVerdict
 
 SESSIONS = 4000

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from ab_replays import session
 
-from pytest_llmbench.harness.comparison.interleaved import drive_together
+from pytest_llmbench.harness.comparison.arms import drive_together
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections.ttft import TEST

@@ -26,8 +26,7 @@ from small_tokenizer import small_tokenizer
 from pytest_llmbench.errors import RequestFailedError, SuiteError
 from pytest_llmbench.harness.client import Destination, LLMClient, Reply
 from pytest_llmbench.model.record import Outcome, TokenSource
-from pytest_llmbench.probes.access import Access, Asking
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Access, Asking, Credentials
 from pytest_llmbench.redaction import keep_secret
 
 CANARY = "sk-canary-0123456789"

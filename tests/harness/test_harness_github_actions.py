@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.report_files import ToldGitHub, github_wants_to_know, tell_github
-from pytest_llmbench.harness.reporting import build_report, head_of
+from pytest_llmbench.harness.report_files import (
+    ToldGitHub,
+    build_report,
+    github_wants_to_know,
+    head_of,
+    tell_github,
+)
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store.entries import entry_from_error
 

@@ -14,9 +14,8 @@ from pytest_llmbench.harness.comparison.systems import listed_systems
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.launched import launched_server
 from pytest_llmbench.harness.sut.variant_servers import perform
-from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.credentials import Credentials
-from pytest_llmbench.probes.variant_tables import Call
+from pytest_llmbench.probes.access import Access, Credentials
+from pytest_llmbench.probes.sut_schema import Call
 
 KEY = "sk-canary-0123456789"
 ENGINE = [sys.executable, "-m", "pytest_llmbench.simulator", "--port", "0", "--grpc-port", "{port}"]

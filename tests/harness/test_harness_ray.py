@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.open_sut import worker_notes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.comparison.interleaved import in_turns
+from pytest_llmbench.harness.comparison.arms import in_turns
 from pytest_llmbench.harness.comparison.replication import (
     ArmRuns,
     Replication,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.harness.reporting import build_report, head_of
+from pytest_llmbench.harness.report_files import build_report, head_of
 from pytest_llmbench.harness.settings import Settings
 
 

@@ -20,7 +20,7 @@ from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Credentials
 from pytest_llmbench.redaction import outward
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

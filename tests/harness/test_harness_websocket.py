@@ -5,9 +5,8 @@ from __future__ import annotations
 from scripted_server import ScriptedServer, plain, reply
 
 from pytest_llmbench.harness.sut.variant_servers import perform
-from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.credentials import Credentials
-from pytest_llmbench.probes.variant_tables import Call
+from pytest_llmbench.probes.access import Access, Credentials
+from pytest_llmbench.probes.sut_schema import Call
 
 KEY = "sk-canary-0123456789"
 

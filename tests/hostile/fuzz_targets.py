@@ -41,10 +41,10 @@ from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, over_grpc
 from pytest_llmbench.wire.claims import refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed
 from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.error_replies import classify_status
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import status_of
 from pytest_llmbench.wire.http2.client import Http2Client, Stream, header_block, request_frames
-from pytest_llmbench.wire.http_status import classify_status
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of

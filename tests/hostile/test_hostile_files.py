@@ -20,7 +20,7 @@ from pytest_llmbench.harness.execution.loads import read_loads
 from pytest_llmbench.harness.recompute import main as recompute
 from pytest_llmbench.harness.selftest.certificate import read as read_certificate
 from pytest_llmbench.harness.workloads.files import read_workload_file
-from pytest_llmbench.probes.credentials import read_credentials
+from pytest_llmbench.probes.access import read_credentials
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.store.baselines import read_baseline
 from pytest_llmbench.store.calibrations import read_calibration

@@ -30,8 +30,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.credentials import read_credentials
+from pytest_llmbench.probes.access import Access, read_credentials
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 

@@ -8,8 +8,7 @@ import pytest
 from canned_http import STREAM, Canned, chat_chunk, told
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.probes.access import Access, Asking
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Access, Asking, Credentials
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.sut_schema import Endpoint
 from pytest_llmbench.wire.catalogue import DIALECTS

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.probes.credentials import read_credentials
+from pytest_llmbench.probes.access import read_credentials
 from pytest_llmbench.redaction import outward
 
 CANARY = "sk-canary-0123456789"

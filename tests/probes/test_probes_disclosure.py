@@ -17,8 +17,7 @@ from pytest_llmbench.probes.disclosure import (
     read_variants,
     variant_facts,
 )
-from pytest_llmbench.probes.sut_schema import reference_rows
-from pytest_llmbench.probes.variant_tables import VariantTable
+from pytest_llmbench.probes.sut_schema import VariantTable, reference_rows
 from pytest_llmbench.wire.websocket.json_messages import Place
 
 DOCS = Path(__file__).parents[2] / "docs"

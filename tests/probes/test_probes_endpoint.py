@@ -7,8 +7,7 @@ from canned_http import HTML, STREAM, Canned, chat_chunk, told
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.probes.access import Access, Asking
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Access, Asking, Credentials
 from pytest_llmbench.probes.endpoint import examine
 
 CANARY = "sk-canary-0123456789"

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.model.observation import GAUGES, TOTALS
-from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.engine_metrics import ENGINES, EngineMetricsProbe, page_urls, read_page
 
 PLAIN = {"Content-Type": "text/plain; version=0.0.4"}

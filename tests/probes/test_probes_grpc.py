@@ -18,8 +18,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from tritonclient.grpc import service_pb2 as kserve
 
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
-from pytest_llmbench.probes.access import Access, Asking
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Access, Asking, Credentials
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.readiness import refuse_while_loading
 from pytest_llmbench.probes.token_count import ServerTokenCount

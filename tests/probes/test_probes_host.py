@@ -9,17 +9,20 @@ import sys
 import pytest
 
 from pytest_llmbench.model.facts import Fact, Origin
-from pytest_llmbench.probes.clock_sync import (
+from pytest_llmbench.probes.engine_identity import engine_facts
+from pytest_llmbench.probes.host import (
     CHRONY,
     NTPD,
     ClockSync,
+    environment,
+    host_facts,
+    own_addresses,
     parse_chrony,
     parse_ntpd,
     read_clock_sync,
     run_bounded,
+    topology_of,
 )
-from pytest_llmbench.probes.engine_identity import engine_facts
-from pytest_llmbench.probes.host import environment, host_facts, own_addresses, topology_of
 from pytest_llmbench.probes.rtt import SAMPLES, probe_rtt
 
 TRACKING = (

@@ -9,8 +9,7 @@ import pytest
 from canned_http import Canned, CannedServer
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.token_count import ServerTokenCount
 from pytest_llmbench.workloads.exact_length import exact_prompt
 

@@ -29,8 +29,7 @@ from websocket_script import (
 from websockets.frames import BINARY, CLOSE, PONG
 
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
-from pytest_llmbench.probes.access import Access, Asking
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Access, Asking, Credentials
 from pytest_llmbench.probes.disclosure import read_json_messages
 from pytest_llmbench.probes.endpoint import EndpointReport, examine
 from pytest_llmbench.probes.token_count import ServerTokenCount

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.scheduling import Preemption
+from pytest_llmbench.simulator.engine.scheduling import Preemption, StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.scenario.presets import parse_preset
 
 A, B, C, D = 1000.0, 10.0, 50.0, 0.5

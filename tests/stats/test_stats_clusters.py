@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmbench.stats import clusters as module
 from pytest_llmbench.stats.clusters import Clusters
-from pytest_llmbench.stats.counted_order import CountedOrder
+from pytest_llmbench.stats.counted import CountedOrder
 from pytest_llmbench.stats.percentiles import ordered_percentile
 
 FINE = 1_000_000

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pytest_llmbench.stats.counted_order import CountedOrder, look_up
+from pytest_llmbench.stats.counted import CountedOrder, look_up
 from pytest_llmbench.stats.percentiles import ordered_percentile, percentile_ranks
 
 

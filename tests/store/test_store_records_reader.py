@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.stored import StoredRecords
+from pytest_llmbench.columns.log import StoredRecords
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.methodology.measuring.levels import level_of
 from pytest_llmbench.metrics import itl, latency, throughput

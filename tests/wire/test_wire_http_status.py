@@ -10,8 +10,7 @@ import pytest
 
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
-from pytest_llmbench.wire.error_text import ERROR_TEXT_LIMIT, shorten
-from pytest_llmbench.wire.http_status import classify_status
+from pytest_llmbench.wire.error_replies import ERROR_TEXT_LIMIT, classify_status, shorten
 
 
 def body(payload: Any) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
-from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.placement import RaySpec
 
 WHERE = "--llm-workers ray"
 _QUIET = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Setup
 
 

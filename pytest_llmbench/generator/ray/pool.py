@@ -33,8 +33,8 @@ from pytest_llmbench.generator.ray.messages import (
     Refused,
     ending_file,
 )
-from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup
 from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.model.facts import Facts, Origin

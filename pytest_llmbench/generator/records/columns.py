@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_llmbench.columns.block import block_of, joined, records_of
-from pytest_llmbench.columns.block_file import BlockFile
+from pytest_llmbench.columns.blocks import BlockFile, block_of, joined, records_of
 from pytest_llmbench.columns.log import MEMORY_BYTES, RecordLog
-from pytest_llmbench.columns.stored import merged as merged_files
+from pytest_llmbench.columns.log import merged as merged_files
 from pytest_llmbench.generator.records.spool import SpoolReader
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import BLOCK, Records

@@ -26,7 +26,7 @@ from pytest_llmbench.generator.records.columns import write_columns
 from pytest_llmbench.generator.records.spool import SpoolWriter
 from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.workers.affinity import stay_on
+from pytest_llmbench.generator.workers.placement import stay_on
 from pytest_llmbench.generator.workers.protocol import (
     Done,
     Failed,

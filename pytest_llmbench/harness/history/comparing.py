@@ -35,7 +35,7 @@ from pytest_llmbench.harness.history.sessions import (
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
 from pytest_llmbench.reports import comparisons as words
 from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.baselines import BaselineTest, choose_baseline, read_baseline

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.endpoint_urls import not_over_http2, not_through_a_proxy
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.ray.spec import RaySpec
-from pytest_llmbench.generator.workers.affinity import usable_cpus
+from pytest_llmbench.generator.workers.placement import RaySpec, usable_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts, Origin
@@ -18,8 +17,7 @@ from pytest_llmbench.model.observation import THINKING_ENDED
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.session import SESSION_HEADER
-from pytest_llmbench.probes.access import Access, Asking
-from pytest_llmbench.probes.credentials import Credentials, read_credentials
+from pytest_llmbench.probes.access import Access, Asking, Credentials, read_credentials
 from pytest_llmbench.probes.disclosure import SUTFile, read_json_messages
 from pytest_llmbench.probes.sut_schema import Reasoning, ServerTimes
 from pytest_llmbench.tokens.reference import reference_tokenizer

@@ -14,7 +14,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.probes.disclosure import SUTFile, read_sut_file, read_variants, variant_facts
-from pytest_llmbench.probes.variant_tables import PORT, VariantTable
+from pytest_llmbench.probes.sut_schema import PORT, VariantTable
 from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS
 
 HOOK = "pytest_llmbench_variants"

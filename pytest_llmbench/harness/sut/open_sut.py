@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.ray.spec import RaySpec
-from pytest_llmbench.generator.workers.affinity import allowed_cpus
+from pytest_llmbench.generator.workers.placement import RaySpec, allowed_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import Variant, declared_variants

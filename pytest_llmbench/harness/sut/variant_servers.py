@@ -17,11 +17,9 @@ from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.control_plane import ControlPlane
-from pytest_llmbench.probes.credentials import Credentials
-from pytest_llmbench.probes.sut_schema import Reset
-from pytest_llmbench.probes.variant_tables import Call
+from pytest_llmbench.probes.sut_schema import Call, Reset
 
 _SHOWN = 200
 

@@ -11,7 +11,7 @@ import json
 
 from pytest_llmbench.metrics.definitions import Direction
 from pytest_llmbench.reports.ci.figures import Figure, figures
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 
 
 def smaller_is_better(report: Entry) -> str:

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from pytest_llmbench.reports.ci.figures import figures
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 
 _LONGEST_BENCHMARK = 1024
 _LONGEST_MEASURE = 64

@@ -6,9 +6,9 @@ to the agent and is not in the file.
 
 from __future__ import annotations
 
-from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.job_summary import job_summary
 from pytest_llmbench.reports.markdown import cut, tests_table
+from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 MAX_BYTES = 100_000

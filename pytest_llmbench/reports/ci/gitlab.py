@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pytest_llmbench.reports.ci.figures import Figure, figures
-from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.numbers import Entry
 
 _FAMILIES = {
     "llmbench_value": "What was measured.",

@@ -17,10 +17,15 @@ from collections import deque
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
 from pytest_llmbench.simulator.engine.kv_cache import KVCache
-from pytest_llmbench.simulator.engine.output_lengths import OutputLengthLaw, ThinkLaw
-from pytest_llmbench.simulator.engine.scheduling import Preemption, choose_victim, still_thinks, waiting_queue
-from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.step_result import EngineTotals, StepResult
+from pytest_llmbench.simulator.engine.scheduling import (
+    EngineTotals,
+    Preemption,
+    StepResult,
+    choose_victim,
+    still_thinks,
+    waiting_queue,
+)
+from pytest_llmbench.simulator.engine.sequence import EngineSequence, OutputLengthLaw, ThinkLaw
 
 
 class QueueFullError(Exception):

@@ -1,9 +1,12 @@
-"""What can go wrong with a reply, how often and when. Pure: decisions only, the server carries them out."""
+"""What can go wrong with a reply, how often and when, and the peculiarities of real servers' streams, as
+named options. Pure: decisions only, the server carries them out.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +14,7 @@ from pytest_llmbench.model.structured import StructuredOutput
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
+
 
 FaultKind = Literal[
     "http_error",
@@ -131,3 +135,99 @@ class FaultSchedule:
         draw = random.Random(f"schemas {self._seed} {number}")
         possible = breaks_of(asked, number) if draw.random() < self.options.schema_fault_rate else []
         return StructuredAnswer(asked, number, draw.choice(possible) if possible else "")
+
+
+RoleChunk = Literal["at_start", "at_first_token", "in_first_chunk", "never"]
+FirstChunk = Literal["text", "empty", "whitespace"]
+UsagePlace = Literal["asked", "separate", "finish", "every_chunk", "empty_delta", "never"]
+LineEnd = Literal["lf", "crlf", "cr"]
+ReasoningPlace = Literal["reasoning_content", "reasoning", "inline", "inline_split"]
+
+LINE_ENDS: dict[LineEnd, bytes] = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
+_PER_REPLY = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How the tokens of a streamed reply become events and writes. The defaults are vLLM's ways."""
+
+    role_chunk: RoleChunk = "at_first_token"
+    """Chat's chunk with the role: at_start (before the prefill), at_first_token, in_first_chunk, never."""
+    first_chunk: FirstChunk = "text"
+    """Text of the first visible token: text, empty (it comes with the next one), whitespace."""
+    blank_every: int = 0
+    """Every n-th visible token is an empty string, its text coming with the next; 0: none."""
+    tokens_per_chunk: int = 1
+    """Tokens of each chunk after the first, which goes out at once with one."""
+    draft_tokens: int = 0
+    """Speculative decoding: tokens guessed ahead, sent together as far as accepted; 0: off."""
+    draft_acceptance: float = 0.7
+    """Chance of each guessed token to be accepted if the one before it was."""
+    usage: UsagePlace = "asked"
+    """Token counts: asked (as stream_options says), separate, finish, every_chunk, empty_delta
+    (in a chunk with an empty delta), never."""
+    done_marker: bool = True
+    """Whether the stream ends with [DONE]."""
+    line_end: LineEnd = "lf"
+    """Line ends of the events: lf, crlf, cr."""
+    comment_ms: float = 0.0
+    """A comment line as keep-alive whenever nothing has been written for so long; 0: never."""
+    events_per_write: int = 1
+    """Events that are gathered into one write."""
+    writes_per_event: int = 1
+    """Writes over which each event is spread."""
+    lead_reasoning_tokens: int = 0
+    """Leading tokens that are reasoning, for an engine without a think phase."""
+    reasoning_place: ReasoningPlace = "reasoning_content"
+    """Where chat's reasoning goes: reasoning_content, reasoning, inline (think tags), inline_split
+    (tags cut over several tokens); text completions always have it inline."""
+    token_times: bool = False
+    """Each chunk carries the exit times of its tokens at the server (metrics.token_ns, monotonic)."""
+    server_timings: bool = True
+    """The last event (or the body, unstreamed) has the engine's own figures of the request: timings.
+    Their names: ``queue_ms`` (accepted until first scheduled), ``prompt_ms`` (from there to the first
+    token), ``preemptions`` and ``preempted_tokens`` (whose cached state these discarded)."""
+    server_timestamps: bool = False
+    """Each content chunk carries the engine's instants of its tokens (token_times_ns, monotonic)."""
+    trace: bool = False
+    """The ground truth lists every token's exit and every write."""
+
+    def mistakes(self) -> list[str]:
+        """What is impossible about these values."""
+        found = []
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                found.append(f"{name} is {getattr(self, name)}; it has to be {least} or more")
+        if not 0.0 <= self.draft_acceptance <= 1.0:
+            found.append(f"draft_acceptance is {self.draft_acceptance:g}; it has to be from 0 to 1")
+        if not (math.isfinite(self.comment_ms) and self.comment_ms >= 0):
+            found.append(f"comment_ms is {self.comment_ms:g}; it has to be 0 or more")
+        if self.tokens_per_chunk > 1 and self.draft_tokens > 0:
+            found.append("tokens_per_chunk and draft_tokens both set the size of chunks; choose one")
+        if self.events_per_write > 1 and self.writes_per_event > 1:
+            found.append("events_per_write and writes_per_event contradict each other; choose one")
+        return found
+
+    def chunk_tokens(self, seed: int, reply_number: int) -> Iterator[int]:
+        """Tokens of each chunk of one reply, the first always one.
+
+        With ``draft_tokens`` k and acceptance a: 1 + the guesses accepted before the first that is not, so
+        the mean is (1 - a^(k+1)) / (1 - a).
+        """
+        yield 1
+        draw = random.Random(seed * _PER_REPLY + reply_number)
+        while True:
+            size = self.tokens_per_chunk
+            while size <= self.draft_tokens and draw.random() < self.draft_acceptance:
+                size += 1
+            yield size
+
+
+_LEAST = {
+    "blank_every": 0,
+    "tokens_per_chunk": 1,
+    "draft_tokens": 0,
+    "events_per_write": 1,
+    "writes_per_event": 1,
+    "lead_reasoning_tokens": 0,
+}

@@ -17,7 +17,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 
 from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with, session_of
-from pytest_llmbench.simulator.scenario.disclosure import software_version
+from pytest_llmbench.simulator.scenario.variants import software_version
 from pytest_llmbench.simulator.serving.driver import EngineDriver, Replica
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation, Tokenizer

@@ -7,8 +7,8 @@ from typing import Any
 
 from pytest_llmbench.simulator.engine.handovers import Handover, Handovers
 from pytest_llmbench.simulator.engine.router import Router, RouterOptions
+from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.replay.records import Flight
 from pytest_llmbench.simulator.replay.replica import Replica
 from pytest_llmbench.simulator.replay.routed import RoutedRun

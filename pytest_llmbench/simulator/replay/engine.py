@@ -24,15 +24,20 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
 from pytest_llmbench.simulator.engine.router import Router, replicas_of
-from pytest_llmbench.simulator.engine.step_result import EngineTotals
+from pytest_llmbench.simulator.engine.scheduling import EngineTotals
 from pytest_llmbench.simulator.replay.faults import require_replayable
 from pytest_llmbench.simulator.replay.load import Arrivals, Delays, arrivals_of, planned_of
 from pytest_llmbench.simulator.replay.records import FlightLog, Recording
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
-from pytest_llmbench.simulator.scenario.disclosure import disclosure, engines_in_words
 from pytest_llmbench.simulator.scenario.scenario import Scenario
-from pytest_llmbench.simulator.scenario.variants import standard_overrides, variant_facts, with_overrides
+from pytest_llmbench.simulator.scenario.variants import (
+    disclosure,
+    engines_in_words,
+    standard_overrides,
+    variant_facts,
+    with_overrides,
+)
 
 _SOURCE = "replay in virtual time"
 

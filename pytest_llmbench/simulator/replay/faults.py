@@ -10,8 +10,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.simulator.engine.config import EngineConfig
-from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultKind, FaultOptions
-from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultKind, FaultOptions, StreamOptions
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.request_body import RefusalError
 

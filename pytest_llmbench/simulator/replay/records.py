@@ -21,9 +21,8 @@ from pytest_llmbench.model.records import (
     Records,
 )
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.simulator.engine.faults import FaultKind
+from pytest_llmbench.simulator.engine.faults import FaultKind, StreamOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer

@@ -10,8 +10,8 @@ import numpy as np
 from pytest_llmbench.model.observation import EngineReadings, FloatArray
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.replay.records import Flight, Steps
 
 SAMPLE_NS = 250_000_000

@@ -18,8 +18,8 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule
 from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
+from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.replay.faults import (
     DELAYS,
     STRIKES,
@@ -35,7 +35,7 @@ from pytest_llmbench.simulator.serving.request_body import GenerationRequest, Re
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.wire.http_status import classify_status
+from pytest_llmbench.wire.error_replies import classify_status
 
 _NEVER_NS = 2**63 - 1
 

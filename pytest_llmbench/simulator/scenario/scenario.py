@@ -16,9 +16,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.config import EngineConfig, impossible_figures
-from pytest_llmbench.simulator.engine.faults import FaultOptions
+from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
 from pytest_llmbench.simulator.engine.router import RouterOptions
-from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
 from pytest_llmbench.simulator.scenario.presets import PRESETS, parse_preset, read_options
 

@@ -1,16 +1,145 @@
-"""A scenario with some options changed, and the SUT variants that the embedded engine offers by itself."""
+"""What the embedded engine states about itself, as facts of the manifest (METHODOLOGY §2, §5, §9), and the
+SUT variants that it offers by itself: a scenario with some options changed.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
 from types import MappingProxyType
 from typing import TypeVar
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.simulator.scenario.disclosure import disclosure
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.simulator.engine.config import EngineConfig, PreemptionMode, Scheduler
+from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.scenario.scenario import Scenario, overridden, parse_scenario
+
+DISTRIBUTION = "pytest-llmbench"
+ENGINE = "pytest-llmbench embedded engine"
+
+
+def software_version() -> str:
+    """Version of this distribution."""
+    return _version(DISTRIBUTION)
+
+
+@cache
+def _version(distribution: str) -> str:
+    """Read once: each variant of an engine tells it."""
+    return metadata.version(distribution)
+
+
+def disclosure(config: EngineConfig, router: RouterOptions | None = None) -> Facts:
+    """All that a tester would have to declare for a real engine; the origin says that it is simulated.
+
+    The model's version carries a digest of the figures, and the router before several replicas, so that
+    engines with different figures never pass for the same SUT. Load balancing lies outside the boundary of a
+    model engine (METHODOLOGY §2): with a router it is a gateway.
+    """
+    router = router or RouterOptions()
+    gateway = _systems(config) or router.engines > 1
+    return Facts.of(
+        Origin.SIMULATED,
+        {
+            "sut.boundary": "application_gateway" if gateway else "model_engine",
+            "sut.components": _components(config) + _routing(router),
+            "sut.model.name": config.model,
+            "sut.model.version": ", ".join([f"figures {config.figures_sha256[:12]}", *_routing(router)]),
+            "sut.model.quantization": "none",
+            "sut.hardware.accelerator_type": "simulated",
+            "sut.hardware.accelerator_count": config.accelerator_count * router.engines,
+            "sut.hardware.accelerator_memory_gib": config.accelerator_memory_gib,
+            "sut.software.engine": ENGINE,
+            "sut.software.version": software_version(),
+            "sut.replicas": router.engines,
+            "sut.router": _policies(router),
+            "sut.prefix_caching": "enabled" if config.prefix_caching else "disabled",
+            "sut.context_limit_tokens": config.context_limit_tokens,
+            "guardrails.input_filter": config.input_filter,
+            "guardrails.output_filter": config.output_filter,
+            "guardrails.systems": _systems(config),
+            **_tokenizer(),
+            "warmup.model_loaded": True,
+            "isolation.isolated_system": True,
+            "isolation.recovery_plan": f"the engine starts again by itself in {config.recovery_ms:g} ms",
+        },
+        source=f"embedded engine, preset {config.name}",
+    )
+
+
+def _tokenizer() -> dict[str, str | int]:
+    return {
+        "tokenizer.name": "cl100k_base",
+        "tokenizer.version": f"tiktoken {_version('tiktoken')}",
+        "tokenizer.vocab_size": 100277,
+        "tokenizer.source": "tiktoken:cl100k_base",
+        "tokenizer.counting_option": "A",
+        "tokenizer.special.bos_eos": "excluded",
+        "tokenizer.special.system_prompt": "none",
+        "tokenizer.special.tool_format": "not_used",
+    }
+
+
+def _components(config: EngineConfig) -> list[str]:
+    prefill = "chunked prefill" if config.chunked_prefill else "whole-prompt prefill"
+    shortage = _SHORTAGE[config.preemption]
+    components = ["step-time model", "continuous batching", prefill, f"paged KV cache ({shortage})"]
+    components.append(_QUEUES[config.scheduler])
+    return components + _systems(config)
+
+
+def _routing(router: RouterOptions) -> list[str]:
+    """The router and what it stands before; nothing for a single engine."""
+    if router.policy is None:
+        return []
+    lead = f", lead {router.router_max_lead}" if router.policy == "prefix" else ""
+    if not router.disaggregated:
+        return [f"router ({router.policy}{lead}) before {router.replicas} replicas"]
+    return [
+        f"router ({router.policy}{lead}) before {router.prefill_workers} prefill workers",
+        f"KV transfer at {router.kv_transfer_gb_per_s:g} GB/s per accelerator and "
+        f"{router.kv_transfer_latency_us:g} us",
+        f"router ({router.decode_policy}) before {router.decode_workers} decode workers",
+    ]
+
+
+def _policies(router: RouterOptions) -> str:
+    if not router.disaggregated:
+        return router.policy or "none"
+    return f"{router.policy} to prefill, {router.decode_policy} to decode"
+
+
+def engines_in_words(router: RouterOptions) -> list[str]:
+    """Several engines in a phrase for readers; nothing for a single one."""
+    if router.policy is None:
+        return []
+    if not router.disaggregated:
+        return [f"{router.replicas} replicas behind a router ({router.policy})"]
+    workers = f"{router.prefill_workers} prefill and {router.decode_workers} decode workers"
+    return [f"{workers} behind routers ({_policies(router)})"]
+
+
+def _systems(config: EngineConfig) -> list[str]:
+    """Guardrails that stand before or after the engine, switched on or off: they make it a gateway."""
+    filters = {"input filter": config.input_filter, "output filter": config.output_filter}
+    return [f"simulated {name}" for name, state in filters.items() if state != "absent"]
+
+
+_SHORTAGE: Mapping[PreemptionMode, str] = {
+    "recompute": "preemption by recompute",
+    "swap": "preemption by swap",
+    "off": "no preemption",
+}
+_QUEUES: Mapping[Scheduler, str] = {
+    "fcfs": "FCFS queue",
+    "priority": "priority queue",
+    "shortest": "shortest-prompt-first queue",
+    "phase": "phase-aware dual queue",
+}
+
 
 Described = TypeVar("Described", str, Scenario)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.handovers import Handover, Handovers
 from pytest_llmbench.simulator.engine.router import Router, RouterOptions
+from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.serving.alarm import Alarm, Clock
 from pytest_llmbench.simulator.serving.driver import EngineDriver, Replica, nothing
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog

@@ -12,8 +12,8 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
 from pytest_llmbench.simulator.engine.router import Router, RouterOptions
+from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.serving.alarm import Alarm, Clock
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
 from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState, metrics_page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_llmbench.simulator.engine.stream_quirks import (
+from pytest_llmbench.simulator.engine.faults import (
     LINE_ENDS,
     FirstChunk,
     ReasoningPlace,

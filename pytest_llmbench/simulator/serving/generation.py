@@ -19,9 +19,9 @@ from pytest_llmbench.simulator.engine.faults import (
     WHOLE_REPLY_FAULTS,
     FaultKind,
     FaultSchedule,
+    StreamOptions,
 )
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 from pytest_llmbench.simulator.protocols.face import FACE_FAULTS, Face, strike_on
 from pytest_llmbench.simulator.scenario.scenario import Scenario

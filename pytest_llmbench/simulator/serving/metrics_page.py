@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
-from pytest_llmbench.simulator.engine.step_result import EngineTotals
+from pytest_llmbench.simulator.engine.scheduling import EngineTotals
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.simulator.engine.router import replicas_of
-from pytest_llmbench.simulator.scenario.disclosure import DISTRIBUTION, software_version
 from pytest_llmbench.simulator.scenario.scenario import Scenario
+from pytest_llmbench.simulator.scenario.variants import DISTRIBUTION, software_version
 from pytest_llmbench.simulator.serving.alarm import open_alarm
 from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES, RECEIVED_NS, EngineApp
 from pytest_llmbench.simulator.serving.disaggregated import DisaggregatedDriver

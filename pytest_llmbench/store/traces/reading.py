@@ -11,7 +11,7 @@ from pytest_llmbench.store.datasets import FileFormat
 from pytest_llmbench.store.traces import conversations, messages, mooncake, spans, tables
 from pytest_llmbench.store.traces.request import Trace, TraceRequest, made_trace, name_of, refuse
 from pytest_llmbench.store.traces.rows import Rows, numbered_rows
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.trace import MOONCAKE_BLOCK
 
 TraceFormat = Literal["mooncake", "agentic-mooncake", "azure", "burstgpt", "sharegpt", "messages", "otel"]

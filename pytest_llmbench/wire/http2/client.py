@@ -26,7 +26,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import shorten
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD_BYTES = 9

@@ -17,7 +17,7 @@ import orjson
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.dialect import ResultsAsked
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.wire.event_payload import read_error
 from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.reply import BROKEN_OFF, Ended, StreamSummary, outcome_of_error

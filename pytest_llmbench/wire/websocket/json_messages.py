@@ -20,9 +20,8 @@ from pytest_llmbench.wire.catalogue import JSON_MESSAGES
 from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.declared import follow
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import is_turned_away, shorten
 from pytest_llmbench.wire.event_payload import finish_reason, set_error
-from pytest_llmbench.wire.http_status import is_turned_away
 from pytest_llmbench.wire.openai_request import as_json, merge, text_prompt
 from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.reply import STREAM_END

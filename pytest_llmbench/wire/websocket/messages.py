@@ -17,7 +17,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES
 
 # Not a logger of the tree: one that is set to DEBUG there would be told every prompt and every key.

@@ -20,7 +20,7 @@ from pytest_llmbench.generator.ray.clocks import (
     shifted_record,
     shifted_records,
 )
-from pytest_llmbench.generator.ray.spec import RaySpec, is_ray
+from pytest_llmbench.generator.workers.placement import RaySpec, is_ray
 from pytest_llmbench.generator.workers.protocol import Done
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource

@@ -26,7 +26,7 @@ from scripted_server import REPLY, Conversation, ScriptedServer
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.ray.pool import RayLoadGenerator
-from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

@@ -29,8 +29,8 @@ from pytest_llmbench.generator.ray import pool as ray_pool
 from pytest_llmbench.generator.ray import worker_actor as actor_module
 from pytest_llmbench.generator.ray.cluster import AUTHENTICATES, Cluster
 from pytest_llmbench.generator.ray.pool import RayLoadGenerator
-from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.coordinator import WorkerPatience
+from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Requests
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

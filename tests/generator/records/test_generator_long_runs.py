@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.stored import StoredRecords
+from pytest_llmbench.columns.log import StoredRecords
 from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter

@@ -25,8 +25,8 @@ from scripted_server import HEAD, LAST, REPLY, Conversation, ScriptedServer, chu
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.limits import KEPT
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.placement import usable_cpus
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop

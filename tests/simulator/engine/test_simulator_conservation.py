@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.engine.step_result import StepResult
 
 CONTEXT = 64
 TEXTS = [range(100), range(1000, 1100), [*range(20), *range(2000, 2080)]]

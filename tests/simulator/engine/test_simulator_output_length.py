@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from pytest_llmbench.simulator.engine.output_lengths import OutputLengthLaw
+from pytest_llmbench.simulator.engine.sequence import OutputLengthLaw
 
 
 def test_without_a_mean_every_sequence_runs_to_its_ceiling() -> None:

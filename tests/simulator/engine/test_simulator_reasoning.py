@@ -10,8 +10,7 @@ from engine_runs import config, drive_at_once
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.output_lengths import ThinkLaw
-from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.engine.sequence import EngineSequence, ThinkLaw
 
 
 def draws(count: int, **figures: object) -> list[tuple[int, str | None]]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.columns import log
-from pytest_llmbench.columns.stored import StoredRecords
+from pytest_llmbench.columns.log import StoredRecords
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records

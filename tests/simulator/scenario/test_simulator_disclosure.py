@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.simulator.scenario.disclosure import disclosure
 from pytest_llmbench.simulator.scenario.presets import PRESETS, parse_preset
+from pytest_llmbench.simulator.scenario.variants import disclosure
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.config import EngineConfig
-from pytest_llmbench.simulator.engine.faults import FaultOptions
+from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
 from pytest_llmbench.simulator.engine.router import RouterOptions
-from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.scenario.scenario import (

@@ -9,9 +9,13 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.disclosure import disclosure
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, variant_facts, with_overrides
+from pytest_llmbench.simulator.scenario.variants import (
+    STANDARD_VARIANTS,
+    disclosure,
+    variant_facts,
+    with_overrides,
+)
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 

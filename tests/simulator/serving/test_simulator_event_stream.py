@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.engine.faults import StreamOptions
 from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.reply_text import ReplyText
