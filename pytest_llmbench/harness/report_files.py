@@ -1,5 +1,5 @@
-"""The report of a session, built by the one process that has all entries, and its files, each with its renderer,
-which is imported when the report is written.
+"""The report of a session, built by the one process that has all entries, and its files, each with its
+renderer, which is imported when the report is written.
 
 What an earlier session left in the directory is put aside, so that none holds files of two. A runner of
 GitHub Actions tells of itself by environment variables and is told by a summary and annotations:

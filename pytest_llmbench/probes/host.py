@@ -1,5 +1,5 @@
-"""This host: what ran the load, where the endpoint lies from here, and how its clock is kept, as chrony or ntpd
-report it (METHODOLOGY §8, appendix B.3.1 of the draft).
+"""This host: what ran the load, where the endpoint lies from here, and how its clock is kept, as chrony or
+ntpd report it (METHODOLOGY §8, appendix B.3.1 of the draft).
 """
 
 from __future__ import annotations

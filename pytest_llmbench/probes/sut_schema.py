@@ -1,7 +1,7 @@
 """The tables and keys of a SUT file. Their descriptions make up ``docs/reference/sut-file.md``.
 
-A key is named like the fact it states; ``[endpoint]``, ``[request]`` and ``[prices]`` state none. The tables of
-``[variants.NAME]`` are one SUT in several states, and how each is reached (DESIGN §2.4).
+A key is named like the fact it states; ``[endpoint]``, ``[request]`` and ``[prices]`` state none. The tables
+of ``[variants.NAME]`` are one SUT in several states, and how each is reached (DESIGN §2.4).
 """
 
 from __future__ import annotations
