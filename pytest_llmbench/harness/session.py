@@ -21,7 +21,6 @@ from pytest_llmbench.harness.comparison.planner import ComparisonPlanner
 from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
-from pytest_llmbench.harness.selftest import certificate as certified
 from pytest_llmbench.harness.setting import setting_on, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.declared import prices_of
@@ -233,9 +232,11 @@ class BenchSession:
         return replace(result, notes=(*opened.notes, *result.notes), findings=found)
 
     def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:
+        from pytest_llmbench.harness.selftest import certificate
+
         workers = self.settings.workers
-        over = certified.transport_to(opened.base_url, http2=self.settings.http == "2")
-        return certified.beyond(result.observations, certified.find(workers, over), workers)
+        over = certificate.transport_to(opened.base_url, http2=self.settings.http == "2")
+        return certificate.beyond(result.observations, certificate.find(workers, over), workers)
 
     def reaudit(self) -> list[Reaudited]:
         """Compliance of every result whose clauses other results of this process have changed since."""

@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.harness.selftest import certificate
 from pytest_llmbench.harness.settings import DEFAULT_SEED, Settings
-from pytest_llmbench.harness.workloads.exact_lengths import bound
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo, WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
@@ -18,6 +16,7 @@ from pytest_llmbench.workloads.catalogue import workload
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.open_sut import OpenSUT
+    from pytest_llmbench.model.request import Workload
 
 
 def warmup_for(scale: Scale) -> WarmupPolicy:
@@ -69,10 +68,7 @@ def setting_on(
         raise SUTError("; ".join(problems), where="llm_warmup")
     digest = opened.facts.sha256()
     frozen = Facts.of(Origin.GENERATOR, {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()})
-    over = certificate.transport_to(opened.base_url, http2=settings.http == "2")
-    selftest = (
-        Facts() if opened.virtual else certificate.facts_of(certificate.find(settings.workers, over), over)
-    )
+    selftest = Facts() if opened.virtual else _selftest(opened, settings)
     setting = setting_for(
         parameters,
         settings,
@@ -81,8 +77,24 @@ def setting_on(
         ignore_eos=opened.ignore_eos,
         variants=opened.variants,
     )
-    sent = bound(setting.workload, opened.counter, opened.vocabulary)
-    return replace(setting, workload=sent, salt=salt)
+    return replace(setting, workload=_bound(setting.workload, opened), salt=salt)
+
+
+def _selftest(opened: OpenSUT, settings: Settings) -> Facts:
+    """The certificate of the generator over this transport. No replay has one."""
+    from pytest_llmbench.harness.selftest import certificate
+
+    over = certificate.transport_to(opened.base_url, http2=settings.http == "2")
+    return certificate.facts_of(certificate.find(settings.workers, over), over)
+
+
+def _bound(workload: Workload, opened: OpenSUT) -> Workload:
+    """``workload`` with the server that counts its prompts, where one does."""
+    if opened.counter is None and opened.vocabulary is None:
+        return workload
+    from pytest_llmbench.harness.workloads.exact_lengths import bound
+
+    return bound(workload, opened.counter, opened.vocabulary)
 
 
 def _is_ours(facts: Facts) -> bool:

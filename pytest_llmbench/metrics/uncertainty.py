@@ -22,7 +22,6 @@ import numpy.typing as npt
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.gaps import differences
 from pytest_llmbench.metrics.latency import early_ms, tpot_early_ms
-from pytest_llmbench.metrics.reasoning import ttot_early_ms, ttot_ms
 from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records, empty_slot_share
@@ -87,6 +86,8 @@ def ttot_leeways(runs: Sequence[Observation]) -> Leeways:
     """The leeways of TTOT. Lag of the stamps is in both its instants."""
     if _in_time(runs):
         return {}
+    from pytest_llmbench.metrics.reasoning import ttot_early_ms, ttot_ms  # few tests have a reasoning phase
+
     return _moved(_joined(runs, ttot_ms), -_joined(runs, ttot_early_ms), 0.0)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import Variant
-from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach_with, workers_coming_up
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.model.facts import Fact, Facts
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides
+
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
 
 
 def overridden(scenario: str, overrides: str) -> str:
@@ -77,7 +80,9 @@ class Server:
         return self.reached.base_url
 
     def _start(self, scenario: str) -> tuple[RunningVariant, Reached, Facts]:
-        from pytest_llmbench.simulator.serving.process import EmbeddedEngine  # no replay needs it
+        # No replay needs these.
+        from pytest_llmbench.harness.sut.endpoint import reach_with, workers_coming_up
+        from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
         with workers_coming_up(self._approach) as pool:
             engine = EmbeddedEngine.start(scenario)

@@ -17,10 +17,8 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import Variant, declared_variants
 from pytest_llmbench.harness.sut.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
-from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
-from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
 from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor
@@ -31,6 +29,8 @@ from pytest_llmbench.timing.clock import MonotonicClock, anchor
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
+    from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
+    from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
 
@@ -136,6 +136,8 @@ def _real(
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
+    from pytest_llmbench.harness.sut.endpoint import reach  # no replay needs it
+
     reached = reach(approach.sut.endpoint, approach, on_progress)
     try:
         return _with_variants(reached, approach, variants, on_progress, disclosed)
@@ -300,6 +302,8 @@ def _counter(approach: SUTAccess, reached: Reached) -> TokenCounter | None:
     asking = approach.asking
     if asking.prompt_form == "token_ids":  # as long as their lists of ids
         return None
+    from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
+
     extra = asking.extra_body
     own = approach.tokenizer
     api, messages = reached.api, approach.messages
