@@ -20,9 +20,8 @@ from pytest_llmbench.reports.first_screen import (
     first_of,
     limits_of,
 )
-from pytest_llmbench.reports.html_script import POLICY, SCRIPT
+from pytest_llmbench.reports.html_assets import POLICY, SCRIPT, STYLE
 from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip, metric_strips
-from pytest_llmbench.reports.html_style import STYLE
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, table
 from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView

@@ -16,8 +16,8 @@ from saved_sessions import BATCH, TTFT, around, measured, nightly, saved
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.harness.history.comparing import compared_sessions
-from pytest_llmbench.harness.history.series import series_of
 from pytest_llmbench.harness.history.sessions import read_sessions
+from pytest_llmbench.harness.history.trend import series_of
 from pytest_llmbench.store.baselines import machine_id
 
 BASE = {"ttft.p50": around(120), "ttft.p99": around(400), "output_token_throughput": around(1843)}

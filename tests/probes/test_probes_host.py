@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pytest_llmbench.model.facts import Fact, Origin
-from pytest_llmbench.probes.engine_identity import engine_facts
+from pytest_llmbench.probes.endpoint import engine_facts
 from pytest_llmbench.probes.host import (
     CHRONY,
     NTPD,
