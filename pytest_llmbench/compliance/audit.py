@@ -1,6 +1,10 @@
 """Compliant? Each applicable entry of the catalogue from evidence, and the verdict (METHODOLOGY §1.3).
 
-The catalogue of requirements is package data, read once.
+The catalogue of requirements is package data, read once. An entry binds under its ``condition``: one
+predicate for every such text of the catalogue. Where the fact that decides is missing, the condition holds,
+so that silence never takes an entry out of the verdict; except where another blocking entry demands that very
+fact (boundary, load model, workload name), and where the fact is a claim that was simply not made
+(production, publication, cold start).
 """
 
 from __future__ import annotations
@@ -14,12 +18,369 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from pytest_llmbench.compliance import checks
+from pytest_llmbench.compliance.checks.clock import measured_apart
+from pytest_llmbench.compliance.checks.comparison import hardware_differs, tokenizers_differ
 from pytest_llmbench.compliance.checks.registry import Predicate, merged
-from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
+from pytest_llmbench.compliance.stored import (
+    chunk_sizes,
+    first_output_before_content,
+    has,
+    has_first_token,
+    reported,
+)
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.result import BURST, Level
+
+FEWEST_LENGTHS = 3
+
+
+def _always(_: EvidenceView) -> bool:
+    return True
+
+
+def _levels(view: EvidenceView) -> tuple[Level, ...]:
+    return tuple(level for level in view.result.levels if level.role != BURST)
+
+
+def _open_loop(view: EvidenceView) -> bool:
+    levels = _levels(view)
+    return not levels or any(level.load_model == "open" for level in levels)
+
+
+def _queue_seen(view: EvidenceView) -> bool:
+    return _open_loop(view) or any(_gauge(run, "waiting") for run in view.evidence.runs)
+
+
+def _gauge(run: Observation, name: str) -> bool:
+    return run.engine is not None and name in run.engine.gauges
+
+
+def _lower_level(view: EvidenceView) -> bool:
+    levels = _levels(view)
+    return not levels or len({(level.offered_rps, level.concurrency) for level in levels}) > 1
+
+
+def _reported(view: EvidenceView) -> bool:
+    levels = _levels(view)
+    return not levels or any(level.role == "reported" for level in levels)
+
+
+def _batch_size(view: EvidenceView) -> bool:
+    runs = view.evidence.runs
+    return any(_gauge(run, "running") and run.engine and run.engine.max_num_seqs for run in runs)
+
+
+def _latency_limits(view: EvidenceView) -> bool:
+    return not {"ttft_p99_ms", "tpot_p99_ms"}.isdisjoint(view.fact("load.slo", {}))
+
+
+def _accelerators(view: EvidenceView) -> bool:
+    count = view.fact("sut.hardware.accelerator_count")
+    return isinstance(count, int) and not isinstance(count, bool) and count >= 1
+
+
+def _several_tokens(records: Records) -> bool:
+    """A chunk of a success held several tokens, or nobody knows how many."""
+    sizes = chunk_sizes(records)
+    return sizes.several > 0 or sizes.known < sizes.chunks or sizes.chunks == 0
+
+
+def _client_side(view: EvidenceView) -> bool:
+    return bool(view.fact("streaming.itl_option") != "C")
+
+
+def _option_due(view: EvidenceView) -> bool:
+    return not _client_side(view) or _several_tokens(view.evidence.records)
+
+
+def _server_instants(view: EvidenceView) -> bool:
+    available = view.fact("streaming.server_timestamps_available")
+    if available is None:
+        available = len(view.evidence.records.server_token_ns) > 0
+    return available is True and _several_tokens(view.evidence.records)
+
+
+def _option(name: str) -> Callable[[EvidenceView], bool]:
+    return lambda view: bool(view.fact("streaming.itl_option") == name)
+
+
+def _cache_on(view: EvidenceView) -> bool:
+    return bool(view.fact("sut.prefix_caching") != "disabled")
+
+
+def _cached_counts(view: EvidenceView) -> bool:
+    return bool(has(view.evidence.records.cached_tokens).any())
+
+
+def _preemptions(view: EvidenceView) -> bool:
+    return _preemptions_by_request(view) or any(
+        run.engine is not None and "preemptions" in run.engine.totals_after for run in view.evidence.runs
+    )
+
+
+def _preemptions_by_request(view: EvidenceView) -> bool:
+    return bool(has(view.evidence.records.preemptions).any())
+
+
+def _discarded_tokens(view: EvidenceView) -> bool:
+    return bool(has(view.evidence.records.preempted_tokens).any())
+
+
+def _three_lengths(view: EvidenceView) -> bool:
+    levels = _levels(view)
+    return not levels or sum(level.n_ok > 0 for level in levels) >= FEWEST_LENGTHS
+
+
+def _baseline(view: EvidenceView) -> bool:
+    levels = _levels(view)
+    return not levels or any(level.role == "baseline" for level in levels)
+
+
+def _compared(view: EvidenceView) -> bool:
+    return view.evidence.systems > 1
+
+
+LEVEL_CONDITIONS: Mapping[str, Callable[[EvidenceView], bool]] = MappingProxyType(
+    {
+        "ITL is measured on the client (manifest.streaming.itl_option is A, B or direct)": _client_side,
+        "at least one content chunk held more than one token, or option C is used": _option_due,
+        "streaming.server_timestamps_available is true and chunks held more than one token": _server_instants,
+        "itl_option == A": _option("A"),
+        "itl_option == B": _option("B"),
+        "SSE delivery": lambda view: bool(view.fact("streaming.protocol", "sse") == "sse"),
+        "load.slo has ttft_p99_ms or tpot_p99_ms": _latency_limits,
+        "an SLO is configured": _latency_limits,
+        "open-loop level, or server queue gauge available": _queue_seen,
+        "open-loop level": _open_loop,
+        "a lower level was measured": _lower_level,
+        "the level is reported as sustainable": _reported,
+        "accelerator count is known": _accelerators,
+        "server exposes batch size": _batch_size,
+        "prefix caching is enabled and is what the test examines": _cache_on,
+        "cache enabled": _cache_on,
+        "baseline and Cache (Cold) configurations": _always,
+        "server reports cached token counts": _cached_counts,
+        "server exposes preemption data": _preemptions,
+        "server exposes preemption data per request": _preemptions_by_request,
+        "server exposes discarded token counts": _discarded_tokens,
+        "at least three lengths": _three_lengths,
+        "baseline ran": _baseline,
+        "two or more SUTs compared": _compared,
+        "systems with different tokenizers are compared": tokenizers_differ,
+        "hardware differs": hardware_differs,
+        "a comparative claim is made": lambda view: view.fact("comparison.claim") is not False,
+        "comparative results are published": lambda view: view.fact("publication.intended") is True,
+    }
+)
+"""Condition text → predicate, letter for letter those of the catalogue."""
+
+
+Condition = Callable[[EvidenceView], bool]
+
+_ENGINE, _GATEWAY = "model_engine", "application_gateway"
+DATASET_WORKLOADS = ("conversation", "code-completion")
+SIGNIFICANT_RTT_MS = 1.0
+SIGNIFICANT_RTT_SHARE = 0.01
+COLD_FACTOR = 3.0
+"""A cold system takes so many times as long for its first token as it does later."""
+_FEWEST_COLD = 10
+
+
+def _fact_is(key: str, value: object) -> Condition:
+    return lambda view: bool(view.fact(key) == value)
+
+
+def _both(*conditions: Condition) -> Condition:
+    return lambda view: all(condition(view) for condition in conditions)
+
+
+def _custom_workload(view: EvidenceView) -> bool:
+    return view.fact("workload.standard") is not True
+
+
+def _warm(view: EvidenceView) -> bool:
+    return not _seen_cold(view)
+
+
+def _seen_cold(view: EvidenceView) -> bool:
+    """Whether a latency test is called a cold start and its replies show one.
+
+    They do where the first reply was far slower than those of the second half. A run that only leaves the
+    warm-up out has not measured a cold start.
+    """
+    if view.fact("cold_start") is not True or view.evidence.test != "ttft":
+        return False
+    records = view.evidence.records
+    started = records.select(has_first_token(records))
+    order = np.argsort(started.submitted_ns, kind="stable")
+    ttft_ns = (started.first_content_ns - started.submitted_ns)[order]
+    if len(ttft_ns) < _FEWEST_COLD:
+        return False
+    return bool(ttft_ns[0] > COLD_FACTOR * float(np.median(ttft_ns[len(ttft_ns) // 2 :])))
+
+
+def _from_dataset(view: EvidenceView) -> bool:
+    """Whether the workload draws on a data set.
+
+    The name of a reference workload tells: Long Context draws its lengths from a list of its own.
+    """
+    if view.fact("workload.name") in DATASET_WORKLOADS or view.fact("workload.dataset") is not None:
+        return True
+    if view.fact("workload.standard") is True:
+        return False
+    laws = (view.fact("workload.input_length", {}), view.fact("workload.output_length", {}))
+    return any(law.get("type") == "empirical" for law in laws)
+
+
+def _distributed(view: EvidenceView) -> bool:
+    return bool(view.fact("clock.topology") != "single_machine") or measured_apart(view)
+
+
+def _sub_ms_required(view: EvidenceView) -> bool:
+    # Server instants (option C) beside client instants are the one case in which two clocks are subtracted.
+    return bool(view.fact("clock.sub_ms_required", view.fact("streaming.itl_option") == "C"))
+
+
+def _significant_network(view: EvidenceView) -> bool:
+    """Declared, or else: distributed, and RTT P50 above 1 ms or 1 % of TTFT P50."""
+    declared = view.fact("network.significant")
+    if declared is not None:
+        return declared is True
+    if not _distributed(view):
+        return False
+    rtt = view.fact("network.rtt_ms", {}).get("p50")
+    if rtt is None:
+        return True
+    ttft = view.result.metrics.get("ttft.p50")
+    share_ms = SIGNIFICANT_RTT_SHARE * ttft.point if ttft and ttft.point is not None else SIGNIFICANT_RTT_MS
+    return bool(rtt > min(SIGNIFICANT_RTT_MS, share_ms))
+
+
+def _adjusted(view: EvidenceView) -> bool:
+    return view.fact("network.ttft_adjustment", {}).get("applied") is True
+
+
+def _http(view: EvidenceView) -> bool:
+    return view.fact("streaming.protocol") not in ("grpc", "websocket")
+
+
+def _sse(view: EvidenceView) -> bool:
+    return bool(view.fact("streaming.protocol", "sse") == "sse")
+
+
+def _server_side(view: EvidenceView) -> bool:
+    return bool(view.fact("timing.server_side", []))
+
+
+def _queue_or_prefill(view: EvidenceView) -> bool:
+    return not {"queue_wait", "prefill"}.isdisjoint(view.fact("timing.server_side", []))
+
+
+def _names_known(view: EvidenceView) -> bool:
+    filters = (view.fact("guardrails.input_filter"), view.fact("guardrails.output_filter"))
+    if filters == ("absent", "absent") and view.fact("guardrails.systems") is None:
+        return False
+    return bool(view.fact("guardrails.systems") != "not known")
+
+
+def _something_disabled(view: EvidenceView) -> bool:
+    return "disabled" in (view.fact("guardrails.input_filter"), view.fact("guardrails.output_filter"))
+
+
+def _produced(tokens: int) -> Condition:
+    """Some successful request may have produced ``tokens`` tokens; no records at all prove nothing."""
+
+    def holds(view: EvidenceView) -> bool:
+        records = view.evidence.records
+        if not len(records):
+            return True
+        few_enough = (records.output_tokens != MISSING) & (records.output_tokens < tokens)
+        return bool(np.any(records.ok & ~few_enough))
+
+    return holds
+
+
+def _noncontent_first(view: EvidenceView) -> bool:
+    return bool(first_output_before_content(view.evidence.records).any())
+
+
+def _input_varies(view: EvidenceView) -> bool:
+    known = view.evidence.records.input_tokens
+    known = known[known != MISSING]
+    if len(known):
+        return bool(known.min() != known.max())
+    return bool(view.fact("workload.input_length", {}).get("type") != "fixed")
+
+
+def _p999_reported(view: EvidenceView) -> bool:
+    return reported(view.result, "p99_9")
+
+
+_BOUNDARY_IS_ENGINE = _fact_is("sut.boundary", _ENGINE)
+_BOUNDARY_IS_GATEWAY = _fact_is("sut.boundary", _GATEWAY)
+_PRODUCTION = _both(_BOUNDARY_IS_GATEWAY, _fact_is("guardrails.production_claim", True))
+_COLD = _fact_is("cold_start", True)
+
+CONDITIONS: Mapping[str, Condition] = MappingProxyType(
+    {
+        "always": _always,
+        "open-loop runs and the open-loop capability itself": _always,
+        "P99 is reported (always, see M-5.1.4.1-percentiles)": _always,
+        "P99.9 is reported": _p999_reported,
+        "request produced at least one token": _produced(1),
+        "request produced at least one content token": _produced(1),
+        "request produced at least two tokens": _produced(2),
+        "manifest.workload.standard is false": _custom_workload,
+        "workload derived from a dataset": _from_dataset,
+        "workload derived from a dataset (conversation, code-completion, or custom empirical)": _from_dataset,
+        "manifest.workload.name == synthetic-uniform": _fact_is("workload.name", "synthetic-uniform"),
+        "manifest.workload.name == synthetic-skewed": _fact_is("workload.name", "synthetic-skewed"),
+        "manifest.workload.name == conversation": _fact_is("workload.name", "conversation"),
+        "manifest.workload.name == code-completion": _fact_is("workload.name", "code-completion"),
+        "manifest.workload.name == long-context": _fact_is("workload.name", "long-context"),
+        "input length of the workload varies": _input_varies,
+        "load.model == open": _fact_is("load.model", "open"),
+        "load.model == closed": _fact_is("load.model", "closed"),
+        "manifest.sut.boundary == model_engine": _BOUNDARY_IS_ENGINE,
+        "manifest.sut.boundary == application_gateway": _BOUNDARY_IS_GATEWAY,
+        "not a cold-start measurement": _warm,
+        "manifest.cold_start is true": _COLD,
+        "manifest.cold_start is true (model load time or cold-start latency is being measured)": _COLD,
+        "clock.topology == distributed": _distributed,
+        "clock.topology == distributed and clock.sub_ms_required is true": _both(
+            _distributed, _sub_ms_required
+        ),
+        "clock.topology == distributed and clock.method == ntp": _both(
+            _distributed, _fact_is("clock.method", "ntp")
+        ),
+        "boundary == application_gateway and network.significant is true": _both(
+            _BOUNDARY_IS_GATEWAY, _significant_network
+        ),
+        "network.ttft_adjustment.applied is true": _adjusted,
+        "HTTP transport, client-side timing": _http,
+        "SSE transport, client-side timing": _sse,
+        "gRPC transport": _fact_is("streaming.protocol", "grpc"),
+        "server instrumentation is used": _server_side,
+        "server instrumentation exposes queue time or prefill time": _queue_or_prefill,
+        "any record has t_first_any_ns < t_first_ns": _noncontent_first,
+        "the names are known to the tester": _names_known,
+        "boundary == application_gateway and guardrails.production_claim is true": _PRODUCTION,
+        "boundary == application_gateway, production_claim true, and any safety system switched off": _both(
+            _PRODUCTION, _something_disabled
+        ),
+        "results are published": _fact_is("publication.intended", True),
+        **LEVEL_CONDITIONS,
+    }
+)
+"""Condition text → predicate. The texts are those of the catalogue, letter for letter."""
+
 
 DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
 """The revision that is implemented (AMB-31)."""
