@@ -2,16 +2,20 @@
 
 Both figures need the server's count of cached tokens. A count missing for a part of the requests is no count:
 the figure is then undefined, and its method says ``not measurable`` and why.
+
+What the cache takes off TTFT, by the number of the turn, is told from two loads with the same turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.ratios import ratio_of_sums
+from pytest_llmbench.metrics.session_figures import TurnClass, latencies
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, Records
 
@@ -69,3 +73,26 @@ def _not_measurable(runs: Sequence[Records], which: str) -> str | None:
     if missing:
         return f"not measurable: {missing} of {n} requests that {which} have no cached token count"
     return None
+
+
+_REDUCED = ("p50", "p95", "p99")
+
+
+def ttft_reductions(
+    without: Records, with_cache: Records, classes: Iterable[TurnClass], *, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``ttft_reduction`` of all turns and ``turn_ttft_reduction[c]``: 1 - TTFT with the cache / without, at
+    P50, P95 and P99, of records that hold the same turns.
+
+    The unit is the session, in both; that they are the same sessions makes the intervals wider than they need
+    be, never narrower.
+    """
+    found: dict[str, Estimate] = {}
+    for each in (None, *classes):
+        name = "ttft_reduction" if each is None else f"turn_ttft_reduction[{each}]"
+        family = "ttft" if each is None else f"turn_ttft[{each}]"
+        before, after = (latencies([arm], "ttft", each, level=level) for arm in (without, with_cache))
+        for statistic in _REDUCED:
+            pair = before[f"{family}.{statistic}"], after[f"{family}.{statistic}"]
+            found[f"{name}.{statistic}"] = change(*pair, "reduction")
+    return found

@@ -1,67 +1,46 @@
-"""Figures of sessions: whole jobs, turns by their number, what a prefix cache takes off turns, fairness
-between classes.
+"""Figures of sessions: whole jobs, and turns by their number.
 
 Turns of one session are alike, and depend on each other. So the sampling unit of every interval is the whole
-session, in the order in which they began, whatever the number of turns it gives. Fairness is section 5.6.4
-read with the session in place of the request: only turns that ended ``ok`` enter, a session that was cut off
-shows in the completion rate of its class.
+session, in the order in which they began, whatever the number of turns it gives.
 
 The time of a job runs from the instant its first turn was due to the end of its last reply. It has three
 parts that add up to it: **LLM**, while at least one of its turns is in flight; **wait in the generator**,
 with none in flight, from the instant at which the next was due until it had been sent; **pause**, all the
 rest, in which the user thinks or a tool works.
 
-**Slowdown** is how many times as long a job takes under load as alone. Jobs differ in size by far more than a
-load changes them, so means of two samples of jobs would say little. A job under load is therefore paired with
-a **probe**: a session of the same turns, lengths and pauses in other words, sent while nothing else was. Of
-each pair
+**Slowdown** is how many times as long a job takes under load as alone. Jobs differ in size by far more
+than a load changes them, so means of two samples of jobs would say little. A job under load is therefore
+paired with a **probe**: a session of the same turns, lengths and pauses in other words, sent while nothing
+else was. Of each pair
+
+    job slowdown = job time under load / job time alone,
+    LLM slowdown = LLM time under load / LLM time alone.
+
+The first says how much longer a job takes. Its pauses are the same in both times and no server's doing, so a
+job that mostly waits for its user is hardly slowed down whatever the server does. The second leaves pauses
+out. The unit is the pair. Percentiles over pairs have the intervals of order statistics, which hold for few
+pairs and for any law; half of the jobs are slowed down by at most the median.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.metrics.differences import change
-from pytest_llmbench.metrics.fairness import STARVATION_FACTOR, TAILS, WaitSource, jain_index_of
 from pytest_llmbench.metrics.goodput import Limits, share_within
 from pytest_llmbench.metrics.itl import ClusterEstimates
 from pytest_llmbench.metrics.latency import per_request
-from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
+from pytest_llmbench.metrics.ratios import ratio_of_sums
 from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS, distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.clusters import Clusters
 from pytest_llmbench.stats.interim.samples import Ends, scores
-from pytest_llmbench.stats.proportion import share_of
 from pytest_llmbench.stats.runs import FloatArray
-
-_REDUCED = ("p50", "p95", "p99")
-
-
-def ttft_reductions(
-    without: Records, with_cache: Records, classes: Iterable[TurnClass], *, level: float = 0.95
-) -> dict[str, Estimate]:
-    """``ttft_reduction`` of all turns and ``turn_ttft_reduction[c]``: 1 - TTFT with the cache / without, at
-    P50, P95 and P99, of records that hold the same turns.
-
-    The unit is the session, in both; that they are the same sessions makes the intervals wider than they need
-    be, never narrower.
-    """
-    found: dict[str, Estimate] = {}
-    for each in (None, *classes):
-        name = "ttft_reduction" if each is None else f"turn_ttft_reduction[{each}]"
-        family = "ttft" if each is None else f"turn_ttft[{each}]"
-        before, after = (latencies([arm], "ttft", each, level=level) for arm in (without, with_cache))
-        for statistic in _REDUCED:
-            pair = before[f"{family}.{statistic}"], after[f"{family}.{statistic}"]
-            found[f"{name}.{statistic}"] = change(*pair, "reduction")
-    return found
-
 
 _NS_PER_MS = 1e6
 _BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
@@ -412,70 +391,3 @@ def slowdown_metrics(
         name: each if each.defined else replace(each, method=f"not measured: {why}")
         for name, each in found.items()
     }
-
-
-class TurnWaits(NamedTuple):
-    """The wait of each turn in ms, NaN for one that did not end well."""
-
-    source: WaitSource
-    ms: FloatArray
-
-
-def of_class(records: Records, name: str) -> Records:
-    """The turns of the sessions of a class."""
-    labels = np.array(records.class_label, dtype=object)
-    return records.select(np.asarray(labels == name, dtype=bool))
-
-
-def turn_waits(records: Records) -> TurnWaits:
-    """The server's queue wait if every turn that ended well has one, else TTFT for all (AMB-10)."""
-    ok = records.ok
-    if bool(ok.any()) and bool((records.queue_wait_ns[ok] != MISSING).all()):
-        return TurnWaits("server queue wait", np.where(ok, records.queue_wait_ns / _NS_PER_MS, np.nan))
-    return TurnWaits("TTFT", per_request("ttft", records))
-
-
-def starved_sessions(records: Records, waits: FloatArray, *, level: float = 0.95) -> Estimate:
-    """Share of the sessions of a class one of whose turns waited longer than five times the median wait of
-    its turns. ``waits``: of each record."""
-    known = ~np.isnan(waits)
-    if not known.any():
-        return Estimate.undefined(unit="ratio", method="no samples", level=level)
-    own, held = records.select(known), waits[known]
-    starved = np.zeros(int(ranks(own).max()) + 1)
-    np.maximum.at(starved, ranks(own), (held > STARVATION_FACTOR * float(np.median(held))).astype(float))
-    return share_estimate(share_of([starved], level=level), level, "no samples", ", whole sessions")
-
-
-def ttft_inflation(mixed: Records, alone: Records) -> dict[str, Estimate]:
-    """``ttft_inflation.p50``, ``.p95``, ``.p99`` of the turns of one class: TTFT in the mix / alone."""
-    before, after = latencies([alone], "ttft", None), latencies([mixed], "ttft", None)
-    return {f"ttft_inflation.{q}": change(before[f"ttft.{q}"], after[f"ttft.{q}"], "ratio") for q in TAILS}
-
-
-def session_jain_index(records: Records, *, level: float = 0.95) -> Estimate:
-    """J over Σ end-to-end latency / Σ output tokens of the turns of each session (AMB-09)."""
-    return jain_index_of([latency_per_token_ms(records)], level=level)
-
-
-def latency_per_token_ms(records: Records) -> FloatArray:
-    """Σ end-to-end latency / Σ output tokens of each session, over its turns that have both."""
-    ms = per_request("e2e", records)
-    return _over_turns(records, ms, ~np.isnan(ms) & (records.output_tokens > 0), "tokens")
-
-
-def mean_ttft_ms(records: Records) -> FloatArray:
-    """Mean TTFT of the turns of each session: what the classes' mean slowdowns are made of."""
-    ms = per_request("ttft", records)
-    return _over_turns(records, ms, ~np.isnan(ms), "turns")
-
-
-def _over_turns(
-    records: Records, ms: FloatArray, held: BoolColumn, by: Literal["tokens", "turns"]
-) -> FloatArray:
-    own = records.select(held)
-    if not len(own):
-        return np.empty(0)
-    rank = ranks(own)
-    whole = np.bincount(rank, weights=own.output_tokens if by == "tokens" else None)
-    return np.asarray(np.bincount(rank, weights=ms[held]) / whole, dtype=np.float64)

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.definitions import definition, is_metric
+from pytest_llmbench.metrics.prefix import ttft_reductions
 from pytest_llmbench.metrics.session_figures import (
     TurnClass,
     hit_rate,
@@ -16,7 +17,6 @@ from pytest_llmbench.metrics.session_figures import (
     jobs_of,
     latencies,
     session_goodput,
-    ttft_reductions,
     turn_metrics,
     unsent_turns,
 )

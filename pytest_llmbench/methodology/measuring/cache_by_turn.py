@@ -14,14 +14,13 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.metrics.differences import in_both
-from pytest_llmbench.metrics.prefix import with_zeros
+from pytest_llmbench.metrics.prefix import ttft_reductions, with_zeros
 from pytest_llmbench.metrics.session_figures import (
     USUAL,
     TurnClass,
     cached_share,
     hit_rate,
     latencies,
-    ttft_reductions,
     turn_latencies,
     turn_shares,
 )

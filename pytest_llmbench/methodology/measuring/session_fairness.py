@@ -29,11 +29,8 @@ from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.session_levels import by_session
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
-from pytest_llmbench.metrics.fairness import class_jain_index
-from pytest_llmbench.metrics.session_figures import (
-    job_metrics,
-    jobs_of,
-    latencies,
+from pytest_llmbench.metrics.fairness import (
+    class_jain_index,
     mean_ttft_ms,
     of_class,
     session_jain_index,
@@ -41,6 +38,7 @@ from pytest_llmbench.metrics.session_figures import (
     ttft_inflation,
     turn_waits,
 )
+from pytest_llmbench.metrics.session_figures import job_metrics, jobs_of, latencies
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation

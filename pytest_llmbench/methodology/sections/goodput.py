@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.frame import configuration
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -22,6 +21,7 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
+from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import value_and_interval

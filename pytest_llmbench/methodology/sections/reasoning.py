@@ -17,7 +17,6 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
 from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
-from pytest_llmbench.methodology.measuring.frame import configuration
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -26,6 +25,7 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
+from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import latency

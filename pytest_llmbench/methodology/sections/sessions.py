@@ -19,7 +19,7 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
-from pytest_llmbench.methodology.measuring.frame import Heading, Report, configuration, framed, result_of
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -39,6 +39,7 @@ from pytest_llmbench.methodology.measuring.session_probes import (
     probe_bounds,
     probed,
 )
+from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import (
     DEFAULT_CONCURRENCY,
