@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import plain_http
 
 _HERE = Path(__file__).parent
 _PATIENCE_S = 30.0
@@ -44,7 +45,7 @@ def hypercorn(*options: str, tls: bool = False) -> Iterator[str]:
 
 def truth(url: str) -> dict[str, Any]:
     """What it says of the requests so far, by their ids."""
-    answer = httpx.get(f"{url.removesuffix('/v1')}/truth", trust_env=False, verify=False)
+    answer = plain_http.get(f"{url.removesuffix('/v1')}/truth")
     told: dict[str, Any] = answer.raise_for_status().json()
     return told
 
@@ -53,7 +54,7 @@ def _wait(child: subprocess.Popen[bytes], url: str) -> None:
     until_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            httpx.get(f"{url}/models", trust_env=False, verify=False).raise_for_status()
+            plain_http.get(f"{url}/models").raise_for_status()
             return
         except httpx.HTTPError:
             if child.poll() is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import plain_http
 import pytest
 import trustme
 
@@ -30,7 +31,7 @@ SMALL = SyntheticWorkload("small", Fixed(8), Fixed(2))
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/models", timeout=2.0, trust_env=False).is_success
+        return plain_http.get(f"{url}/models", timeout=2.0).is_success
     except httpx.HTTPError:
         return False
 
@@ -151,7 +152,7 @@ def test_one_that_ends_by_itself_is_told_with_its_log() -> None:
         body = {"model": "m", "messages": [], "max_tokens": 1}
         for _ in range(2):
             with suppress(httpx.HTTPError):
-                httpx.post(f"{server.url}/chat/completions", json=body, timeout=5.0, trust_env=False)
+                plain_http.post(f"{server.url}/chat/completions", json=body, timeout=5.0)
         while server.ended is None:  # its connections close before it has ended
             time.sleep(0.01)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
+import plain_http
 import pytest
 import trustme
 from litellm_gateway import KEY, WAITS_MS, program, serving
@@ -120,7 +120,7 @@ def measured(
 
 def counters(url: str) -> dict[str, float]:
     """The gateway's metrics page, label sets summed."""
-    page = httpx.get(f"{url.removesuffix('/v1')}/metrics/", headers={"authorization": f"Bearer {KEY}"})
+    page = plain_http.get(f"{url.removesuffix('/v1')}/metrics/", headers={"authorization": f"Bearer {KEY}"})
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(page.raise_for_status().text):
         for sample in family.samples:
@@ -149,7 +149,7 @@ def settled(url: str, requests: int) -> dict[str, float]:
 def overhead_ms(url: str) -> float:
     """What the gateway says of one request, in a header."""
     body = {"model": "tiny", "stream": True, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
-    answer = httpx.post(f"{url}/chat/completions", json=body, headers={"authorization": f"Bearer {KEY}"})
+    answer = plain_http.post(f"{url}/chat/completions", json=body, headers={"authorization": f"Bearer {KEY}"})
     return float(answer.raise_for_status().headers["x-litellm-overhead-duration-ms"])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import plain_http
 import pytest
 from measured_rows import counted_rows
 
@@ -202,7 +202,7 @@ def test_vectors_and_scores_of_a_model(llama_model: Path, pooling: str, api: str
 
 
 def counters(url: str) -> dict[str, float]:
-    page = httpx.get(f"{url.removesuffix('/v1')}/metrics", trust_env=False).text
+    page = plain_http.get(f"{url.removesuffix('/v1')}/metrics").text
     lines = (line.split() for line in page.splitlines() if not line.startswith("#"))
     return {name.removeprefix("llamacpp:"): float(value) for name, value in lines}
 

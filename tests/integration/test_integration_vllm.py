@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import numpy as np
+import plain_http
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tiny_gguf import VOCABULARY
@@ -103,7 +103,7 @@ def measured(
 
 def counters(url: str) -> dict[str, float]:
     """Its metrics page, label sets summed."""
-    page = httpx.get(f"{url.removesuffix('/v1')}/metrics", timeout=30.0).raise_for_status().text
+    page = plain_http.get(f"{url.removesuffix('/v1')}/metrics", timeout=30.0).raise_for_status().text
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

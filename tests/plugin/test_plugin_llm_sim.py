@@ -8,10 +8,11 @@ from plugin_suite import SMALL_WARMUP, Suite
 PREAMBLE = """
 import httpx
 import pytest
+import plain_http
 
 def ask(engine, **body):
     body = {"prompt": "sea", "max_tokens": 4, **body}
-    return httpx.post(f"{engine.url}/completions", json=body, trust_env=False, timeout=10)
+    return plain_http.post(f"{engine.url}/completions", json=body, timeout=10)
 """
 
 

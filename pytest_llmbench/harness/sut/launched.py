@@ -304,9 +304,11 @@ def _unhealthy(url: str) -> str:
         from pytest_llmbench.probes.readiness import why_not_ready
 
         return why_not_ready(url, Access(connect_s=_ASK_S, answer_s=_ASK_S))
+    # Each time anew, and not cheap where it is not needed: the server that starts wants the cores.
+    trusted = client_context() if url.lower().startswith("https:") else False
     try:
         # trust_env: no proxy of the environment stands between us and a server of ours
-        answer = httpx.get(url, timeout=_ASK_S, trust_env=False, verify=client_context())
+        answer = httpx.get(url, timeout=_ASK_S, trust_env=False, verify=trusted)
     except httpx.HTTPError as error:
         return str(error) or type(error).__name__
     return "" if answer.is_success else f"status {answer.status_code}"

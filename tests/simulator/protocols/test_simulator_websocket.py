@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from socket import SHUT_RDWR
 from typing import Any
 
-import httpx
+import plain_http
 import pytest
 from forked_engines import start_engine
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidStatus
@@ -213,7 +213,7 @@ def test_a_missing_input_is_a_mistake() -> None:
 def test_other_paths_and_plain_http(engine: EmbeddedEngine) -> None:
     with pytest.raises(InvalidStatus, match="403"):
         dial(engine, "/realtime")
-    answer = httpx.get(f"{engine.url}/responses", timeout=DEADLINE_S, trust_env=False)
+    answer = plain_http.get(f"{engine.url}/responses", timeout=DEADLINE_S)
     assert answer.status_code == 426
     assert "WebSocket" in answer.json()["error"]["message"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import plain_http
 from forked_engines import start_engine
 
 from pytest_llmbench.generator.http.target import Target
@@ -121,7 +121,7 @@ def raw_chat(engine: EmbeddedEngine, **body: Any) -> bytes:
     """The body of one streamed reply, byte for byte."""
     content = {"stream": True, "max_tokens": TOKENS, "messages": [{"role": "user", "content": "sea"}], **body}
     url = f"{engine.url}/chat/completions"
-    return httpx.post(url, json=content, timeout=10.0, trust_env=False).content
+    return plain_http.post(url, json=content, timeout=10.0).content
 
 
 def chunks(raw: bytes) -> list[Any]:

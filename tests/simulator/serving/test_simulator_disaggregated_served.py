@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-import httpx
 import numpy as np
+import plain_http
 import pytest
 from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
@@ -49,7 +49,7 @@ def served(scenario: str, plan: LoadPlan) -> tuple[Observation, list[GroundTruth
 
 
 def page_of(engine: EmbeddedEngine) -> str:
-    return httpx.get(engine.url.removesuffix("/v1") + "/metrics", trust_env=False).text
+    return plain_http.get(engine.url.removesuffix("/v1") + "/metrics").text
 
 
 def by_engine(page: str, series: str) -> dict[str, float]:
@@ -199,7 +199,7 @@ def test_a_reply_in_a_form_keeps_to_it(engine: EmbeddedEngine) -> None:
 
 def test_embeddings_need_the_prefill_workers_alone(engine: EmbeddedEngine) -> None:
     body: dict[str, Any] = {"input": "the wide sea"}
-    reply = httpx.post(engine.url + "/embeddings", json=body, timeout=10.0, trust_env=False)
+    reply = plain_http.post(engine.url + "/embeddings", json=body, timeout=10.0)
     assert reply.status_code == 200
     truth = engine.ground_truth()[-1]
     assert (truth.generates, truth.decode_replica, truth.transfer_begun_ns) == (False, None, None)

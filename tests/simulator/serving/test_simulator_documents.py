@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import plain_http
 import pytest
 from forked_engines import start_engine
 from served_load import load
@@ -28,7 +29,7 @@ def engine() -> Iterator[EmbeddedEngine]:
 
 
 def ask(engine: EmbeddedEngine, path: str, body: Any) -> httpx.Response:
-    return httpx.post(f"{engine.url}{path}", json=body)
+    return plain_http.post(f"{engine.url}{path}", json=body)
 
 
 @EACH
@@ -117,7 +118,7 @@ def test_what_cannot_be_answered_is_refused(engine: EmbeddedEngine, path: str, b
 
 def test_the_metrics_page_counts_no_token(engine: EmbeddedEngine) -> None:
     def page() -> dict[str, float]:
-        lines = httpx.get(engine.url.removesuffix("/v1") + "/metrics").text.splitlines()
+        lines = plain_http.get(engine.url.removesuffix("/v1") + "/metrics").text.splitlines()
         return {
             name: float(value)
             for name, _, value in (line.rpartition(" ") for line in lines)

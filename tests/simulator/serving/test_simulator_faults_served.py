@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import httpx
+import plain_http
 import pytest
 from forked_engines import start_engine
 from served_load import PATIENT, SHORT, TOKENS, load, serve_and_load
@@ -113,10 +114,10 @@ def test_a_crash_takes_everyone_and_then_recovers() -> None:
     with start_engine(scenario) as engine:
         outcomes = load(engine, 4, concurrency=4).outcomes
         crashed_at = time.monotonic()
-        health = httpx.get(engine.url.removesuffix("/v1") + "/health", trust_env=False)
+        health = plain_http.get(engine.url.removesuffix("/v1") + "/health")
         down = load(engine).only
         assert engine.status()["running"] == 0
-        while httpx.get(f"{engine.url}/models", trust_env=False).status_code != 200:
+        while plain_http.get(f"{engine.url}/models").status_code != 200:
             assert time.monotonic() < crashed_at + 10.0
             time.sleep(0.05)
         assert load(engine).only.outcome is Outcome.OK
@@ -128,7 +129,7 @@ def test_a_crash_takes_everyone_and_then_recovers() -> None:
 @pytest.mark.parametrize(("fault", "status"), [("rate_limit", 429), ("overloaded", 503)])
 def test_retry_after_is_whole_seconds(fault: str, status: int) -> None:
     with start_engine(f"fast?fault={fault}&retry_after_s=2.5") as engine:
-        response = httpx.post(f"{engine.url}/completions", json={"prompt": "x"}, trust_env=False)
+        response = plain_http.post(f"{engine.url}/completions", json={"prompt": "x"})
     assert (response.status_code, response.headers["retry-after"]) == (status, "3")
     error = response.json()["error"]
     assert (set(error), error["code"]) == ({"message", "type", "param", "code"}, status)
@@ -146,13 +147,13 @@ def test_retry_after_is_whole_seconds(fault: str, status: int) -> None:
 )
 def test_replies_that_are_not_streamed_suffer_too(fault: str, problem: type[Exception]) -> None:
     with start_engine(f"fast?fault={fault}") as engine, pytest.raises(problem):
-        httpx.post(
-            f"{engine.url}/completions", json={"prompt": "x", "max_tokens": 3}, timeout=5.0, trust_env=False
+        plain_http.post(
+            f"{engine.url}/completions", json={"prompt": "x", "max_tokens": 3}, timeout=5.0
         ).json()
 
 
 def test_an_error_in_a_reply_that_is_not_streamed() -> None:
     with start_engine("fast?fault=in_band_error") as engine:
-        response = httpx.post(f"{engine.url}/completions", json={"prompt": "x"}, trust_env=False)
+        response = plain_http.post(f"{engine.url}/completions", json={"prompt": "x"})
     assert response.status_code == 200
     assert response.json()["error"]["code"] == 500

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import plain_http
 import pytest
 from forked_engines import start_engine
 from served_load import TOKENS, Seen, load
@@ -101,6 +101,6 @@ def test_faults_have_the_outcome_that_they_have_on_the_other_apis() -> None:
     ],
 )
 def test_what_is_wrong_is_said(engine: EmbeddedEngine, path: str, body: Any, status: int, words: str) -> None:
-    answer = httpx.post(f"{engine.url}/{path}", content=json.dumps(body), timeout=10, trust_env=False)
+    answer = plain_http.post(f"{engine.url}/{path}", content=json.dumps(body), timeout=10)
     assert answer.status_code == status
     assert words in answer.json()["error"]["message"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import plain_http
 import pytest
 from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,7 +29,7 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 def post(engine: EmbeddedEngine, path: str = "/v1/completions", **body: Any) -> httpx.Response:
     url = engine.url.removesuffix("/v1") + path
-    return httpx.post(url, json=body, timeout=15.0, trust_env=False)
+    return plain_http.post(url, json=body, timeout=15.0)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -40,7 +41,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def samples(engine: EmbeddedEngine) -> dict[str, float]:
     """Each series of ``/metrics`` by name and the labels that tell it from others."""
-    page = httpx.get(engine.url.removesuffix("/v1") + "/metrics", trust_env=False)
+    page = plain_http.get(engine.url.removesuffix("/v1") + "/metrics")
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(page.text):
@@ -96,7 +97,7 @@ def test_replies_page_and_ground_truth_agree_on_critical_evictions() -> None:
             records = generator.run(work).records
         truths = {truth.request_id: truth for truth in engine.ground_truth()}
         counted = samples(engine)["critical_evictions_total"]
-        page = httpx.get(f"{engine.url.removesuffix('/v1')}/metrics", trust_env=False).text
+        page = plain_http.get(f"{engine.url.removesuffix('/v1')}/metrics").text
     assert records.ok.all()
     ends = read_page(page, {"thinking_ended": "vllm:thinking_ended_total{reason}"})
     for reason, count in Counter(truth.think_reason for truth in truths.values()).items():
@@ -148,7 +149,7 @@ def test_a_client_that_leaves_while_output_is_held_back_is_recorded() -> None:
     with start_engine(f"fast?output_filter=enabled&{figures}") as engine:
         url = f"{engine.url}/completions"
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(url, json={"prompt": "a", "max_tokens": 3}, timeout=0.5, trust_env=False)
+            plain_http.post(url, json={"prompt": "a", "max_tokens": 3}, timeout=0.5)
         wait_for(lambda: len(engine.ground_truth()) == 1)
         (truth,) = engine.ground_truth()
     assert (truth.aborted, truth.finish_reason, truth.output_tokens) == (True, None, 0)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import httpx
+import plain_http
 import pytest
 
 from pytest_llmbench.errors import SuiteError, SUTError
@@ -24,7 +25,7 @@ DEADLINE_S = 10.0
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/models", timeout=DEADLINE_S, trust_env=False).status_code == 200
+        return plain_http.get(f"{url}/models", timeout=DEADLINE_S).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -122,8 +123,8 @@ def test_a_signal_ends_it_at_once_even_in_mid_stream(number: signal.Signals) -> 
         ready = json.loads(server.stdout.readline())
         assert (ready["ready"], ready["model"], ready["pid"]) == (True, "sim-fast", server.pid)
         body = {"prompt": "x", "max_tokens": 30_000, "stream": True}
-        with httpx.stream(
-            "POST", f"{ready['url']}/completions", json=body, timeout=DEADLINE_S, trust_env=False
+        with plain_http.stream(
+            "POST", f"{ready['url']}/completions", json=body, timeout=DEADLINE_S
         ) as response:
             chunks = response.iter_raw()
             next(chunks)

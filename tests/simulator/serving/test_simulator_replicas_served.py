@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-import httpx
+import plain_http
 import pytest
 from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,7 +36,7 @@ def chats(workload: SessionWorkload, at_once: int, sessions: int) -> LoadPlan:
 
 
 def page_of(engine: EmbeddedEngine) -> str:
-    return httpx.get(engine.url.removesuffix("/v1") + "/metrics", trust_env=False).text
+    return plain_http.get(engine.url.removesuffix("/v1") + "/metrics").text
 
 
 def by_engine(page: str, series: str) -> dict[str, float]:

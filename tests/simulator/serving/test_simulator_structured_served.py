@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx
+import plain_http
 import pytest
 from forked_engines import start_engine
 from served_load import PATIENT
@@ -154,7 +155,7 @@ def test_replay_breaks_as_many_as_the_engine_in_real_time() -> None:
 
 def post(engine: EmbeddedEngine, **body: Any) -> httpx.Response:
     content = {"messages": [{"role": "user", "content": "sea"}], "max_tokens": 40, **body}
-    return httpx.post(f"{engine.url}/chat/completions", json=content, timeout=10.0, trust_env=False)
+    return plain_http.post(f"{engine.url}/chat/completions", json=content, timeout=10.0)
 
 
 def test_an_unstreamed_call_has_its_arguments_whole() -> None:

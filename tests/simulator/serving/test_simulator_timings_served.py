@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx
+import plain_http
 import pytest
 from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,11 +19,11 @@ NAMES = {"queue_ms", "prompt_ms", "preemptions", "preempted_tokens"}
 
 
 def post(engine: EmbeddedEngine, path: str = "/v1/completions", **body: Any) -> httpx.Response:
-    return httpx.post(engine.url.removesuffix("/v1") + path, json=body, timeout=15.0, trust_env=False)
+    return plain_http.post(engine.url.removesuffix("/v1") + path, json=body, timeout=15.0)
 
 
 def samples(engine: EmbeddedEngine) -> dict[str, tuple[dict[str, str], float]]:
-    page = httpx.get(engine.url.removesuffix("/v1") + "/metrics", trust_env=False).text
+    page = plain_http.get(engine.url.removesuffix("/v1") + "/metrics").text
     families = text_string_to_metric_families(page)
     return {each.name: (each.labels, each.value) for family in families for each in family.samples}
 
@@ -88,12 +89,11 @@ def test_the_prefix_cache_can_be_emptied_while_the_engine_works() -> None:
             return int(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
 
         assert [hits(), hits()] == [0, 96]
-        with httpx.stream(
+        with plain_http.stream(
             "POST",
             engine.url + "/completions",
             json={"prompt": ids, "max_tokens": 60, "stream": True},
             timeout=15.0,
-            trust_env=False,
         ) as running:
             lines = running.iter_lines()
             assert json.loads(next(lines)[6:])["choices"]
