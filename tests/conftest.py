@@ -21,8 +21,11 @@ import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack
-from itertools import zip_longest
+from functools import cache
+from importlib import import_module
+from itertools import accumulate, zip_longest
 from pathlib import Path
+from pkgutil import walk_packages
 
 import certifi
 import httpcore  # noqa: F401
@@ -113,11 +116,33 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Each process of pytest-xdist begins to collect at another folder: where no byte code is kept yet, each
+    compiles its share of the modules, and finds those of the others when it comes to them."""
+    report = yield
+    if collector.path == Path(__file__).parent and report.passed:
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        _begin_at(report.result, worker / workers)
+    return report
+
+
+def _begin_at(collectors: list[pytest.Item | pytest.Collector], share: float) -> None:
+    """Rotated to the one before which this share of the files lies."""
+    sizes = [sum(1 for _ in each.path.rglob("test_*.py")) for each in collectors]
+    before = list(accumulate(sizes, initial=0))
+    first = sum(begin < share * before[-1] for begin in before[1:])
+    collectors[:] = [*collectors[first:], *collectors[:first]]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """By turns a file whose tests wait and one whose tests compute: of the processes of pytest-xdist, which
     take file after file, seldom all wait. Files with tests that take the machine come last, when the others
     have nothing else to do."""
-    files = list(dict.fromkeys(item.path for item in items))
+    files = sorted({item.path for item in items})
     alone = {item.path for item in items if _is_timing(item) and not item.get_closest_marker("slow")}
     shared = [path for path in files if path not in alone]
     waiting = [path for path in shared if _WAITING.intersection(path.parents)]
@@ -126,6 +151,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = [*by_turns, *(path for path in files if path in alone)]
     place = {path: number for number, path in enumerate(order)}
     items.sort(key=lambda item: place[item.path])
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester) -> pytest.Pytester:
+    _load_all_of_the_plugin()
+    return pytester
+
+
+@cache
+def _load_all_of_the_plugin() -> None:
+    """A session under test in this process forgets the modules that it is first to load, and what they had
+    read, such as the clauses of the draft: the next one would load and read them again. Ray is not needed."""
+    for module in walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
+        if not module.name.endswith(".__main__") and ".ray." not in module.name:
+            import_module(module.name)
 
 
 @pytest.fixture
