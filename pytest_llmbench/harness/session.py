@@ -36,7 +36,7 @@ from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.records_file import not_on_disk
-from pytest_llmbench.workloads.sequence import forget_drawn
+from pytest_llmbench.workloads.sequence import begin_loads, follow_known, forget_drawn
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
@@ -171,6 +171,7 @@ class BenchSession:
         request = self.baselines.request(nodeid, definition, parameters, setting, limits, opened.virtual)
         began, before = time.monotonic(), self._allowance.spent
         planned = self._planner.arms(request, opened, warmup, wanted)
+        begin_loads()
         with self._alone(virtual=planned.virtual):
             runs = measure_arms(request, planned.arms, self._sender(request))
         found = self._planner.compared(request, planned, runs, wanted)
@@ -260,6 +261,8 @@ class BenchSession:
         if known is not None:
             self._plan = plan
             self._show_progress(f"shared with {known.shared_from}, nothing is sent")
+            if plan.phase is Phase.MEASURE:
+                follow_known(plan.workload, (plan.seed, plan.first, len(known.records)))
             return known
         seen = self._sent(opened, plan, who, on_record)
         # Starting a variant, or bringing it into a fresh state, may have changed the state.

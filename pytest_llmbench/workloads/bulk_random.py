@@ -32,10 +32,11 @@ class BulkRandom(random.Random):
     def seed(self, a: Any = None, version: int = 2) -> None:
         super().seed(a, version)
         _, internal, self.gauss_next = super().getstate()
-        self._twister = np.random.MT19937()
+        twister = np.random.MT19937()
         key = np.array(internal[:-1], dtype=np.uint32)
-        self._twister.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": internal[-1]}}
-        self._words: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+        twister.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": internal[-1]}}
+        self._twister = np.random.Generator(twister)
+        self._words: npt.NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
         self._next = 0
         self._block = _FIRST_BLOCK
         self._inside: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]] = {}
@@ -65,9 +66,9 @@ class BulkRandom(random.Random):
         """
         found = self._inside.get(span)
         if found is None:
-            tops = self._words >> np.uint64(_WORD_BITS - span.bit_length())
-            places = np.flatnonzero(tops < span)
-            found = self._inside[span] = tops[places].astype(np.uint32), places
+            tops = self._words >> np.uint32(_WORD_BITS - span.bit_length())
+            places = np.flatnonzero(tops < np.uint32(span))
+            found = self._inside[span] = tops[places], places
         return found
 
     def random(self) -> float:
@@ -107,11 +108,13 @@ class BulkRandom(random.Random):
         self._next += 1
         return word
 
-    def _peek(self, count: int) -> npt.NDArray[np.uint64]:
+    def _peek(self, count: int) -> npt.NDArray[np.uint32]:
         """The next ``count`` words, without consuming them."""
         end = self._next + count
         if end > len(self._words):
-            fresh = self._twister.random_raw(max(end - len(self._words), self._block))
+            # Over the whole span of a word the generator gives its words as they are, without a draw more.
+            some = max(end - len(self._words), self._block)
+            fresh = self._twister.integers(0, 2**_WORD_BITS, some, dtype=np.uint32)
             self._block = min(2 * self._block, _LARGEST_BLOCK)
             self._words = np.concatenate((self._words[self._next :], fresh))
             self._next, end = 0, count

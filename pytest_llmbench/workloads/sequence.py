@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from itertools import islice
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +21,8 @@ import numpy.typing as npt
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.stream import StreamedWorkload
 
-CACHED_SEQUENCES = 4
-"""Sequences that are remembered; of more, the one that was asked for least recently is forgotten."""
-CACHED_TOKENS = 16_000_000
-"""Input tokens kept of each (64 MB as ids): the last ones that were asked for."""
+CACHED_TOKENS = 32_000_000
+"""Input tokens kept of all sequences together (128 MB as ids): those that were asked for last."""
 _LEAST_WEIGHT = 256
 """Tokens that a shorter request counts as: it is an object too, and very short ones would be millions."""
 AT_ONCE = 64
@@ -37,7 +34,8 @@ Stretch = tuple[int, int, int]
 _TABLE_SIZE = 100_256
 _UNSIGNED = {kind: np.dtype(kind) for kind in "HIL"}
 """The type of each kind of array (type code) that the table is for."""
-_DIGESTS = 512
+_DIGESTS = 2048
+"""Digests that are remembered, a few hundred bytes each."""
 
 
 def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[PlannedRequest]:
@@ -46,11 +44,11 @@ def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[Pla
 
     May be called from several threads; the one that finds the sequence in use draws its own.
     """
-    try:
-        remembered = _remembered_sequence(cast(Hashable, workload), seed)
-    except TypeError:  # unhashable: nothing to remember it by
+    if not _is_hashable(workload):  # nothing to remember it by
         return workload.requests(first + count, seed)[first:]
-    return remembered.read(first, count)
+    found = _sequences.of(workload, seed).read(first, count)
+    _sequences.forget_needless()
+    return found
 
 
 def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[PlannedRequest]:
@@ -67,37 +65,30 @@ def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[P
 
 def forget_drawn() -> None:
     """Forget all requests that are remembered, not their digests: whatever is asked for is drawn again."""
-    _remembered_sequence.cache_clear()
+    _sequences.clear()
 
 
 def drawn_sha256(workload: Workload, first: int, count: int, seed: int) -> str:
     """:func:`sequence_sha256` of :func:`drawn`, remembered."""
-    try:
-        return _remembered_digest(cast(Hashable, workload), first, count, seed)
-    except TypeError:
-        return sequence_sha256(passing(workload, first, count, seed))
+    return stretches_sha256(workload, [(seed, first, count)])
 
 
 def slices_sha256(workload: Workload, slices: Sequence[tuple[int, int]], seed: int) -> str:
     """:func:`sequence_sha256` of several slices (first, count) of a sequence, one after the other."""
-    if len(slices) == 1:
-        return drawn_sha256(workload, *slices[0], seed)
-    parts = tuple((first, count) for first, count in slices)
-    try:
-        return _remembered_slices(cast(Hashable, workload), parts, seed)
-    except TypeError:
-        return sequence_sha256(request for part in parts for request in passing(workload, *part, seed))
+    return stretches_sha256(workload, [(seed, first, count) for first, count in slices])
 
 
 def stretches_sha256(workload: Workload, stretches: Sequence[Stretch]) -> str:
     """:func:`sequence_sha256` of stretches of several sequences, one after the other."""
-    seeds = {seed for seed, _, _ in stretches}
-    if len(seeds) == 1:
-        return slices_sha256(workload, [(first, count) for _, first, count in stretches], *seeds)
-    try:
-        return _remembered_stretches(cast(Hashable, workload), tuple(stretches))
-    except TypeError:
+    if not _is_hashable(workload):
         return sequence_sha256(_all_of(workload, stretches))
+    whole = tuple(stretches)
+    digest, known = _digests.longest(workload, whole)
+    if known < len(whole):
+        for request in _all_of(workload, whole[known:]):
+            digest.add(request)
+        _digests.remember(workload, whole, digest)
+    return digest.hexdigest()
 
 
 def sequence_json(requests: Iterable[PlannedRequest]) -> str:
@@ -130,13 +121,118 @@ class SequenceDigest:
         self._separator = b""
 
     def add(self, request: PlannedRequest) -> None:
-        self._digest.update(self._separator + _request_json(request))
+        self.add_json(_request_json(request))
+
+    def add_json(self, told: bytes) -> None:
+        """:meth:`add` of a request whose text is known."""
+        self._digest.update(self._separator + told)
         self._separator = b","
+
+    def copy(self) -> SequenceDigest:
+        """Another that goes on from here."""
+        other = SequenceDigest()
+        other._digest, other._separator = self._digest.copy(), self._separator
+        return other
 
     def hexdigest(self) -> str:
         whole = self._digest.copy()
         whole.update(b"]")
         return whole.hexdigest()
+
+
+def begin_loads() -> None:
+    """A test begins: its loads follow none of those before."""
+    _digests.latest.clear()
+
+
+def follow_known(workload: Workload, load: Stretch) -> None:
+    """A load of the test was taken before, for another test: those after it follow it all the same."""
+    if _is_hashable(workload):
+        _digests.follow(workload, load)
+
+
+class LoadDigest:
+    """The digest of what a load takes of a sequence from number ``first`` on, as it is taken.
+
+    A test states one digest of all its loads, one after the other. So where a load follows those before it
+    in the test (``follows``, which a warm-up does not), their digest goes on beside its own, and neither is
+    worked out anew when somebody asks for it.
+    """
+
+    def __init__(self, workload: Workload, seed: int, first: int, *, follows: bool) -> None:
+        self._workload, self._follows = workload, follows and _is_hashable(workload)
+        self._seed, self._first, self._count = seed, first, 0
+        self._own = SequenceDigest()
+        self._all = _digests.before(workload, (seed, first, 0)) if self._follows else None
+
+    def add(self, request: PlannedRequest) -> None:
+        told = _request_json(request)
+        self._own.add_json(told)
+        if self._all is not None:
+            self._all.add_json(told)
+        self._count += 1
+
+    def end(self) -> str:
+        """The load is over: its own digest. All are remembered."""
+        if self._count and _is_hashable(self._workload):
+            load = self._seed, self._first, self._count
+            _digests.remember(self._workload, (load,), self._own)
+            if self._follows:
+                _digests.follow(self._workload, load, self._all)
+        return self._own.hexdigest()
+
+
+class _Digests:
+    """Digests of stretches, which others can go on from. Each step on the table is one that no other thread
+    can come between."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Workload, tuple[Stretch, ...]], SequenceDigest] = {}
+        self.latest: dict[Workload, tuple[Stretch, ...]] = {}
+        """What the loads of a workload have been of that others may follow."""
+
+    def remember(self, workload: Workload, stretches: tuple[Stretch, ...], digest: SequenceDigest) -> None:
+        self._known[workload, stretches] = digest
+        if len(self._known) > _DIGESTS:
+            for oldest in list(self._known)[: _DIGESTS // 4]:
+                self._known.pop(oldest, None)
+
+    def before(self, workload: Workload, load: Stretch) -> SequenceDigest | None:
+        """The digest of all loads before this one, if it follows them."""
+        before = self.latest.get(workload)
+        if not before or _with(before, load) is None:
+            return None
+        digest, known = self.longest(workload, before)
+        return digest if known == len(before) else None
+
+    def follow(self, workload: Workload, load: Stretch, digest: SequenceDigest | None = None) -> None:
+        """The load is over; ``digest``: with all before it."""
+        together = _with(self.latest.get(workload, ()), load)
+        if together is not None and digest is not None:
+            self.remember(workload, together, digest)
+        self.latest[workload] = together if together and (workload, together) in self._known else (load,)
+
+    def longest(self, workload: Workload, stretches: tuple[Stretch, ...]) -> tuple[SequenceDigest, int]:
+        """A digest of the first of the stretches, as many as are known, and how many these are."""
+        for known in range(len(stretches), 0, -1):
+            digest = self._known.get((workload, stretches[:known]))
+            if digest is not None:
+                return digest.copy(), known
+        return SequenceDigest(), 0
+
+
+def _with(before: tuple[Stretch, ...], load: Stretch) -> tuple[Stretch, ...] | None:
+    """The stretches of the loads before and of this one, if it goes on where they end: in their sequence, or
+    with another from its beginning."""
+    seed, first, count = load
+    if before and (seed, first) == (before[-1][0], sum(before[-1][1:])):
+        return (*before[:-1], (seed, before[-1][1], before[-1][2] + count))
+    if first == 0 and all(seed != own for own, _, _ in before):
+        return (*before, load)
+    return None
+
+
+_digests = _Digests()
 
 
 @dataclass(slots=True)
@@ -182,6 +278,8 @@ class _SequenceCache:
         self._workload = workload
         self._seed = seed
         self._cached: list[_CachedSequence | None] = [None]
+        self.tokens = 0
+        """Tokens kept, as they count against the cap."""
 
     def read(self, first: int, count: int) -> Sequence[PlannedRequest]:
         try:
@@ -194,7 +292,7 @@ class _SequenceCache:
             found = cached.slice(first, count)
             # Of a slice beyond the cap only the end is kept, and where to go on: that is asked for next.
             cached.drop(first + count)
-            after = cached
+            after, self.tokens = cached, cached.tokens
         finally:
             self._cached.append(after)
         return found
@@ -231,24 +329,33 @@ def _weight(request: PlannedRequest) -> int:
     return max(request.input_tokens, _LEAST_WEIGHT)
 
 
-@lru_cache(maxsize=CACHED_SEQUENCES)
-def _remembered_sequence(workload: Workload, seed: int) -> _SequenceCache:
-    return _SequenceCache(workload, seed)
+class _Sequences:
+    """The remembered sequences. When they have more tokens than the cap, those that were asked for least
+    recently are forgotten. Threads: as in :class:`_Digests`."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Workload, int], _SequenceCache] = {}
+
+    def of(self, workload: Workload, seed: int) -> _SequenceCache:
+        key = workload, seed
+        found = self._kept.pop(key, None) or _SequenceCache(workload, seed)
+        self._kept[key] = found  # the last
+        return found
+
+    def forget_needless(self) -> None:
+        tokens = [(key, each.tokens) for key, each in list(self._kept.items())]
+        excess = sum(own for _, own in tokens) - CACHED_TOKENS
+        for key, own in tokens[:-1]:
+            if excess <= 0:
+                return
+            self._kept.pop(key, None)
+            excess -= own
+
+    def clear(self) -> None:
+        self._kept.clear()
 
 
-@lru_cache(maxsize=_DIGESTS)
-def _remembered_digest(workload: Workload, first: int, count: int, seed: int) -> str:
-    return sequence_sha256(passing(workload, first, count, seed))
-
-
-@lru_cache(maxsize=_DIGESTS)
-def _remembered_slices(workload: Workload, slices: tuple[tuple[int, int], ...], seed: int) -> str:
-    return sequence_sha256(request for part in slices for request in passing(workload, *part, seed))
-
-
-@lru_cache(maxsize=_DIGESTS)
-def _remembered_stretches(workload: Workload, stretches: tuple[Stretch, ...]) -> str:
-    return sequence_sha256(_all_of(workload, stretches))
+_sequences = _Sequences()
 
 
 def _all_of(workload: Workload, stretches: Iterable[Stretch]) -> Iterator[PlannedRequest]:

@@ -17,13 +17,17 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads import sequence
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import (
+    LoadDigest,
+    begin_loads,
     drawn,
     drawn_sha256,
+    follow_known,
     forget_drawn,
     passing,
     sequence_json,
     sequence_sha256,
     slices_sha256,
+    stretches_sha256,
 )
 from pytest_llmbench.workloads.stream import StreamedWorkload
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
@@ -105,7 +109,7 @@ def test_no_more_is_kept_than_the_cap(monkeypatch):
     for first in range(0, 5000, 500):
         assert indices(drawn(made, first, 500, 1)) == list(range(first, first + 500))
     assert made.drawn == 5000  # going on never draws again
-    remembered = sequence._remembered_sequence(made, 1)
+    remembered = sequence._sequences.of(made, 1)
     assert len(remembered._cached[0].kept) <= 1300
     assert remembered._cached[0].tokens == len(remembered._cached[0].kept) * made.input_tokens
     assert indices(drawn(made, 0, 10, 1)) == list(range(10))  # but going back does
@@ -115,7 +119,7 @@ def test_no_more_is_kept_than_the_cap(monkeypatch):
 def test_a_slice_beyond_the_cap_is_answered_and_only_its_end_is_kept():
     made = Counting(input_tokens=sequence.CACHED_TOKENS)
     assert indices(drawn(made, 1, 3, 1)) == [1, 2, 3]
-    assert len(sequence._remembered_sequence(made, 1)._cached[0].kept) == 1
+    assert len(sequence._sequences.of(made, 1)._cached[0].kept) == 1
     assert indices(drawn(made, 4, 2, 1)) == [4, 5]
     assert made.drawn == 6  # going on never draws again
 
@@ -155,7 +159,7 @@ def test_going_through_a_long_sequence_draws_each_once_and_keeps_few(kind, monke
         assert (request.index, request.text) == (7 + number, f"3/{7 + number}")
         assert made.drawn <= 7 + number + sequence.AT_ONCE
         if kind is Counting and number % 1000 == 0:
-            assert len(sequence._remembered_sequence(made, 3)._cached[0].kept) <= 500 + sequence.AT_ONCE
+            assert len(sequence._sequences.of(made, 3)._cached[0].kept) <= 500 + sequence.AT_ONCE
     assert number == 19_999
     digest = drawn_sha256(made, 7, 20_000, 3)
     assert made.drawn <= 2 * 20_007 + sequence.AT_ONCE
@@ -198,6 +202,95 @@ def test_the_digest_of_several_slices_is_that_of_all_their_requests():
     assert slices_sha256(Unhashable(), [(1, 1), (0, 1)], 1) == sequence_sha256(
         Unhashable().requests(2, 1)[::-1]
     )
+
+
+def taken(made, seed, first, count, *, follows=True):
+    """A load that takes these requests: its digest."""
+    load = LoadDigest(made, seed, first, follows=follows)
+    for request in drawn(made, first, count, seed):
+        load.add(request)
+    return load.end()
+
+
+def test_what_a_load_takes_is_hashed_once():
+    made = Counting()
+    own = taken(made, 1, 5, 10)
+    forget_drawn()
+    before = made.drawn
+    assert drawn_sha256(made, 5, 10, 1) == own
+    assert made.drawn == before
+    assert own == sequence_sha256(Counting().requests(15, 1)[5:])
+
+
+def test_loads_that_follow_one_another_are_hashed_together():
+    made = Counting()
+    for seed, first, count in ((1, 0, 10), (1, 10, 5), (2, 0, 7), (3, 0, 1)):
+        taken(made, seed, first, count)
+    forget_drawn()
+    before = made.drawn
+    together = stretches_sha256(made, [(1, 0, 15), (2, 0, 7), (3, 0, 1)])
+    assert stretches_sha256(made, [(1, 0, 15)]) == drawn_sha256(made, 0, 15, 1)
+    assert made.drawn == before
+    plain = Counting()
+    assert together == sequence_sha256([*plain.requests(15, 1), *plain.requests(7, 2), *plain.requests(1, 3)])
+    # What nobody has hashed goes on from what is known, and is drawn alone.
+    longer = stretches_sha256(made, [(1, 0, 15), (2, 0, 7), (4, 2, 3)])
+    assert made.drawn == before + 5
+    assert longer == sequence_sha256(
+        [*plain.requests(15, 1), *plain.requests(7, 2), *plain.requests(5, 4)[2:]]
+    )
+
+
+def test_a_load_of_another_test_is_followed():
+    made = Counting()
+    for seed, first, count in ((1, 0, 4), (1, 4, 4), (2, 0, 4)):
+        taken(made, seed, first, count)
+    begin_loads()
+    follow_known(made, (1, 0, 4))
+    follow_known(made, (1, 4, 4))
+    taken(made, 3, 0, 4)
+    forget_drawn()
+    before = made.drawn
+    together = stretches_sha256(made, [(1, 0, 8), (3, 0, 4)])
+    assert made.drawn == before
+    assert together == sequence_sha256([*Counting().requests(8, 1), *Counting().requests(4, 3)])
+
+
+@pytest.mark.parametrize(
+    ("loads", "asked", "redrawn"),
+    [
+        ([(1, 0, 4), (2, 1, 4)], [(1, 0, 4), (2, 1, 4)], 5),  # begins in the middle
+        ([(1, 0, 4), (2, 0, 4), (1, 0, 4)], [(1, 0, 4), (2, 0, 4)], 0),  # comes again
+        ([(1, 0, 4), (9, 0, 2, "warm-up"), (2, 0, 4)], [(1, 0, 4), (2, 0, 4)], 0),
+        ([(1, 0, 4), (2, 0, 4), (2, 2, 4)], [(1, 0, 4), (2, 0, 6)], 6),  # overlaps
+        ([(1, 0, 4), (2, 0, 0), (3, 0, 4)], [(1, 0, 4), (3, 0, 4)], 0),  # took nothing
+    ],
+)
+def test_loads_that_do_not_follow_are_hashed_anew(loads, asked, redrawn):
+    begin_loads()
+    made, plain = Counting(), Counting()
+    for seed, first, count, *kind in loads:
+        taken(made, seed, first, count, follows=not kind)
+    forget_drawn()
+    before = made.drawn
+    expected = [each for seed, first, count in asked for each in plain.requests(first + count, seed)[first:]]
+    assert stretches_sha256(made, asked) == sequence_sha256(expected)
+    assert made.drawn == before + redrawn
+
+
+def test_the_least_recent_digests_and_sequences_are_forgotten(monkeypatch):
+    monkeypatch.setattr(sequence, "_DIGESTS", 8)
+    monkeypatch.setattr(sequence, "CACHED_TOKENS", 256 * 20)
+    made = Counting()
+    for seed in range(30):
+        drawn_sha256(made, 0, 10, seed)
+    assert len(sequence._digests._known) <= 8
+    assert [key for key in sequence._sequences._kept if key[0] is made] == [(made, 28), (made, 29)]
+    before = made.drawn
+    assert drawn_sha256(made, 0, 10, 29) == sequence_sha256(drawn(made, 0, 10, 28 + 1))
+    assert made.drawn == before
+    assert drawn_sha256(made, 0, 10, 0) == sequence_sha256(Counting().requests(10, 0))
+    assert made.drawn == before + 10
 
 
 def test_digests_are_remembered_and_those_of_the_slices():

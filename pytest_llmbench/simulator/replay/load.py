@@ -23,11 +23,11 @@ from pytest_llmbench.arrivals.sessions import (
 )
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLoad, SessionSlots
-from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.records import Flight
-from pytest_llmbench.workloads.sequence import SequenceDigest, drawn, passing
+from pytest_llmbench.workloads.sequence import LoadDigest, drawn, passing
 from pytest_llmbench.workloads.stream import StreamedWorkload
 
 AT_ONCE = 8192
@@ -49,7 +49,7 @@ class PlanRequests:
         self._slice_start = 0
         self._drawn = 0
         self.taken = 0
-        self._digest = SequenceDigest()
+        self._digest = _digest_of(plan)
         self._draw(
             min(plan.requests, AT_ONCE) if isinstance(plan.workload, StreamedWorkload) else plan.requests
         )
@@ -75,8 +75,8 @@ class PlanRequests:
         return request
 
     def sha256(self) -> str:
-        """Identity of what was taken, in METHODOLOGY §4.3's format."""
-        return self._digest.hexdigest()
+        """Identity of what was taken, in METHODOLOGY §4.3's format; to be asked when nothing more is."""
+        return self._digest.end()
 
     def _draw(self, count: int) -> None:
         start, plan = self._drawn, self._plan
@@ -93,7 +93,7 @@ class PlanSessions:
     def __init__(self, plan: LoadPlan) -> None:
         self._sessions = sessions_of(passing(plan.workload, plan.first, plan.requests, plan.seed))
         self._next = next(self._sessions, None)
-        self._digest = SequenceDigest()
+        self._digest = _digest_of(plan)
 
     @property
     def exhausted(self) -> bool:
@@ -115,7 +115,11 @@ class PlanSessions:
 
     def sha256(self) -> str:
         """Identity of the sessions that were begun, those that were cut off with all their turns."""
-        return self._digest.hexdigest()
+        return self._digest.end()
+
+
+def _digest_of(plan: LoadPlan) -> LoadDigest:
+    return LoadDigest(plan.workload, plan.seed, plan.first, follows=plan.phase is Phase.MEASURE)
 
 
 def planned_of(plan: LoadPlan) -> PlanRequests | PlanSessions:
