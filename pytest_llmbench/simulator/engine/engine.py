@@ -278,17 +278,19 @@ class Engine:
         room = self.running < self.config.max_num_seqs
         if self._prefilling or not decoding or (room and (self._waiting or self._received)):
             return now_ns
-        ends, answers, grow = self._ends, self._answers, self._memory.grow
-        index, step_ns = self._next_step, self.config.step_ns
+        ends, answers, grow, note = self._ends, self._answers, self._memory.grow, ends_ns.append
+        first = index = self._next_step
+        kv_tokens, fixed_us = self._decoding_kv_tokens, self.config.decode_step_us(decoding)
+        per_token_us = self.config.kv_us_per_token
         while now_ns < until_ns and now_ns <= sample_ns:
             if index in ends or index in answers or index + 1 in answers or not grow(index):
                 break
-            now_ns += step_ns(0, decoding, self._decoding_kv_tokens)
-            self._decoding_kv_tokens += decoding
-            self.totals.generated_tokens += decoding
+            now_ns += round((fixed_us + per_token_us * kv_tokens) * 1000.0)  # step_ns, most of it done before
+            kv_tokens += decoding
             index += 1
-            self._next_step = index
-            ends_ns.append(now_ns)
+            note(now_ns)
+        self._next_step, self._decoding_kv_tokens = index, kv_tokens
+        self.totals.generated_tokens += decoding * (index - first)
         return now_ns
 
     def _work(self, index: int, admit: bool) -> StepResult:
@@ -312,7 +314,9 @@ class Engine:
         if self._moved_blocks:
             self.totals.swapped_blocks += self._moved_blocks
             self._moved_blocks = 0
-        self.totals.generated_tokens += sum(s.generates for s in first_tokens) + len(decoded)
+        self.totals.generated_tokens += len(decoded)
+        for sequence in first_tokens:
+            self.totals.generated_tokens += sequence.generates
         answering = self._answers.pop(index, [])
         finished = self._end_step(index)
         return StepResult(
@@ -398,7 +402,8 @@ class Engine:
         Returns those that come for the first time, and the others. Nobody overtakes the head of the queue.
         """
         budget = self.config.max_num_batched_tokens - len(self._decoding)
-        budget -= sum(sequence.target_tokens - sequence.prefilled_tokens for sequence in self._prefilling)
+        for sequence in self._prefilling:
+            budget -= sequence.target_tokens - sequence.prefilled_tokens
         admitted: list[EngineSequence] = []
         resumed: list[EngineSequence] = []
         while self._received and budget > 0 and self.running < self.config.max_num_seqs:
@@ -406,13 +411,13 @@ class Engine:
                 break
             resumed.append(self._received.popleft())
             budget -= self._join(resumed[-1], index)
-        while budget > 0 and self.running < self.config.max_num_seqs:
-            sequence = self._waiting.head(self._thinking < self._most_thinking)
-            if sequence is None or not self._allot(sequence, budget):
+        while budget > 0 and self._waiting and self.running < self.config.max_num_seqs:
+            head = self._waiting.head(self._thinking < self._most_thinking)
+            if head is None or not self._allot(head, budget):
                 break
-            self._waiting.discard(sequence)
-            (resumed if sequence.preemptions else admitted).append(sequence)
-            budget -= self._join(sequence, index)
+            self._waiting.discard(head)
+            (resumed if head.preemptions else admitted).append(head)
+            budget -= self._join(head, index)
         return admitted, tuple(resumed)
 
     def _allot(self, sequence: EngineSequence, budget: int) -> bool:
@@ -475,7 +480,10 @@ class Engine:
         complete = [s for s in self._prefilling if s.prefilled_tokens == s.target_tokens]
         if not complete:
             return [], []
-        self._prefilling = [s for s in self._prefilling if s.prefilled_tokens < s.target_tokens]
+        begun = len(complete) < len(self._prefilling)
+        self._prefilling = (
+            [s for s in self._prefilling if s.prefilled_tokens < s.target_tokens] if begun else []
+        )
         first_tokens: list[EngineSequence] = []
         recomputed: list[EngineSequence] = []
         for sequence in complete:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -429,32 +430,38 @@ def _of_documents(flights: Sequence[Flight], recording: Recording) -> dict[str, 
 
 def rows_of(records: Records) -> Iterator[RequestRecord]:
     """The records as rows, in the order in which the requests ended."""
-    numbers: dict[str, list[int | None]] = {
-        name: [None if value == MISSING else value for value in getattr(records, name).tolist()]
-        for name in _ROW_NUMBERS
+    order = np.argsort(records.finished_ns, kind="stable")
+    places, rows = order.tolist(), len(order)
+    columns: dict[str, Iterable[Any]] = {name: repeat(value) for name, value in _BY_DEFAULT.items()}
+    columns |= {name: _told(getattr(records, name)[order]) for name in _ROW_NUMBERS}
+    columns |= {name: [getattr(records, name)[i] for i in places] for name in _ROW_TEXTS}
+    columns |= {name: [of[i] for i in getattr(records, name)[order].tolist()] for name, of in _ROW_KINDS}
+    counts = np.diff(records.chunk_offsets)[order]
+    columns |= {
+        "chunk_ns": _parts(records.chunk_ns, records.chunk_offsets, places),
+        "chunk_tokens": _parts(records.chunk_tokens, records.chunk_offsets, places),
+        "server_token_ns": _parts(records.server_token_ns, records.server_token_offsets, places),
+        "attribution": ["exact" if some else "none" for some in (counts > 0).tolist()],
+        "server_timings": ({} for _ in range(rows)),
     }
-    offsets, server_offsets = records.chunk_offsets.tolist(), records.server_token_offsets.tolist()
-    for i in np.argsort(records.finished_ns, kind="stable").tolist():
-        chunks = slice(offsets[i], offsets[i + 1])
-        values: dict[str, Any] = {name: column[i] for name, column in numbers.items()}
-        yield RequestRecord(
-            request_id=records.request_id[i],
-            phase=PHASES[records.phase[i]],
-            class_label=records.class_label[i],
-            chunk_ns=records.chunk_ns[chunks].tolist(),
-            chunk_tokens=records.chunk_tokens[chunks].tolist(),
-            server_token_ns=records.server_token_ns[server_offsets[i] : server_offsets[i + 1]].tolist(),
-            token_source=TOKEN_SOURCES[records.token_source[i]],
-            reasoning_token_source=TOKEN_SOURCES[records.reasoning_token_source[i]],
-            thinking_end_reason=records.thinking_end_reason[i],
-            attribution="exact" if chunks.stop > chunks.start else "none",
-            outcome=OUTCOMES[records.outcome[i]],
-            error=records.error[i],
-            finish_reason=records.finish_reason[i],
-            schema_check=records.schema_check[i],
-            end_before_cut=records.end_before_cut[i],
-            **values,
-        )
+    for values in islice(zip(*(columns[name] for name in _ROW), strict=False), rows):
+        yield RequestRecord(*values)
+
+
+def _told(column: IntColumn) -> Iterable[int | None]:
+    """The numbers of a column, None where one is missing."""
+    missing = column == MISSING
+    if not missing.any():
+        return cast("list[int | None]", column.tolist())
+    return repeat(None) if missing.all() else [None if v == MISSING else v for v in column.tolist()]
+
+
+def _parts(values: IntColumn, offsets: IntColumn, places: Sequence[int]) -> Iterator[list[int]]:
+    """What the requests at ``places`` own of ``values``."""
+    bounds = offsets.tolist()
+    if (values == 1).all():  # mostly so of tokens, and a copy of a list is quick
+        return ([1] * (bounds[i + 1] - bounds[i]) for i in places)
+    return (values[bounds[i] : bounds[i + 1]].tolist() for i in places)
 
 
 _OF_OUTPUT = (
@@ -473,6 +480,19 @@ _ROW_NUMBERS = (
     "queue_wait_ns", "prefill_ns", "model_load_ns", "preemptions", "preempted_tokens",
     "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "cut_after_ns",
 )  # fmt: skip
+_ROW_TEXTS = (
+    "request_id", "class_label", "thinking_end_reason", "error", "finish_reason", "schema_check",
+    "end_before_cut",
+)  # fmt: skip
+_ROW_KINDS: tuple[tuple[str, Sequence[Any]], ...] = (
+    ("phase", PHASES),
+    ("outcome", OUTCOMES),
+    ("token_source", TOKEN_SOURCES),
+    ("reasoning_token_source", TOKEN_SOURCES),
+)
+_ROW = tuple(each.name for each in fields(RequestRecord))
+_BY_DEFAULT = {each.name: each.default for each in fields(RequestRecord)}
+"""Of fields that a replay does not know."""
 
 
 def _column(flights: Sequence[Flight], name: str) -> IntColumn:

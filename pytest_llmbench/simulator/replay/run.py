@@ -6,6 +6,7 @@ import heapq
 import json
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -619,6 +620,7 @@ def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | No
     return reference_tokenizer().encode(planned.text)[: planned.input_tokens]
 
 
+@lru_cache(maxsize=1024)
 def _as_asked(max_tokens: int, ignore_eos: bool) -> GenerationRequest:
     """The request as the engine's HTTP face would have read it."""
     return GenerationRequest((), (), True, True, max_tokens, 0, ignore_eos)
