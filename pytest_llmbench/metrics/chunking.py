@@ -147,22 +147,22 @@ class Buffering(NamedTuple):
         return self.buffered / self.replies if self.replies else 0.0
 
 
-def buffering(records: Records, pace_ns: float | None = None) -> Buffering:
-    """How many replies arrived all at once.
+def buffering(records: Runs, pace_ns: float | None = None) -> Buffering:
+    """How many replies arrived all at once, of a run or of several together.
 
     Beside a long wait in a queue even a true stream is short: what tells a buffered reply from it is the
     pace, against ``pace_ns`` or that of the other replies. Where no reply is a stream, the pace by itself.
     """
     spreads, wholes, gaps = [], [], []
-    for block in records.blocks():
+    for block in _blocks(records):
         counts = np.diff(block.chunk_offsets)
         looked = block.ok & (counts >= FEWEST_CHUNKS) & (block.first_content_ns != MISSING)
         spreads.append((block.last_content_ns - block.first_content_ns)[looked])
         wholes.append((block.last_content_ns - block.submitted_ns)[looked])
         gaps.append((counts - 1)[looked])
-    spread, whole = np.concatenate(spreads), np.concatenate(wholes)
-    if not len(spread):
+    if not any(map(len, spreads)):
         return Buffering(0, 0)
+    spread, whole = np.concatenate(spreads), np.concatenate(wholes)
     pace, short = spread / np.concatenate(gaps), spread <= SPREAD * whole
     if pace_ns is None and not short.all():
         pace_ns = float(np.median(pace[~short]))

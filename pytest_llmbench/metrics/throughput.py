@@ -52,7 +52,8 @@ class _Counts:
     """What is counted, as events: one instant and one amount each; ``requests`` of them took part."""
 
     at_ns: IntColumn
-    amounts: FloatArray
+    amounts: FloatArray | None
+    """None: 1 each."""
     requests: int
 
 
@@ -180,6 +181,8 @@ def _output_tokens(records: Records) -> _Counts | None:
     if (records.output_tokens[records.ok] == MISSING).any():
         return None
     per_request = np.diff(records.chunk_offsets)
+    if _one_token_each(records, per_request):
+        return _Counts(records.chunk_ns, None, len(records))
     owner = np.repeat(np.arange(len(records)), per_request)
     weights = chunk_weights(records)
     totals = np.bincount(owner, weights=weights, minlength=len(records))
@@ -194,6 +197,16 @@ def _output_tokens(records: Records) -> _Counts | None:
     )
 
 
+def _one_token_each(records: Records, chunks: IntColumn) -> bool:
+    """Whether every request ended well and each of its chunks is one token: nothing is to be weighed."""
+    return (
+        bool(records.ok.all())
+        and bool((chunks > 0).all())
+        and np.array_equal(chunks, records.output_tokens)
+        and bool((records.chunk_tokens == 1).all())
+    )
+
+
 def _input_tokens(records: Records) -> _Counts | None:
     tokens = records.input_tokens[records.ok]
     if (tokens == MISSING).any():
@@ -204,7 +217,7 @@ def _input_tokens(records: Records) -> _Counts | None:
 
 def _completions(records: Records) -> _Counts:
     at_ns = _completed_ns(records)[records.ok]
-    return _Counts(at_ns, np.ones(len(at_ns)), len(at_ns))
+    return _Counts(at_ns, None, len(at_ns))
 
 
 def _completed_ns(records: Records) -> IntColumn:
@@ -247,7 +260,8 @@ def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:
     since = count.at_ns - window.start_ns
     inside = (since > 0) & (since <= span)
     places = (since[inside] * slices - 1) // span
-    counted = np.bincount(places, weights=count.amounts[inside], minlength=slices)
+    weights = None if count.amounts is None else count.amounts[inside]
+    counted = np.bincount(places, weights=weights, minlength=slices)
     return np.asarray(counted, dtype=np.float64)
 
 

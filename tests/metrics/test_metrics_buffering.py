@@ -36,5 +36,13 @@ def test_where_no_reply_is_a_stream_the_pace_decides() -> None:
     assert _share(_reply(1000, 0), _reply(1000, 0.2, 1)) == 1.0
 
 
+def test_several_runs_count_as_one() -> None:
+    """The pace of the streams of one run tells what was held back in another."""
+    runs = [[_reply(100, 10), _reply(100, 12, 1)], [_reply(1000, 0.5)], []]
+    several = buffering([Records.from_rows(run) for run in runs])  # type: ignore[arg-type]
+    assert several == (3, 1, 11.0 * 1e6)
+    assert buffering([]) == (0, 0, None)
+
+
 def test_short_replies_say_nothing() -> None:
     assert buffering(Records.from_rows([_reply(1000, 0, chunks=7)])) == (0, 0, None)  # type: ignore[list-item]

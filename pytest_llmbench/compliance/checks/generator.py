@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes, has, in_flight_peak
-from pytest_llmbench.metrics.chunking import Buffering, buffering
+from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
@@ -84,7 +84,7 @@ def _held_back(view: EvidenceView) -> float:
     An output filter has to read before it lets pass: where one is on, holding back is what the system does.
     """
     streamed = [run for run in view.runs if not _filters_output(view, run)]
-    every = buffering(Records.concatenate([run.records for run in streamed])) if streamed else Buffering(0, 0)
+    every = buffering([run.records for run in streamed])
     runs = [buffering(run.records, every.pace_ns) for run in streamed]
     found = max([every.share, *(seen.share for seen in runs if seen.replies >= FEWEST_REPLIES)])
     view.note("buffered_share", found)

@@ -53,7 +53,7 @@ def manifest(
 
     ``load``: what a test with several levels says of its load (``load.rate_range``, ``load.duration_s`` …).
     """
-    records = Records.concatenate([run.records for run in seen])
+    records = [run.records for run in seen]
     wire = Facts()
     for run in seen:
         wire = wire | run.facts
@@ -177,7 +177,7 @@ def _warmup(setting: Setting, warmup: WarmupReport) -> Facts:
     return Facts.of(Origin.MEASURED, values)
 
 
-def _streaming(records: Records) -> Facts:
+def _streaming(records: Sequence[Records]) -> Facts:
     share = chunking.single_token_share(records)
     values: dict[str, Any] = {"streaming.chunk_handling": _CHUNK_HANDLING}
     if share is not None:
@@ -189,12 +189,12 @@ def _streaming(records: Records) -> Facts:
     return Facts.of(Origin.MEASURED, values)
 
 
-def _tokenizer(disclosed: Facts, records: Records) -> Facts:
+def _tokenizer(disclosed: Facts, records: Sequence[Records]) -> Facts:
     """What the tokenizer that counted all replies here states of its counts, and was not disclosed.
 
     The reference tokenizer describes itself too; that of a file has done so.
     """
-    sources = {TOKEN_SOURCES[code] for code in np.unique(records.token_source[records.ok])}
+    sources = {TOKEN_SOURCES[code] for run in records for code in np.unique(run.token_source[run.ok])}
     if sources == {TokenSource.TOKENIZER_FILE}:
         untold = {key: value for key, value in _TEXT_ALONE.items() if disclosed.value(key) is None}
         return Facts.of(Origin.GENERATOR, untold, "tokenizer file")
@@ -213,15 +213,16 @@ def _tokenizer(disclosed: Facts, records: Records) -> Facts:
     return Facts.of(Origin.GENERATOR, values, "reference tokenizer")
 
 
-def _guardrails(disclosed: Facts, records: Records) -> Facts:
-    values: dict[str, Any] = {"guardrails.refusals": int(records.has_outcome(Outcome.REFUSED).sum())}
+def _guardrails(disclosed: Facts, records: Sequence[Records]) -> Facts:
+    refusals = sum(int(run.has_outcome(Outcome.REFUSED).sum()) for run in records)
+    values: dict[str, Any] = {"guardrails.refusals": refusals}
     off = [side for side in ("input", "output") if disclosed.value(f"guardrails.{side}_filter") == "disabled"]
     if off:
         values["guardrails.disabled_note"] = f"{' and '.join(off)} filter switched off for this measurement"
     return Facts.of(Origin.MEASURED, values)
 
 
-def _timing(records: Records) -> Facts:
+def _timing(records: Sequence[Records]) -> Facts:
     share = chunking.noncontent_first_share(records)
     # Exported instants (report.json, the header of the records file) are ISO 8601 UTC with milliseconds.
     values = {"timing.noncontent_share": share, "timing.timestamp_format": "iso8601_ms"}

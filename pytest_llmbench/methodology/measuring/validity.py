@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
-from pytest_llmbench.metrics.chunking import buffering
+from pytest_llmbench.metrics.chunking import Runs, buffering
 from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
 from pytest_llmbench.metrics.session_figures import growth, jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
@@ -63,15 +63,16 @@ def validity(
     ]
     if len(seen) > 1:
         findings = _worst_of_each([finding for finding in findings if finding is not None])
-    records = Records.concatenate([run.records for index, run in enumerate(seen) if index not in set_aside])
+    offered = [run.records for index, run in enumerate(seen) if index not in set_aside]
+    records = _together(offered)
     counted = [run for index, run in enumerate(seen) if budgeted is None or index in budgeted]
-    kept = [run.records for run in counted]
+    kept = _together([run.records for run in counted]) if counted else None
     findings += [
         _not_offered(seen, set_aside),
-        _error_budget(Records.concatenate(kept), budget) if kept else None,
+        _error_budget(kept, budget) if kept is not None else None,
         _sessions_cut_off(counted, budget),
-        _planned_cuts(Records.concatenate(kept)) if kept else None,
-        stream_fidelity(records, min(run.host_limits.buffered_share for run in seen)) if seen else None,
+        _planned_cuts(kept) if kept is not None else None,
+        stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         _length_drift(seen),
         _answers_in_history(seen),
         _tokenizer_agreement(seen),
@@ -83,6 +84,11 @@ def validity(
         _client_cpu(seen),
     ]
     return Validity(tuple(finding for finding in findings if finding is not None))
+
+
+def _together(runs: Sequence[Records]) -> Records:
+    """The requests of several runs, without their chunks: joining these takes long, and a file."""
+    return runs[0] if len(runs) == 1 else Records.concatenate([run.without_streams() for run in runs])
 
 
 def validity_of(result: TestResult, budget: Budget) -> Validity:
@@ -428,7 +434,7 @@ def _planned_cuts(records: Records) -> Finding | None:
     )
 
 
-def stream_fidelity(records: Records, limit: float) -> Finding | None:
+def stream_fidelity(records: Runs, limit: float) -> Finding | None:
     """A proxy that holds chunks back makes TTFT equal to the end-to-end latency: no stream, no TTFT.
 
     ``limit``: the share of the replies that may arrive all at once.
