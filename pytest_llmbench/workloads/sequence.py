@@ -194,7 +194,7 @@ class _Digests:
     def remember(self, workload: Workload, stretches: tuple[Stretch, ...], digest: SequenceDigest) -> None:
         self._known[workload, stretches] = digest
         if len(self._known) > _DIGESTS:
-            for oldest in list(self._known)[: _DIGESTS // 4]:
+            for oldest in list(self._known)[: len(self._known) - 3 * _DIGESTS // 4]:
                 self._known.pop(oldest, None)
 
     def before(self, workload: Workload, load: Stretch) -> SequenceDigest | None:
