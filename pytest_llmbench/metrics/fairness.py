@@ -17,13 +17,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pytest_llmbench.metrics.differences import change, independent_changes
-from pytest_llmbench.metrics.latency import e2e_ms, per_request, ttft_ms
+from pytest_llmbench.metrics.latency import backlog_among, e2e_ms, per_request, ttft_ms
 from pytest_llmbench.metrics.ratios import share_estimate
 from pytest_llmbench.metrics.session_figures import latencies, ranks
 from pytest_llmbench.metrics.summary import of_quantiles
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, BoolColumn, Records
 from pytest_llmbench.stats import fairness as statistics
+from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.proportion import share_of
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
@@ -54,13 +55,17 @@ def by_class(
 
 def normalised_latency_ms(records: Records) -> FloatArray:
     """x = E2E / output tokens, ms per token (AMB-09), of requests with an output token count."""
-    counted = records.select(
+    counted = _counted(records)
+    return np.asarray(e2e_ms(counted) / counted.output_tokens, dtype=np.float64)
+
+
+def _counted(records: Records) -> Records:
+    return records.select(
         records.ok
         & (records.output_tokens > 0)
         & (records.submitted_ns != MISSING)
         & (records.last_content_ns != MISSING)
     )
-    return np.asarray(e2e_ms(counted) / counted.output_tokens, dtype=np.float64)
 
 
 def waits(runs: Sequence[Records]) -> Waits:
@@ -87,11 +92,16 @@ def inflation(
 
 def jain_index(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
     """J over the normalised latencies of all successful requests of the mix (AMB-09)."""
-    return jain_index_of([normalised_latency_ms(run) for run in runs], level=level)
+    counted = [_counted(run) for run in runs]
+    waited = backlog_among(runs, [run.submitted_ns for run in counted])
+    if waited is not None:
+        tokens = [run.output_tokens for run in counted if len(run)]
+        waited = waited._replace(waits=tuple(w / t for w, t in zip(waited.waits, tokens, strict=True)))
+    return jain_index_of([normalised_latency_ms(run) for run in runs], level=level, waited=waited)
 
 
-def jain_index_of(values: Samples, *, level: float = 0.95) -> Estimate:
-    """J over values, one vector per run, in their order in time."""
+def jain_index_of(values: Samples, *, level: float = 0.95, waited: Backlog | None = None) -> Estimate:
+    """J over values, one vector per run, in their order in time. ``waited``: in their unit."""
     samples = as_runs(values)
     every = pooled(samples)
     point = statistics.jain_index(every) if len(every) else None
@@ -103,7 +113,7 @@ def jain_index_of(values: Samples, *, level: float = 0.95) -> Estimate:
         method = f"no interval at effective n={math.floor(worth)}"
         required = math.ceil(FEWEST_EFFECTIVE * len(every) / worth)
         return _estimate(point, OPEN, level, len(every), method, required)
-    interval = statistics.jain_interval(samples, level=level, of=of)
+    interval = statistics.jain_interval(samples, level=level, of=of, backlog=waited)
     method = f"{of_quantiles(of)} at effective n={math.floor(of.worth)}"
     return _estimate(point, interval, level, len(every), method)
 

@@ -11,15 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_llmbench.metrics.latency import backlog_among
 from pytest_llmbench.metrics.ratios import share_estimate
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, request_throughput
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.records import BoolColumn, Records
-from pytest_llmbench.stats.dependence import exceedances
-from pytest_llmbench.stats.interim.samples import Ends, scores
-from pytest_llmbench.stats.proportion import share_of
+from pytest_llmbench.stats import proportion
+from pytest_llmbench.stats.backlog import Backlog
+from pytest_llmbench.stats.interim.samples import Ends, scores, waited_of_scores
 from pytest_llmbench.stats.runs import FloatArray
 
 Limits = Sequence[tuple[Quantity, float]]
@@ -39,20 +40,21 @@ def goodput_share(runs: Sequence[Records], limits_ms: Limits, *, level: float = 
     """
     judged = [run.select(run.judged) for run in runs]
     every = [scores(limits_ms, Ends.of_records(records)) for records in judged if len(records)]
-    return share_within(every, "no requests", level=level)
+    waited = waited_of_scores(limits_ms, backlog_among(runs, [records.submitted_ns for records in judged]))
+    return share_within(every, "no requests", level=level, waited=waited)
 
 
-def share_within(every: Sequence[FloatArray], without: str, *, level: float = 0.95) -> Estimate:
+def share_within(
+    every: Sequence[FloatArray], without: str, *, level: float = 0.95, waited: Backlog | None = None
+) -> Estimate:
     """The share of scores, one vector per run, that are at most 1; see :func:`goodput_share`. ``without``:
-    what there is not where there are none."""
+    what there is not where there are none. ``waited``: in the unit of the scores."""
     n = sum(map(len, every))
     if n == 0:
         return Estimate.undefined(unit="ratio", method=without, level=level)
     top = max(1.0, *(float(np.max(run[np.isfinite(run)], initial=0.0)) for run in every))
     finite = [np.where(np.isfinite(run), run, 2.0 * top) for run in every]
-    met = [(run <= 1.0).astype(np.float64) for run in every]
-    share = 100.0 * sum(float(run.sum()) for run in met) / n
-    found = share_of(met, level=level, dependence=exceedances(finite, share))
+    found = proportion.share_within(finite, level=level, backlog=waited)
     return share_estimate(found, level, without)
 
 

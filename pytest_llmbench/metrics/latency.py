@@ -19,7 +19,7 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
-from pytest_llmbench.stats.growth import in_flight_at
+from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 
 FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
@@ -211,22 +211,25 @@ def distribution_of(
     name: str | None = None,
     level: float = 0.95,
 ) -> dict[str, Estimate]:
-    """The distribution of a family over several runs, whose intervals know how many requests were under way
-    when each was sent. ``among``: all requests of each run, default these. ``name``: default the family.
-
-    A run of more than a block spans enough of any queue that its latencies hide.
+    """The distribution of a family over several runs, whose intervals know what requests waited for a slot.
+    ``among``: all requests of each run, default these. ``name``: default the family.
     """
-    samples, among = [_MEASURED[family](run) for run in runs], runs if among is None else among
-    counts = None
-    if all(len(run) <= BLOCK for run in among):
-        pairs = zip(runs, among, strict=True)
-        counts = [in_flight(run, every)[_ENTERING[family](run)] for run, every in pairs]
-    return distribution(name or family, samples, level=level, in_flight=counts)
+    samples = [_MEASURED[family](run) for run in runs]
+    waited = None
+    if family in WAITING:
+        entering = [run.submitted_ns[_ENTERING[family](run)] for run in runs]
+        waited = backlog_among(runs if among is None else among, entering)
+    return distribution(name or family, samples, level=level, backlog=waited)
 
 
-def in_flight(records: Records, among: Records) -> FloatArray:
-    """The requests of ``among`` under way when each of the records was submitted, itself not counted."""
-    return in_flight_at(records.submitted_ns, among.submitted_ns, among.finished_ns)
+def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> Backlog | None:
+    """What requests sent at these instants waited for a slot among all of each run, in ms.
+
+    ``None`` for a run of more than a block, which spans enough of any queue that its latencies hide.
+    """
+    if any(len(run) > BLOCK for run in runs):
+        return None
+    return backlog([SlotQueue.of(run.submitted_ns, run.finished_ns, run.ok) for run in runs], instants_ns)
 
 
 def per_request(family: str, records: Records) -> FloatArray:
@@ -258,3 +261,5 @@ _MEASURED: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
     }
 )
 """Those of requests that generate nothing too."""
+WAITING = frozenset(_MEASURED) - {"tpot"}
+"""The families that a wait for a slot is part of."""

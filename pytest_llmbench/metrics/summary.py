@@ -19,6 +19,7 @@ import numpy as np
 
 from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
 from pytest_llmbench.stats import moments, order_statistics
+from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
@@ -29,7 +30,7 @@ from pytest_llmbench.stats.percentile_intervals import (
 )
 from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, hidden_rise, mean_interval, spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, mean_interval, spread
 
 PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
@@ -44,7 +45,7 @@ def distribution(
     *,
     unit: str = "ms",
     level: float = 0.95,
-    in_flight: Samples | None = None,
+    backlog: Backlog | None = None,
 ) -> dict[str, Estimate]:
     """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.min``, ``.max`` of one run or of several.
 
@@ -53,14 +54,14 @@ def distribution(
     interval is open for want of samples, ``n_required`` says how many of this dependence would close it, as
     far as these tell.
 
-    ``in_flight``: of latencies, how many requests were under way when each was sent: where noise hides a
-    queue, the upper ends of mean and median allow for it.
+    ``backlog``: of latencies, what each waited for a slot: where noise hides a queue, upper ends allow for
+    it.
     """
     runs = as_runs(samples)
     if not runs:
         undefined = Estimate.undefined(unit=unit, method="no samples", level=level)
         return {f"{family}.{statistic}": undefined for statistic in STATISTICS}
-    sample = _Sample(runs, unit, level, None if in_flight is None else as_runs(in_flight))
+    sample = _Sample(runs, unit, level, backlog)
     estimates = dict(zip(PERCENTILES, sample.percentiles(tuple(PERCENTILES.values())), strict=True))
     estimates["mean"] = sample.mean
     estimates["min"] = sample.observed(float(sample.ordered[0]))
@@ -73,13 +74,11 @@ class _Sample:
     runs: Runs
     unit: str
     level: float
-    in_flight: Runs | None = None
+    backlog: Backlog | None = None
 
     @cached_property
     def rise(self) -> float:
-        if self.in_flight is None:
-            return 0.0
-        return hidden_rise(self.runs, self.in_flight, level=self.level)
+        return 0.0 if self.backlog is None else self.backlog.rise(self.runs, self.level)
 
     @cached_property
     def ordered(self) -> FloatArray:

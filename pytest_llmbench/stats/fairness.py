@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.moments import power_mean_bound
@@ -34,8 +35,12 @@ def jain_index(shares: FloatArray) -> float | None:
     return float(scaled.sum() ** 2 / (len(scaled) * np.square(scaled).sum()))
 
 
-def jain_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = None) -> Interval:
+def jain_interval(
+    samples: Samples, *, level: float = 0.95, of: Spread | None = None, backlog: Backlog | None = None
+) -> Interval:
     """Interval of J of dependent samples; open where J is undefined. ``of``: :func:`jain_spread`.
+    ``backlog``: of latencies, what each waited: the interval then holds the index of latencies whose waits
+    are drawn out as far as they may be.
 
     J = 1 / (1 + c²), c the coefficient of variation: c² and both its ends are turned into J. c² rests on
     squares and is too small, with too small an error, whenever the few largest samples happen to be missing;
@@ -60,7 +65,11 @@ def jain_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = 
     most = upper_end(square, of, level, _SPREAD_POWER)
     lower = _by_moments(runs, level) if most is None else 1 / (1 + most)
     lower = None if lower is None else max(1 / len(every), lower)
-    return Interval(lower, 1.0 if down is None else min(1.0, 1 / (1 + max(0.0, square - down))))
+    upper = 1.0 if down is None else min(1.0, 1 / (1 + max(0.0, square - down)))
+    if backlog is None:
+        return Interval(lower, upper)
+    worse = jain_index(pooled(backlog.drawn_out(runs, level))) or index
+    return Interval(None if lower is None else min(lower, worse), max(upper, worse))
 
 
 def _by_moments(runs: Runs, level: float) -> float | None:

@@ -45,6 +45,11 @@ _TAIL = 0.5
 _FEWEST = 15
 """Independent samples that an upper end of dependent ones rests on: of fewer it lies anywhere."""
 _HALF_AS_MANY_AGAIN = 1.5
+_RISE_BEYOND = 2.0
+"""How far a percentile beyond the median rises with a hidden queue, as a multiple of the mean."""
+_USUAL_LEVEL, _NEAR_AN_END, _MUCH_LESS = 0.95, 5.0, 0.7
+"""For percentiles up to the median: the level of the interval at whose ends their worth is looked at, how far
+beyond it is not, and the share of it from which on that at an end counts."""
 _MOST_ROUNDS = 50
 """The upper end settles after a few; each round is one binary search."""
 
@@ -123,8 +128,10 @@ def percentile_worth(
     runs = as_runs(samples)
     lags = series_memory(runs) if lags is None else lags
     own = _worth(runs, q, lags, tested=q <= 50)
-    if q <= 50 or not runs:
+    if not runs:
         return own
+    if q <= 50:
+        return _worth_between_modes(runs, q, lags, own)
     median = median_worth(runs, lags=lags) if median is None else median
     return own.at_least_as_dependent(sum(map(len, runs)), median)
 
@@ -139,6 +146,25 @@ def percentile_worths(samples: Samples, qs: Sequence[float], *, lags: int | None
         if key not in found:
             found[key] = percentile_worth(runs, q, lags=lags, median=median)
     return [found[q <= 50, informative(q, n)] for q in qs]
+
+
+def _worth_between_modes(runs: Runs, q: float, lags: int, own: Worth) -> Worth:
+    """The worth at the ends of the interval where it is much less there.
+
+    Of a system with two levels, the level of the moment and the noise around it are told apart between the
+    two alone, and the percentile of the sample lies on one of them.
+    """
+    ordered = np.sort(pooled(runs))
+    n = len(ordered)
+    usable = own.usable(n, _USUAL_LEVEL)
+    ends = order_statistics.percentile_interval(ordered, q, level=_USUAL_LEVEL, effective_n=usable)
+    places = [100 * int(np.searchsorted(ordered, end, side="right")) / n for end in ends if end is not None]
+    there = [
+        _worth(runs, min(max(place, _NEAR_AN_END), 100 - _NEAR_AN_END), lags, tested=False)
+        for place in places
+    ]
+    least = min((own, *there), key=lambda worth: worth.samples)
+    return least if least.samples < _MUCH_LESS * own.samples else own
 
 
 def median_worth(samples: Samples, *, lags: int) -> Worth:
@@ -181,8 +207,7 @@ def ordered_interval(
     """The same of samples in ascending order.
 
     ``rise``: how much higher their mean may be for a queue that noise hides
-    (:func:`~pytest_llmbench.stats.spectral.hidden_rise`). It moves the median about as far, and higher
-    percentiles at least as far.
+    (:mod:`~pytest_llmbench.stats.backlog`). It moves the median about as far, and higher percentiles farther.
     """
     lower, upper = _ordered_interval(ordered, q, worth, level)
     if rise == 0.0:
@@ -191,6 +216,8 @@ def ordered_interval(
     independent = order_statistics.percentile_interval(ordered, q, level=level, effective_n=n).upper
     if independent is None:
         return Interval(lower, upper)
+    if q > 50:
+        rise *= _RISE_BEYOND
     return Interval(lower, with_rise(upper, point, independent - point, rise))
 
 

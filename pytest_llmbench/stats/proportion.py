@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pytest_llmbench.stats.percentile_intervals import Worth, series_memory
-from pytest_llmbench.stats.runs import OPEN, Interval, Samples, as_runs, pooled
+import numpy as np
+
+from pytest_llmbench.stats.backlog import Backlog
+from pytest_llmbench.stats.dependence import exceedances
+from pytest_llmbench.stats.percentile_intervals import Worth, median_worth, series_memory
+from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 
@@ -27,11 +31,44 @@ class Share(NamedTuple):
         return self.ones / self.of
 
 
-def share_of(happened: Samples, *, level: float = 0.95, dependence: Samples | None = None) -> Share | None:
+def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | None = None) -> Share | None:
+    """Share of scores that are at most 1, one vector per run in the order of trials; ``None`` without trials.
+
+    How much trials depend on each other is read from how close they came to 1, so that a run without a miss
+    is not taken for so many independent successes; and as of a percentile, misses of the minority are never
+    taken for less than half as dependent as the median. ``backlog``: in the unit of the scores; the lower end
+    is at most the share that there would be if a hidden queue were as long as it may be.
+    """
+    runs = as_runs(scores)
+    if not runs:
+        return None
+    met = _within(runs)
+    q = 100.0 * float(np.mean(pooled(met)))
+    median = median_worth(runs, lags=series_memory(runs)) if q > 50 else None
+    found = share_of(met, level=level, dependence=exceedances(runs, q), median=median)
+    if found is None or backlog is None or found.interval.lower is None:
+        return found
+    worse = _within(backlog.lengthened(runs, backlog.rise(runs, level)))
+    lower = min(found.interval.lower, float(np.mean(pooled(worse))))
+    return found._replace(interval=Interval(lower, found.interval.upper))
+
+
+def _within(runs: Runs) -> Runs:
+    return tuple((run <= 1.0).astype(np.float64) for run in runs)
+
+
+def share_of(
+    happened: Samples,
+    *,
+    level: float = 0.95,
+    dependence: Samples | None = None,
+    median: Worth | None = None,
+) -> Share | None:
     """Share of ones in 0/1 series, one per run in the order of trials; ``None`` without trials.
 
     ``dependence``: series of the same trials to read the dependence from, if it shows more there; of trials
-    that all ended alike nothing else does.
+    that all ended alike nothing else does. ``median``: the worth for the median of what the trials are of,
+    if they are known to be half as dependent.
     """
     runs = as_runs(happened)
     if not runs:
@@ -41,6 +78,8 @@ def share_of(happened: Samples, *, level: float = 0.95, dependence: Samples | No
     alike = count in (0, n)
     # How close rare events came is itself a rare event: no test for a rising spectrum, as with percentiles.
     worth = share_worth(runs if dependence is None else as_runs(dependence), tested=not alike)
+    if median is not None:
+        worth = worth.at_least_as_dependent(n, median)
     if alike and dependence is None:
         return Share(count, n, float(n), Interval(*exact_share_interval(count, n, tail=(1 - level) / 2)))
     interval = OPEN

@@ -24,7 +24,7 @@ samples, by the transformed t of Johnson (1978) and Hall (1992) as Tafazzoli et 
 IEEE Transactions on Automatic Control 56); and, for a mean of latencies, :func:`mean_interval`.
 
 A queue of many slots waits seldom, and the noise of service hides it: the samples look independent, and a
-quiet stretch looks calm. The requests in flight at each arrival tell of it: :func:`hidden_rise`.
+quiet stretch looks calm. The order of requests tells of it: :mod:`~pytest_llmbench.stats.backlog`.
 
 Several runs: ω² is the mean over runs, and the spread between the runs' means replaces it where it is larger
 (two levels, runs and samples in them).
@@ -64,11 +64,6 @@ _SKEWNESS_BATCH, _FEWEST_SKEWED = 2, 16
 
 _FARTHEST = 0.8
 """The largest share of a value, or of its queue, that an error may be: beyond it an end is open."""
-_BUSY, _HIDDEN = 75.0, 0.1
-"""The percentile of the number in flight beyond which a queue is looked for, and the share of the variance
-from which on the samples show it themselves."""
-_MOST_RISE, _MOST_NOISE = 8.0, 4.0
-"""By how much a hidden queue may be longer than was seen, as a multiple of that and of the noise."""
 _LONG = 1 << 18
 _MOST_ROUNDS = 100
 
@@ -169,34 +164,6 @@ def student_interval(point: float, of: Spread, *, level: float = 0.95) -> Interv
     return Interval(None if down is None else point - down, None if up is None else point + up)
 
 
-def hidden_rise(samples: Samples, in_flight: Samples, *, level: float = 0.95) -> float:
-    """How much higher the mean of latencies may be for a queue that noise hides, in their unit; 0 for none.
-
-    ``in_flight``: the requests under way when each sample was sent, in as many runs of the same lengths. What
-    they explain of the mean is h = b · mean(w), w their excess over their third quartile and b ≥ 0 its slope
-    by least squares. In a quiet stretch of a few memories h is an eighth of its true value now and then; but
-    more than four times what n independent samples leave open, z · σ / √n, their noise does not hide. So the
-    rise is min(8 h, 4 z σ / √n), and 0 where w explains a tenth of the variance or more: the samples show the
-    queue then. ValueError for unequal lengths.
-    """
-    runs, others = as_runs(samples), as_runs(in_flight)
-    if [len(run) for run in runs] != [len(run) for run in others]:
-        raise ValueError("each sample needs the number in flight when it was sent")
-    every, counts = pooled(runs), pooled(others)
-    if len(every) < SHORTEST_SERIES:
-        return 0.0
-    excess = np.maximum(counts - np.percentile(counts, _BUSY, method="lower"), 0.0)
-    own, deviation = float(excess.std()), float(every.std())
-    if own == 0.0 or deviation == 0.0:
-        return 0.0
-    correlation = float(np.mean((excess - excess.mean()) / own * ((every - every.mean()) / deviation)))
-    if correlation <= 0 or correlation**2 >= _HIDDEN:
-        return 0.0
-    height = correlation * deviation / own * float(excess.mean())
-    noise = normal_quantile(level) * deviation / math.sqrt(len(every))
-    return min(_MOST_RISE * height, _MOST_NOISE * noise)
-
-
 def with_rise(upper: float | None, point: float, independent: float, rise: float) -> float | None:
     """An upper end that allows for a hidden queue: at least √(a² + rise²) above the point, a the distance
     that it had for ``independent`` samples. An open end stays open."""
@@ -211,7 +178,8 @@ def mean_interval(
     """Interval of the mean of latencies; open for fewer than ten samples. ``of``: their :func:`spread`.
 
     The upper end is that of :func:`upper_end`, counted from the smallest sample; the lower one is at least
-    the smallest sample. ``rise``: :func:`hidden_rise`, where the number in flight is known.
+    the smallest sample. ``rise``: of a hidden queue, where there is word of it
+    (:mod:`~pytest_llmbench.stats.backlog`).
     """
     runs = as_runs(samples)
     of = spread(runs) if of is None else of

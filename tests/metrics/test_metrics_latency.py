@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -150,24 +152,45 @@ def test_families_are_in_the_catalogue() -> None:
     assert set(latency.FAMILIES) <= {name for name, metric in METRICS.items() if metric.is_family}
 
 
-def test_intervals_of_latencies_know_how_many_were_under_way() -> None:
-    """Slow requests that are sent together tell of a queue; the same latencies one after another do not."""
+def of_slots(slots: int, per_second: float, requests: int = 1000) -> Records:
+    """Services of 1 s on average, taken in the order sent; the reply comes as a whole."""
+    random = np.random.default_rng(3)
+    rows, at, free = [], 0.0, [0.0] * slots
+    for index in range(requests):
+        at += random.exponential(1000 / per_second)
+        end = max(at, heapq.heappop(free)) + random.exponential(1000)
+        heapq.heappush(free, end)
+        rows.append(row(index, scheduled=at, submitted=at, chunks=(end,), finished=end))
+    return records(*rows)
 
-    def seen(gap_ms: float, *, together: bool) -> Records:
-        rows, at = [], 0.0
-        for index in range(600):
-            busy = index % 10 > 6
-            at += 1.0 if busy and together else gap_ms
-            end = at + 100.0 + (3.0 if busy else 0.0) + (10.0 if index % 2 else -10.0)
-            rows.append(row(index, scheduled=at, submitted=at, chunks=(end,), finished=end))
-        return records(*rows)
 
-    queued = latency.distribution_of("ttft", [seen(400.0, together=True)])
-    plain = distribution("ttft", latency.ttft_ms(seen(400.0, together=True)))
-    assert latency.distribution_of("ttft", [seen(400.0, together=False)]) == plain
-    for statistic in ("mean", "p50"):
+def test_intervals_of_latencies_know_what_requests_waited() -> None:
+    """With 32 slots some wait, which the noise of service hides; with 1000 none does."""
+    busy, calm = of_slots(32, 28.8), of_slots(1000, 28.8)
+    queued = latency.distribution_of("ttft", [busy])
+    plain = distribution("ttft", latency.ttft_ms(busy))
+    for statistic in ("mean", "p50", "p95"):
         name = f"ttft.{statistic}"
-        assert queued[name].upper > plain[name].upper  # type: ignore[operator]
+        assert queued[name].upper > 1.01 * plain[name].upper  # type: ignore[operator]
         assert queued[name].lower == plain[name].lower
-    named = latency.distribution_of("latency", [seen(400.0, together=True)], name="latency[chat]")
-    assert named["latency[chat].mean"].point == queued["ttft.mean"].point
+    alone, unhelped = latency.distribution_of("ttft", [calm]), distribution("ttft", latency.ttft_ms(calm))
+    assert alone["ttft.mean"].upper < 1.01 * unhelped["ttft.mean"].upper  # type: ignore[operator]
+    named = latency.distribution_of("latency", [busy], name="latency[chat]")
+    assert named["latency[chat].mean"].upper == queued["ttft.mean"].upper
+
+
+def test_requests_of_a_class_waited_for_all_others() -> None:
+    busy = of_slots(32, 28.8)
+    half = busy.select(np.arange(len(busy)) % 2 == 0)
+    among = latency.distribution_of("e2e", [half], among=[busy])["e2e.mean"]
+    # Among themselves they seem to be served by fewer slots.
+    queue = latency.backlog_among([busy], [half.submitted_ns])
+    assert queue is not None
+    assert among.upper == distribution("x", latency.e2e_ms(half), backlog=queue)["x.mean"].upper
+
+
+def test_a_long_run_tells_of_its_queue_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = of_slots(32, 28.8)
+    monkeypatch.setattr(latency, "BLOCK", 999)
+    assert latency.backlog_among([busy], [busy.submitted_ns]) is None
+    assert latency.distribution_of("ttft", [busy]) == distribution("ttft", latency.ttft_ms(busy))

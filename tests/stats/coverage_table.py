@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from queue_models import stamps_of_slots, times_of_bursts, times_of_slots, times_of_users
+from queue_models import stamps_of_bursts, stamps_of_slots, stamps_of_users
 
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
@@ -28,10 +28,10 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats import fairness
+from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 from pytest_llmbench.stats.block_bootstrap import Intervals, chosen
-from pytest_llmbench.stats.growth import in_flight_at
-from pytest_llmbench.stats.proportion import share_of
-from pytest_llmbench.stats.runs import OPEN, Interval
+from pytest_llmbench.stats.proportion import Share, share_of, share_within
+from pytest_llmbench.stats.runs import OPEN
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -59,8 +59,8 @@ _FROM_TEN_MILLION: Mapping[tuple[str, float], tuple[float, float, float]] = {
 class Model(NamedTuple):
     name: str
     draw: Callable[[int, int, np.random.Generator], Iterator[Sample]]
-    """``draw(n, replications, random)``: that many vectors of n samples; or two rows, the second of the
-    requests under way when each was sent."""
+    """``draw(n, replications, random)``: that many vectors of n samples; or two rows, the second of when
+    each request was sent."""
     truth: tuple[float, ...]
     """Of each of STATISTICS."""
 
@@ -101,13 +101,21 @@ def times_in_system(
     services: Services, load: float, n: int, replications: int, random: np.random.Generator
 ) -> Sample:
     """Waiting (Lindley 1952) and service of n customers, after a burn-in; one row per replication."""
+    return stamped_times(services, load, n, replications, random)[0]
+
+
+def stamped_times(
+    services: Services, load: float, n: int, replications: int, random: np.random.Generator
+) -> tuple[Sample, Sample]:
+    """The same, and when each comes."""
     shape = (replications, n + BURN_IN)
     served = services(random, shape)
     walk = np.zeros(shape)
     gaps = random.exponential(1 / load, (replications, n + BURN_IN - 1))
     np.cumsum(served[:, :-1] - gaps, axis=1, out=walk[:, 1:])
     waits = walk - np.minimum.accumulate(walk, axis=1)
-    return np.asarray((waits + served)[:, BURN_IN:])
+    sent = np.cumsum(gaps, axis=1)[:, BURN_IN - 1 :]
+    return np.asarray((waits + served)[:, BURN_IN:]), sent
 
 
 def queue(kind: str, load: float) -> Model:
@@ -115,7 +123,8 @@ def queue(kind: str, load: float) -> Model:
 
     def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
         for first in range(0, replications, _AT_ONCE):
-            yield from times_in_system(services, load, n, min(_AT_ONCE, replications - first), random)
+            rows = min(_AT_ONCE, replications - first)
+            yield from np.stack(stamped_times(services, load, n, rows, random), axis=1)
 
     if kind == "M/M/1":
         truth = tuple(value / (1 - load) for value in EXPONENTIAL)
@@ -157,8 +166,13 @@ def latencies(sample: Sample) -> Sample:
     return sample if sample.ndim == 1 else sample[0]
 
 
-def in_flight(sample: Sample) -> Sample | None:
-    return None if sample.ndim == 1 else sample[1]
+def waited(sample: Sample) -> Backlog | None:
+    """What requests waited, told by the stamps of these alone; the units are ms."""
+    if sample.ndim == 1:
+        return None
+    sent_ns = (sample[1] * 1e6).astype(np.int64)
+    ended_ns = sent_ns + (sample[0] * 1e6).astype(np.int64)
+    return backlog([SlotQueue.of(sent_ns, ended_ns, np.ones(len(sent_ns), dtype=bool))], [sent_ns])
 
 
 def many_slots(slots: int, load: float) -> Model:
@@ -167,9 +181,7 @@ def many_slots(slots: int, load: float) -> Model:
     def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
         for first in range(0, replications, 250):
             sent, ended = stamps_of_slots(slots, load, n, min(250, replications - first), random)
-            sent_ns, ended_ns = (sent * 1e9).astype(np.int64), (ended * 1e9).astype(np.int64)
-            for one, other in zip(sent_ns, ended_ns, strict=True):
-                yield np.stack(((other - one)[-n:] / 1e9, in_flight_at(one[-n:], one, other)))
+            yield from np.stack((ended - sent, sent), axis=1)[:, :, -n:]
 
     return simulated(f"M/M/{slots} at {load:.0%}", draw)
 
@@ -177,7 +189,8 @@ def many_slots(slots: int, load: float) -> Model:
 def closed_loop(users: int = 24, slots: int = 8) -> Model:
     def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
         for first in range(0, replications, 250):
-            yield from times_of_users(users, slots, n, min(250, replications - first), random)
+            rows = min(250, replications - first)
+            yield from np.stack(stamps_of_users(users, slots, n, rows, random), axis=1)
 
     return simulated(f"closed loop, {users} users of {slots} slots", draw)
 
@@ -185,7 +198,8 @@ def closed_loop(users: int = 24, slots: int = 8) -> Model:
 def bursty() -> Model:
     def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
         for first in range(0, replications, 250):
-            yield from times_of_bursts(0.6, n, min(250, replications - first), random)
+            rows = min(250, replications - first)
+            yield from np.stack(stamps_of_bursts(0.6, n, rows, random), axis=1)
 
     return simulated("MMPP/M/1 at 60%", draw)
 
@@ -222,13 +236,14 @@ def engine(load: float, requests: int) -> Model:
     runs = []
     for seed, first in enumerate(range(0, requests, _PER_RUN)):
         size = min(_PER_RUN, requests - first)
-        runs.append(_replayed(OpenLoop(load * capacity), size + _RAMP_UP, seed)[_RAMP_UP:, 1])
+        runs.append(_replayed(OpenLoop(load * capacity), size + _RAMP_UP, seed)[_RAMP_UP:])
 
     def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
-        parts = [run[: len(run) // n * n].reshape(-1, n) for run in runs]
-        yield from np.concatenate(parts)[:replications]
+        parts = [run[: len(run) // n * n].reshape(-1, n, 2) for run in runs]
+        for sent, times in np.moveaxis(np.concatenate(parts)[:replications], 2, 1):
+            yield np.stack((times, sent))
 
-    every = np.concatenate(runs)
+    every = np.concatenate(runs)[:, 1]
     truth = (float(every.mean()), *(float(value) for value in np.percentile(every, (50, 95, 99))))
     return Model(f"embedded engine at {load:.0%}", draw, truth)
 
@@ -247,7 +262,7 @@ def measure(
 
     def found() -> Iterator[list[Estimate]]:
         for sample in model.draw(n, replications, np.random.default_rng([seed, n])):
-            estimates = distribution("x", latencies(sample), in_flight=in_flight(sample))
+            estimates = distribution("x", latencies(sample), backlog=waited(sample))
             yield [estimates[f"x.{statistic}"] for statistic in STATISTICS]
 
     with chosen(intervals):
@@ -288,7 +303,7 @@ def models(engine_requests: int) -> Iterator[Model]:
     for kind in SERVICES:
         for load in _LOADS:
             yield queue(kind, load)
-    for slots, load in ((8, 0.8), (8, 0.9), (32, 0.8), (32, 0.9), (64, 0.8), (64, 0.9)):
+    for slots, load in _SLOTS:
         yield many_slots(slots, load)
     yield closed_loop()
     yield bursty()
@@ -297,6 +312,8 @@ def models(engine_requests: int) -> Iterator[Model]:
     for load in _LOADS:
         yield engine(load, engine_requests)
 
+
+_SLOTS = ((8, 0.8), (8, 0.9), (16, 0.9), (32, 0.8), (32, 0.9), (32, 0.95), (64, 0.8), (64, 0.9))
 
 HELD_OUT: Mapping[str, Callable[[], Model]] = {
     "M/M/16 at 80%": lambda: many_slots(16, 0.8),
@@ -384,22 +401,21 @@ def _figures(traffic: Traffic, random: np.random.Generator) -> list[Estimate]:
     latencies = _latencies(busy, random)
     gaps = np.repeat(latencies, 20) * random.gamma(2.0, 0.5, 20 * len(busy))
     samples = ItlSamples.of("direct", gaps, np.arange(0, len(gaps) + 1, 20))
-    jain = Estimate(
-        fairness.jain_index(latencies), *_jain(latencies), 0.95, len(latencies), "", "ratio"
-    )  # fmt: skip
     return [
         ratio_of_sums(counts, ones, unit="req/s", seed=1),
         ratio_of_sums(tokens, ones, unit="tok/s", seed=1),
         share_estimate(share_of(1 - missed), 0.95, ""),
         share_estimate(share_of(failed), 0.95, ""),
-        jain,
+        _jain_estimate(latencies),
         itl_distribution(samples)["itl.p95"],
     ]
 
 
-def _jain(latencies: Sample) -> Interval:
+def _jain_estimate(latencies: Sample, waits: Backlog | None = None) -> Estimate:
     of = fairness.jain_spread(latencies)
-    return OPEN if of is None or of.worth < 30 else fairness.jain_interval(latencies, of=of)
+    few = of is None or of.worth < 30
+    ends = OPEN if few else fairness.jain_interval(latencies, of=of, backlog=waits)
+    return Estimate(fairness.jain_index(latencies), *ends, 0.95, len(latencies), "", "ratio")
 
 
 def _simulated_truths(traffic: Traffic) -> tuple[float, float]:
@@ -435,18 +451,103 @@ def truths() -> Iterator[str]:
 
 
 def jain_table(replications: int) -> Iterator[str]:
-    """Jain's index over the times of 5,000 customers of 8 slots at 90 % load, without and with two service
-    times that all have in common: how often its interval holds the index of all of them together."""
-    random = np.random.default_rng(8)
-    parts = [times_of_slots(8, 0.9, 5000, 50, random) for _ in range(0, replications, 50)]
-    every = np.concatenate(parts)[:replications]
-    yield "| in common | Jain's index | held |"
-    yield "|---|---|---|"
-    for common in (0.0, 2.0):
-        truth = fairness.jain_index((every + common).ravel()) or 0.0
-        ends = [_jain(row + common) for row in every]
-        held = [(lower or 0.0) <= truth <= (1.0 if upper is None else upper) for lower, upper in ends]
-        yield f"| {common:g} | {truth:.3f} | {np.mean(held):.1%} |"
+    """Jain's index over the times of customers of 8 slots at 90 % load, without and with two service times
+    that all have in common: how often its interval holds the index of two million of them."""
+    model = many_slots(8, 0.9)
+    every = np.concatenate([latencies(row) for row in model.draw(10_000, 200, np.random.default_rng(8))])
+    yield "| n | in common | Jain's index | held |"
+    yield "|---:|---:|---|---|"
+    for n in (1000, 5000):
+        for common in (0.0, 2.0):
+            truth = fairness.jain_index(every + common) or 0.0
+            rows = (
+                np.add(row, [[common], [0.0]])
+                for row in model.draw(n, replications, np.random.default_rng(9))
+            )
+            found = [[_jain_estimate(latencies(row), waited(row))] for row in rows]
+            yield f"| {n:,} | {common:g} | {truth:.3f} | {written(cells(found, ['J'], [truth])['J'])} |"
+
+
+SHARES = (50.0, 95.0, 99.0)
+
+
+def shares_table(replications: int) -> Iterator[str]:
+    """Shares of 1000 requests that keep a limit at a percentile of all: how often their intervals hold it."""
+    yield "| share within a limit, n = 1,000 | " + " | ".join(f"{q:g} %" for q in SHARES) + " |"
+    yield "|---|" + "---|" * len(SHARES)
+    waiting = [many_slots(*each) for each in ((8, 0.7), (8, 0.8), (8, 0.9), (16, 0.9), (32, 0.9), (64, 0.9))]
+    for model in (independent(), queue("M/M/1", 0.5), *waiting, closed_loop()):
+        found = []
+        for sample in model.draw(1000, replications, np.random.default_rng(10)):
+            waits = waited(sample)
+            found.append(
+                [share_estimate(_within(sample, limit, waits), 0.95, "") for limit in model.truth[1:]]
+            )
+        table = cells(found, [f"{q:g}" for q in SHARES], [q / 100 for q in SHARES])
+        yield "| " + " | ".join((model.name, *map(written, table.values()))) + " |"
+
+
+def _within(sample: Sample, limit: float, waits: Backlog | None) -> Share | None:
+    of = None if waits is None else waits.scaled(1 / limit)
+    return share_within(latencies(sample) / limit, backlog=of)
+
+
+TOLD_APART = ((8, 0.9, 1000), (32, 0.9, 1000), (32, 0.95, 1000), (32, 0.95, 4000), (64, 0.9, 1000))
+CALMER = (0.7, 0.8, 0.85, 0.9)
+
+
+def possible_table(replications: int) -> Iterator[str]:
+    """How well sessions of a busy system can be told from those of a calmer one with as many slots, and how
+    well the upper ends of the mean do: see :func:`_evidence`.
+
+    "best": of the calmer system, the share of sessions that the best test there is calls calm, where it
+    calls 2.5 % of the busy ones so. "decided": the share whose upper end lies below the busy system's mean;
+    "misses": the share of busy sessions whose upper end does; "least": what the best test misses at that
+    share decided.
+    """
+    yield "| busy system | n | calmer load | best at 2.5% | decided | misses | least |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for slots, load, n in TOLD_APART:
+        busy = many_slots(slots, load)
+        random = np.random.default_rng([81, n])
+        rows = list(busy.draw(n, replications, random))
+        misses = np.mean([_mean_upper(row) < busy.truth[0] for row in rows])
+        for calmer in CALMER[: CALMER.index(load)] if load in CALMER else CALMER:
+            others = list(many_slots(slots, calmer).draw(n, replications, random))
+            of_busy, of_calm = (np.array([_evidence(row, slots, load, calmer) for row in each])
+                                for each in (rows, others))  # fmt: skip
+            best = np.mean(of_calm < np.quantile(of_busy, 0.025))
+            decided = np.mean([_mean_upper(row) < busy.truth[0] for row in others])
+            least = np.mean(of_busy < np.quantile(of_calm, decided))
+            shares = " | ".join(f"{share:.1%}" for share in (best, decided, misses, least))
+            yield f"| {busy.name} | {n:,} | {calmer:.0%} | {shares} |"
+
+
+def _mean_upper(sample: Sample) -> float:
+    return _end(distribution("x", latencies(sample), backlog=waited(sample))["x.mean"].upper, math.inf)
+
+
+def _evidence(sample: Sample, slots: int, busy: float, calm: float) -> float:
+    """Logarithm of the likelihood of a session of M/M/c at the busy load over that at the calm one, whose
+    numbers of slots are known and whose service rate is not: the best invariant test of one against the
+    other (Lehmann and Romano 2005, section 6.2) calls busy what exceeds a threshold.
+
+    Of n arrivals and d ends within T, with A slot-seconds at work, the likelihood is
+    (ρ c μ)ⁿ exp(-ρ c μ T) μᵈ exp(-μ A), times the probability of the number under way at the start; over μ,
+    by its invariant measure, ρⁿ / (ρ c T + A)^(n + d). Nothing else in sends and ends depends on ρ.
+    """
+    times, sent = sample
+    began, over = float(sent[0]), float(sent[-1])
+    instants = np.concatenate((sent, sent + times))
+    steps = np.repeat([1, -1], len(sent))
+    order = np.argsort(instants, kind="stable")
+    under_way = np.cumsum(steps[order])[:-1]
+    spans = np.diff(np.clip(instants[order], began, over))
+    at_work = float(np.minimum(under_way, slots) @ spans)
+    n, ended, whole = len(sent), int(np.sum(sent + times <= over)), slots * (over - began)
+    return n * math.log(busy / calm) - (n + ended) * math.log(
+        (busy * whole + at_work) / (calm * whole + at_work)
+    )
 
 
 def main() -> None:
@@ -455,17 +556,20 @@ def main() -> None:
     parser.add_argument("--engine-requests", type=int, default=1_000_000, help="per load, cut into samples")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
     parser.add_argument("--truth", action="store_true")
-    parser.add_argument("--jain", action="store_true", help="of Jain's index of 8 slots alone")
+    alone = {"jain": jain_table, "shares": shares_table, "possible": possible_table}
+    parser.add_argument("--only", choices=tuple(alone), help="one of the smaller tables alone")
     asked = parser.parse_args()
     lines = []
-    tables = [truths()] if asked.truth else [jain_table(asked.replications)] if asked.jain else [
+    tables = [truths()] if asked.truth else [alone[asked.only](asked.replications)] if asked.only else [
         table(asked.replications, asked.engine_requests),
-        iter(("",)), figures_table(asked.replications), iter(("",)), bootstrap_table(asked.replications),
+        iter(("",)), figures_table(asked.replications), iter(("",)), shares_table(asked.replications),
+        iter(("",)), bootstrap_table(asked.replications), iter(("",)), jain_table(asked.replications),
+        iter(("",)), possible_table(asked.replications),
     ]  # fmt: skip
     for line in chain.from_iterable(tables):
         print(line, flush=True)
         lines.append(line)
-    if asked.write and not (asked.truth or asked.jain):
+    if asked.write and not (asked.truth or asked.only):
         before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
         _, _, after = rest.partition(END)
         PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n\n" + caption(asked) + END + after, "utf-8")

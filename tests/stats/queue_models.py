@@ -63,9 +63,17 @@ def stamps_of_slots(
 
 def times_of_users(users: int, slots: int, n: int, rows: int, random: np.random.Generator) -> Series:
     """Times of requests of users who send the next one at once, first come first served; in order sent."""
+    return stamps_of_users(users, slots, n, rows, random)[0]
+
+
+def stamps_of_users(
+    users: int, slots: int, n: int, rows: int, random: np.random.Generator
+) -> tuple[Series, Series]:
+    """The same, and when each is sent."""
     queued = users - slots
     free, every = random.exponential(size=(rows, slots)), np.arange(rows)
     ended, found = np.empty((_BURN_IN // 3 + n + queued, rows)), np.empty((n, rows))
+    stamps = np.empty((n, rows))
     for place in range(len(ended)):
         first = free.argmin(axis=1)
         now = ended[place] = free[every, first]
@@ -74,18 +82,26 @@ def times_of_users(users: int, slots: int, n: int, rows: int, random: np.random.
         sent = place - queued
         if sent >= _BURN_IN // 3:
             found[sent - _BURN_IN // 3] = free[every, first] - ended[sent]
-    return np.ascontiguousarray(found.T)
+            stamps[sent - _BURN_IN // 3] = ended[sent]
+    return np.ascontiguousarray(found.T), np.ascontiguousarray(stamps.T)
 
 
 def times_of_bursts(load: float, n: int, rows: int, random: np.random.Generator) -> Series:
     """Times in a queue of one server; arrivals at two rates, 1 : 5, that change once in 50 services."""
+    return stamps_of_bursts(load, n, rows, random)[0]
+
+
+def stamps_of_bursts(load: float, n: int, rows: int, random: np.random.Generator) -> tuple[Series, Series]:
+    """The same, and when each request comes."""
     rates = np.array([load / 3, 5 * load / 3])
     state, waited, found = random.integers(0, 2, rows), np.zeros(rows), np.empty((n, rows))
+    at, sent = np.zeros(rows), np.empty((n, rows))
     for customer in range(-_BURN_IN, n):
         gap = random.exponential(size=rows) / rates[state]
         time = waited + random.exponential(size=rows)
         if customer >= 0:
-            found[customer] = time
+            found[customer], sent[customer] = time, at
+        at = at + gap
         waited = np.maximum(0.0, time - gap)
         state = np.where(random.random(rows) < -np.expm1(-0.02 * gap), 1 - state, state)
-    return np.ascontiguousarray(found.T)
+    return np.ascontiguousarray(found.T), np.ascontiguousarray(sent.T)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from queue_models import ar1
 
+from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.fairness import (
     jain_index,
     jain_interval,
@@ -43,6 +44,17 @@ def test_the_error_of_jain_is_that_of_many_samples() -> None:
     of = jain_spread(random.gamma(4.0, size=1000))
     assert of is not None
     assert of.error == pytest.approx(np.std(squares), rel=0.15)
+
+
+def test_the_interval_holds_the_index_of_longer_waits() -> None:
+    waits = np.tile([0.0, 0.0, 0.0, 0.2], 500)
+    latencies = 3 + 0.1 * np.random.default_rng(2).normal(size=2000) + waits
+    of = Backlog((waits,), 8.0)
+    plain, found = jain_interval(latencies), jain_interval(latencies, backlog=of)
+    longer = latencies + of.stretch(0.95) * waits
+    assert found.lower == pytest.approx(longer.sum() ** 2 / (2000 * np.square(longer).sum()))
+    assert found.lower < plain.lower  # type: ignore[operator]
+    assert found.upper == plain.upper
 
 
 def test_equal_shares_are_certain() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from queue_models import stamps_of_slots
 
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.estimate import Estimate
@@ -13,7 +14,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Looks, Quantity, Watched, judged_name
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.growth import in_flight_at
+from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 from pytest_llmbench.stats.interim.estimates import estimate, is_decided
 from pytest_llmbench.stats.interim.looks import LookTaker, Verdict
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -251,42 +252,48 @@ def test_completion_counts_every_request() -> None:
     assert is_decided(done, found)
 
 
-def test_a_look_knows_how_many_were_under_way() -> None:
-    """Of two loads with the same latencies, the one whose slow requests found many others may be a quiet
+def test_a_look_knows_what_requests_waited() -> None:
+    """Of two loads with the same latencies, the one whose slow requests waited for a slot may be a quiet
     stretch of a busy system."""
     slow = np.arange(2000) % 40 >= 36
     latencies = np.where(slow, 103.0, 100.0) + np.tile([-10.0, 10.0], 1000)
     mean = Watched(Objective("ttft.mean", "<=", 200.0, "ms"), "ttft")
     alone = estimate(mean, latencies, 0.025).estimate
-    together = estimate(mean, latencies, 0.025, in_flight=np.where(slow, 8.0, 2.0)).estimate
+    waits = Backlog((np.where(slow, 3.0, 0.0),), 10.0)
+    together = estimate(mean, latencies, 0.025, backlog=waits).estimate
     assert alone.upper is not None
     assert together.upper is not None
     assert together.upper > alone.upper
     assert together.lower == alone.lower
-    constant = estimate(mean, latencies, 0.025, in_flight=np.full(2000, 8.0)).estimate
+    constant = estimate(mean, latencies, 0.025, backlog=Backlog((np.full(2000, 8.0),), 10.0)).estimate
     assert constant == alone
+    # Output tokens come at their own pace, however long the first one was waited for.
+    tpot = Watched(Objective("tpot.mean", "<=", 200.0, "ms"), "tpot")
+    assert estimate(tpot, latencies, 0.025, backlog=waits).estimate.upper == alone.upper
+    # Values that are not there have no wait either.
+    holed = np.where(np.arange(2000) % 7 == 0, np.nan, latencies)
+    found = estimate(mean, holed, 0.025, backlog=waits).estimate.upper
+    there = ~np.isnan(holed)
+    left = estimate(mean, holed[there], 0.025, backlog=Backlog((waits.waits[0][there],), 10.0)).estimate
+    assert found == left.upper
 
 
-def test_looks_count_the_requests_under_way_from_their_stamps() -> None:
-    # One request in ten is sent while three others are under way, and is slower by a little.
-    rows, at = [], 1_000_000_000
-    for index in range(2000):
-        busy = index % 10 > 6
-        at += (1 if busy else 400) * MS
-        ttft_ms = 100.0 + (3.0 if busy else 0.0) + (10.0 if index % 2 else -10.0)
-        rows.append(row(index, ttft_ms))
-        first = at + round(ttft_ms * MS)
-        stamps = {"submitted_ns": at, "first_content_ns": first, "finished_ns": first + 100 * MS}
-        rows[-1] = dataclasses.replace(rows[-1], **stamps)  # type: ignore[arg-type]
-    looks = taker(Watched(Objective("ttft.mean", "<=", 101.0, "ms"), "ttft"), most=2000)
+def test_looks_work_out_the_waits_from_the_stamps() -> None:
+    rows = []
+    sent, ended = stamps_of_slots(32, 0.9, 2000, 1, np.random.default_rng(4))
+    for index, (one, other) in enumerate(zip(sent[0, -2000:], ended[0, -2000:], strict=True)):
+        at, done = round(one * 1000 * MS), round(other * 1000 * MS)
+        stamps = {"submitted_ns": at, "first_content_ns": done, "finished_ns": done}
+        rows.append(dataclasses.replace(row(index, 1.0), **stamps))  # type: ignore[arg-type]
+    looks = taker(Watched(Objective("ttft.mean", "<=", 1100.0, "ms"), "ttft"), most=2000)
     heard(looks, rows)
     ends = Ends.of_rows(rows)
-    counts = in_flight_at(ends.submitted_ns, ends.submitted_ns, ends.finished_ns)
-    assert set(counts.tolist()) == {0.0, 1.0, 2.0, 3.0}
     verdict = looks.close()
     tail = (1 - verdict.estimates[0].level) / 2
     own = values(looks._looks.watched[0], ends)[: verdict.n]
-    same = estimate(looks._looks.watched[0], own, tail, in_flight=counts[: verdict.n]).estimate
+    sent_ns, ended_ns = ends.submitted_ns[: verdict.n], ends.finished_ns[: verdict.n]
+    waits = backlog([SlotQueue.of(sent_ns, ended_ns, ends.ok[: verdict.n])], [sent_ns])
+    same = estimate(looks._looks.watched[0], own, tail, backlog=waits).estimate
     assert verdict.estimates[0].upper == pytest.approx(same.upper)
     assert verdict.estimates[0].upper > estimate(looks._looks.watched[0], own, tail).estimate.upper  # type: ignore[operator]
 

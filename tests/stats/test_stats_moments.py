@@ -98,7 +98,7 @@ def test_it_holds_and_decides_in_a_queue() -> None:
 
 
 def test_the_estimate_says_how_its_end_was_found() -> None:
-    waits = mm1_waits(0.7, 1000, np.random.default_rng([21, 1]))
+    waits = mm1_waits(0.7, 1000, np.random.default_rng([21, 2]))
     found = distribution("x", waits)["x.p99"]
     assert found.upper is not None
     assert "upper end by the moment E[(X - min)^" in found.method

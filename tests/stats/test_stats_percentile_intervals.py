@@ -7,7 +7,7 @@ import pytest
 from queue_models import ar1, mm1_waits
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats import order_statistics
+from pytest_llmbench.stats import order_statistics, percentile_intervals
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
     in_order,
@@ -50,6 +50,19 @@ def test_together_percentiles_are_worth_what_each_is_alone(n: int) -> None:
     for series in (np.random.default_rng(n).exponential(size=n), ar1(0.9, n, np.random.default_rng(n))):
         assert percentile_worths(series, qs) == [percentile_worth(series, q) for q in qs]
     assert [worth.samples for worth in percentile_worths([], qs)] == [0.0] * 5
+
+
+def test_a_median_between_two_levels_is_worth_what_their_turns_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sample's own median lies on the level that it has seen more of, among the noise of that one."""
+    random = np.random.default_rng(5)
+    slow = np.cumsum(random.random(1000) > 0.99) % 2 == 1
+    samples = np.where(slow, 3.0, 1.0) * (1 + 0.1 * random.exponential(size=1000))
+    turns = median_worth(slow.astype(float), lags=series_memory(samples)).samples
+    assert percentile_worth(samples, 50.0).samples < 1.2 * turns
+    monkeypatch.setattr(percentile_intervals, "_MUCH_LESS", 0.0)
+    assert percentile_worth(samples, 50.0).samples > 2 * turns
 
 
 def test_a_sample_of_a_few_memories_is_open_above() -> None:

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from queue_models import mm1_waits
 
-from pytest_llmbench.stats.proportion import exact_share_interval, share_of
+from pytest_llmbench.stats.backlog import Backlog
+from pytest_llmbench.stats.dependence import exceedances
+from pytest_llmbench.stats.percentile_intervals import median_worth, percentile_worth, series_memory
+from pytest_llmbench.stats.proportion import exact_share_interval, share_of, share_within
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (990, 1000), (1, 1)])
@@ -76,3 +80,34 @@ def test_coverage_of_a_share_in_bursts() -> None:
         lower, upper = found.interval
         held.append((lower is None or lower <= 0.275) and (upper is None or upper >= 0.275))
     assert np.mean(held) >= 0.92
+
+
+def test_a_share_within_a_limit_is_worth_what_its_percentile_is() -> None:
+    """A slow queue under noisy service: the rare misses show nothing of it."""
+    waits = mm1_waits(0.8, 2000, np.random.default_rng(3)) + np.random.default_rng(4).exponential(2.0, 2000)
+    scores = waits / np.percentile(waits, 99)
+    found = share_within(scores)
+    assert found is not None
+    assert found.share == 0.99
+    assert found.worth == pytest.approx(percentile_worth(scores, 99.0).samples, rel=0.02)
+    alone = share_of((scores <= 1).astype(float), dependence=exceedances(scores, 99.0))
+    assert alone is not None
+    assert found.worth < alone.worth
+    assert found.worth <= 2.1 * median_worth(scores, lags=series_memory(scores)).samples
+    assert share_within([]) is None
+
+
+def test_a_share_allows_for_a_hidden_queue_below() -> None:
+    waits = np.tile([0.0] * 15 + [0.01] * 5, 100)
+    scores = np.random.default_rng(1).permutation(np.tile([0.6, 0.98], 1000)) + waits
+    of = Backlog((waits,), 10.0)
+    rise = of.rise(scores)
+    assert rise > 0
+    plain, risen = share_within(scores), share_within(scores, backlog=of)
+    assert plain is not None
+    assert risen is not None
+    longer = scores + rise / waits.mean() * waits
+    assert risen.interval.lower == min(plain.interval.lower, np.mean(longer <= 1))  # type: ignore[type-var]
+    assert risen.interval.lower < plain.interval.lower  # type: ignore[operator]
+    assert risen.interval.upper == plain.interval.upper
+    assert risen.share == plain.share

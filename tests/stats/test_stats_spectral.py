@@ -11,7 +11,6 @@ from scipy.fft import dct
 from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.spectral import (
     Spread,
-    hidden_rise,
     mean_interval,
     memories_required,
     spread,
@@ -216,56 +215,12 @@ def test_runs_that_agree_keep_the_degrees_of_freedom_of_their_samples() -> None:
     assert apart.error == pytest.approx(5 / math.sqrt(3), rel=0.05)
 
 
-def _of_slots(seconds_per_request: float) -> tuple[np.ndarray, np.ndarray]:
-    """Latencies with noise of 1 that wait so long for each request beyond 30 under way; and those counts."""
-    random = np.random.default_rng(5)
-    counts = np.tile(np.arange(20.0, 40.0), 100)
-    waits = seconds_per_request * np.maximum(counts - 34, 0)
-    return 1 + waits + random.permutation(np.tile([-1.0, 1.0], 1000)), counts
-
-
-def test_a_hidden_queue_may_be_eight_times_as_long() -> None:
-    latencies, counts = _of_slots(0.01)
-    # A quarter of the requests find 35 to 39 others: 1 to 5 more than the third quartile, 34.
-    excess = np.maximum(counts - 34, 0)
-    slope = np.cov(excess, latencies)[0, 1] / np.var(excess, ddof=1)
-    assert excess.mean() == 0.75
-    assert hidden_rise(latencies, counts) == pytest.approx(8 * slope * 0.75)
-    # Several runs are pooled.
-    assert hidden_rise(np.split(latencies, 4), np.split(counts, 4)) == pytest.approx(8 * slope * 0.75)
-
-
-def test_noise_hides_no_more_than_four_times_itself() -> None:
-    latencies, counts = _of_slots(0.1)
-    noise = stats.norm.ppf(0.975) * latencies.std() / math.sqrt(2000)
-    assert hidden_rise(latencies, counts) == pytest.approx(4 * noise)
-    assert hidden_rise(latencies, counts, level=0.99) > 1.3 * 4 * noise
-
-
-def test_a_queue_that_shows_is_not_hidden() -> None:
-    assert hidden_rise(*_of_slots(1.0)) == 0.0
-
-
-def test_a_constant_number_in_flight_says_nothing() -> None:
-    latencies, counts = _of_slots(0.1)
-    assert hidden_rise(latencies, np.full(len(counts), 31.0)) == 0.0
-    assert hidden_rise(np.ones(2000), counts) == 0.0
-    assert hidden_rise(-latencies, counts) == 0.0
-    assert hidden_rise(latencies[:9], counts[:9]) == 0.0
-
-
-def test_each_sample_has_its_number_in_flight() -> None:
-    latencies, counts = _of_slots(0.1)
-    with pytest.raises(ValueError, match="number in flight"):
-        hidden_rise(latencies, counts[:-1])
-
-
 def test_the_end_of_a_mean_allows_for_a_hidden_queue() -> None:
     assert with_rise(10.2, 10.0, 0.3, 0.4) == pytest.approx(10.5)
     assert with_rise(10.6, 10.0, 0.3, 0.4) == 10.6
     assert with_rise(10.2, 10.0, 0.3, 0.0) == 10.2
     assert with_rise(None, 10.0, 0.3, 0.4) is None
-    latencies, _ = _of_slots(0.01)
+    latencies = 1 + np.random.default_rng(5).permutation(np.tile([-1.0, 1.0], 1000))
     plain, risen = mean_interval(latencies), mean_interval(latencies, rise=0.5)
     independent = stats.norm.ppf(0.975) * latencies.std() / math.sqrt(2000)
     assert risen.lower == plain.lower

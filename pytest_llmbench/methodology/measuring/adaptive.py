@@ -197,8 +197,8 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
         if over is not None and not over.is_share:
             every = [run.records for run in seen]
             samples = np.concatenate([values(over, Ends.of_records(run)) for run in every])
-            counts = np.concatenate([latency.in_flight(run, run) for run in every])
-            judged = estimate(over, samples, ALPHA / 2, in_flight=counts)
+            waits = latency.backlog_among(every, [run.submitted_ns for run in every])
+            judged = estimate(over, samples, ALPHA / 2, backlog=waits)
             found[judged_name(each.metric)] = judged.estimate
     note = "failed requests count as slower than the limit in what is judged, and not in the other figures"
     return AsJudged(found, (*whole, *((note,) if found else ())))

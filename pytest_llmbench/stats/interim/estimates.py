@@ -14,15 +14,17 @@ import numpy as np
 
 from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
 from pytest_llmbench.model.plan import Watched
+from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.stats.dependence import exceedances
+from pytest_llmbench.stats.interim.samples import waited
 from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required
 from pytest_llmbench.stats.percentile_intervals import ordered_interval, percentile_worth, series_memory
 from pytest_llmbench.stats.percentiles import percentile
-from pytest_llmbench.stats.proportion import exact_share_interval, share_of
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
-from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, hidden_rise, mean_interval, spread
+from pytest_llmbench.stats.proportion import exact_share_interval, share_within
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, as_runs, pooled
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, mean_interval, spread
 
 FEWEST_RARE = 10.0
 """An early look decides on so many effective requests on the rarer side of a percentile or a share: of fewer
@@ -43,31 +45,33 @@ def estimate(
     tail: float,
     size: Size | None = None,
     *,
-    in_flight: FloatArray | None = None,
+    backlog: Backlog | None = None,
 ) -> Judged:
     """Interval of level 1 - 2 ``tail`` from the values in the order of the sequence (NaN: no sample).
 
     ``size``: of how many independent values a series is worth, for a quick interval; default: the methods of
-    reports. ``in_flight``: the requests under way when each was sent.
+    reports. ``backlog``: of all values, in ms.
     """
     there = ~np.isnan(values)
-    counts = np.zeros(len(values)) if in_flight is None else in_flight
+    own = waited(watched, backlog)
+    if own is not None:
+        own = own._replace(waits=as_runs(pooled(own.waits)[there]))
     # Whatever the session has chosen: the measuring process and the report must come to one verdict.
     with chosen("analytic"):
-        return _estimate(watched, values[there], counts[there], tail, size)
+        return _estimate(watched, values[there], own, tail, size)
 
 
 def _estimate(
-    watched: Watched, values: FloatArray, in_flight: FloatArray, tail: float, size: Size | None
+    watched: Watched, values: FloatArray, backlog: Backlog | None, tail: float, size: Size | None
 ) -> Judged:
     unit = watched.objective.unit
     if not len(values):
         return Judged(Estimate.undefined(unit=unit, method="no samples", level=1 - 2 * tail), 0.0)
     if watched.is_share:
-        return _share(watched, values, tail, size)
+        return _share(watched, values, backlog, tail, size)
     if watched.percentile is None:
-        return _mean(watched, values, in_flight, tail, size)
-    return _percentile(watched, values, in_flight, tail, watched.percentile, size)
+        return _mean(watched, values, backlog, tail, size)
+    return _percentile(watched, values, backlog, tail, watched.percentile, size)
 
 
 def is_decided(watched: Watched, found: Estimate) -> bool:
@@ -101,7 +105,7 @@ def is_enough(watched: Watched, judged: Judged) -> bool:
 
 
 def _percentile(
-    watched: Watched, values: FloatArray, in_flight: FloatArray, tail: float, q: float, size: Size | None
+    watched: Watched, values: FloatArray, backlog: Backlog | None, tail: float, q: float, size: Size | None
 ) -> Judged:
     finite, top = _finite(values, watched.objective.limit)
     ordered, level = np.sort(finite), 1 - 2 * tail
@@ -109,11 +113,11 @@ def _percentile(
     if size is None:
         lags = series_memory(finite)
         of = percentile_worth(finite, q, lags=lags)
-        rise = hidden_rise(finite, in_flight, level=level)
+        rise = _rise(finite, backlog, tail)
         worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level, rise=rise)
         bound = None
         if upper is None:
-            mean_worth, (_, mean_upper) = _careful_mean(finite, in_flight, tail)
+            mean_worth, (_, mean_upper) = _careful_mean(finite, backlog, tail)
             bound = nearest(
                 moment_bound((finite,), q, lags=lags, level=level),
                 bound_by_mean(mean_upper if mean_worth >= FEWEST_EFFECTIVE else None, float(ordered[0]), q),
@@ -145,7 +149,7 @@ def _finite(values: FloatArray, limit: float) -> tuple[FloatArray, float]:
 
 
 def _mean(
-    watched: Watched, values: FloatArray, in_flight: FloatArray, tail: float, size: Size | None
+    watched: Watched, values: FloatArray, backlog: Backlog | None, tail: float, size: Size | None
 ) -> Judged:
     if np.isinf(values).any():
         method = "a mean with failed requests over the limit is undefined"
@@ -155,7 +159,7 @@ def _mean(
         return Judged(undefined, 0.0)
     mean = float(np.mean(values))
     if size is None:
-        worth, (lower, upper) = _careful_mean(values, in_flight, tail)
+        worth, (lower, upper) = _careful_mean(values, backlog, tail)
     else:
         worth = size(values, tail)
         lower, upper = _quick_mean(values, tail, worth)
@@ -165,12 +169,16 @@ def _mean(
     return Judged(_ordered(watched, mean, lower, upper, tail, len(values), method), worth)
 
 
-def _careful_mean(values: FloatArray, in_flight: FloatArray, tail: float) -> tuple[float, Interval]:
+def _careful_mean(values: FloatArray, backlog: Backlog | None, tail: float) -> tuple[float, Interval]:
     of = spread(values, lags=series_memory(values))
     if of is None:
         return 1.0, OPEN
-    rise = hidden_rise(values, in_flight, level=1 - 2 * tail)
+    rise = _rise(values, backlog, tail)
     return of.worth, mean_interval(values, level=1 - 2 * tail, of=of, rise=rise)
+
+
+def _rise(values: FloatArray, backlog: Backlog | None, tail: float) -> float:
+    return 0.0 if backlog is None else backlog.rise(values, 1 - 2 * tail)
 
 
 def _quick_mean(values: FloatArray, tail: float, worth: float) -> Interval:
@@ -180,17 +188,18 @@ def _quick_mean(values: FloatArray, tail: float, worth: float) -> Interval:
     return Interval(float(np.mean(values)) - half, float(np.mean(values)) + half)
 
 
-def _share(watched: Watched, values: FloatArray, tail: float, size: Size | None) -> Judged:
+def _share(
+    watched: Watched, values: FloatArray, backlog: Backlog | None, tail: float, size: Size | None
+) -> Judged:
     good, n = int(np.count_nonzero(values <= 1.0)), len(values)
     finite, _ = _finite(values, 1.0)
-    missed = exceedances(finite, 100.0 * good / n)
     lower: float | None
     upper: float | None
     if size is None:
-        found = share_of((values <= 1.0).astype(np.float64), level=1 - 2 * tail, dependence=missed)
+        found = share_within(finite, level=1 - 2 * tail, backlog=backlog)
         worth, (lower, upper) = (1.0, OPEN) if found is None else (found.worth, found.interval)
     else:
-        worth = size(missed[0], tail)
+        worth = size(exceedances(finite, 100.0 * good / n)[0], tail)
         lower, upper = exact_share_interval(good, n, tail=tail, effective_n=worth)
     method = f"Clopper-Pearson interval at effective n={math.floor(worth)}"
     return Judged(_ordered(watched, good / n, lower, upper, tail, n, method), worth)

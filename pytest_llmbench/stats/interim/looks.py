@@ -10,7 +10,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.plan import LoadPlan, Looks
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.stats.growth import in_flight_at
+from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 from pytest_llmbench.stats.interim.boundaries import PlannedLook, batch_size, early_tail, planned_looks
 from pytest_llmbench.stats.interim.estimates import estimate, is_decided, is_enough, may_be_decided
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -118,9 +118,9 @@ class LookTaker:
             is_enough(w, j) and is_decided(w, j.estimate) for w, j in zip(watched, quick, strict=True)
         ):
             return None
-        estimates, in_flight = [], self._in_flight(look.n)
+        estimates, waits = [], self._backlog(look.n)
         for each, sample in zip(watched, samples, strict=True):
-            judged = estimate(each, sample, look.tail, in_flight=in_flight)
+            judged = estimate(each, sample, look.tail, backlog=waits)
             if not (is_enough(each, judged) and is_decided(each, judged.estimate)):
                 return None
             estimates.append(judged.estimate)
@@ -128,12 +128,13 @@ class LookTaker:
 
     def _estimate(self, which: int, n: int, tail: float) -> Estimate:
         watched = self._looks.watched[which]
-        return estimate(watched, self._values[which][:n], tail, in_flight=self._in_flight(n)).estimate
+        return estimate(watched, self._values[which][:n], tail, backlog=self._backlog(n)).estimate
 
-    def _in_flight(self, n: int) -> FloatArray:
+    def _backlog(self, n: int) -> Backlog:
         """Of the first n requests; what is sent later was not under way when they were sent."""
         sent_ns = self._sent_ns[:n]
-        return in_flight_at(sent_ns, sent_ns, self._ended_ns[:n])
+        served = self._judged[:n] & ~self._failed[:n]
+        return backlog([SlotQueue.of(sent_ns, self._ended_ns[:n], served)], [sent_ns])
 
     def _budget_is_spent(self, n: int) -> bool:
         failed = int(np.count_nonzero(self._failed[:n]))

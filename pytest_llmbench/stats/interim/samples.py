@@ -17,6 +17,7 @@ import numpy as np
 from pytest_llmbench.model.plan import Quantity, Watched
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.runs import FloatArray
 
 _COLUMNS = (
@@ -94,6 +95,19 @@ def scores(limits_ms: Sequence[tuple[Quantity, float]], ends: Ends) -> FloatArra
         short = (quantity == "tpot") & (ends.output_tokens != MISSING) & (_streamed_tokens(ends) < 2)
         worst = np.maximum(worst, np.where(np.isnan(used), np.where(short, 0.0, np.inf), used))
     return np.where(ends.judged, np.where(ends.ok, worst, np.inf), np.nan)
+
+
+def waited(watched: Watched, backlog: Backlog | None) -> Backlog | None:
+    """The part that waits have in the values of what is watched, of waits in ms; ``None``: none."""
+    if watched.quantity == "good":
+        return waited_of_scores(watched.limits_ms, backlog)
+    return backlog if watched.quantity in _SPANS else None
+
+
+def waited_of_scores(limits_ms: Sequence[tuple[Quantity, float]], backlog: Backlog | None) -> Backlog | None:
+    """The same of scores: shares of the tightest limit on a latency with a wait in it."""
+    limits = [limit for quantity, limit in limits_ms if quantity in _SPANS]
+    return backlog.scaled(1 / min(limits)) if backlog is not None and limits else None
 
 
 def _latency(quantity: Quantity, ends: Ends) -> FloatArray:
