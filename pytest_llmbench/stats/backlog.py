@@ -17,10 +17,12 @@ independent, and a quiet stretch looks calm. The stamps tell more than the laten
   with 1/θ, may be h / (1 - z/√v).
 
 So waits may be longer by h · f, f = 2 a / (1 - a), a = z/√v, twice since the share of time that is busy
-is known no better; without limit for a ≥ 1. But a queue much longer than the noise of the
-mean, s = z σ_x / √n, does not hide behind it: a rise is at most 6 (h h s)^(1/3). The weights were chosen by
-simulation (docs/reference/statistics.md). Where waits explain the latencies, these show the queue themselves:
-the rise shrinks with the share r² of variance that is explained, as 1 - 2 r².
+is known no better; without limit for a ≥ 1. But a queue much longer than the noise of the mean,
+s = z σ_x / √n, does not hide behind it: a rise is at most 6 (h h s)^(1/3). The weights were chosen by
+simulation (docs/reference/statistics.md). Latencies with a wait in them rise by all of it: where their slope
+over the waits is less than 1 even at its upper end, waits count for so much less. Where waits explain the
+latencies, these show the queue themselves: the rise shrinks with the share r² of variance that is explained,
+as 1 - 2 r².
 """
 
 from __future__ import annotations
@@ -100,10 +102,20 @@ class Backlog(NamedTuple):
         shown = 1 - correlation**2 / _SHOWN
         if correlation <= 0 or shown <= 0:
             return 0.0
-        height = float(waits.mean())
+        height = float(waits.mean()) * self._believed(every, level)
         noise = normal_quantile(level) * deviation / math.sqrt(len(every))
         hidden = _NOISE * math.cbrt(height * height * noise)
         return shown * min(self.stretch(level) * height, hidden)
+
+    def _believed(self, every: FloatArray, level: float) -> float:
+        """The most of waits that the samples may have in them, from 0 to 1: the upper end of their slope."""
+        waits = pooled(self.waits)
+        own, deviation = float(waits.std()), float(every.std())
+        if own == 0.0 or deviation == 0.0:
+            return 0.0
+        slope = float(np.mean((waits - waits.mean()) / own * ((every - every.mean()) / own)))
+        error = math.sqrt(max(0.0, (deviation / own) ** 2 - slope**2) / len(every))
+        return min(1.0, max(0.0, slope + normal_quantile(level) * error))
 
     def lengthened(self, samples: Samples, rise: float) -> Runs:
         """The samples, had they waited longer by so much in the mean, each in proportion."""
@@ -115,7 +127,7 @@ class Backlog(NamedTuple):
 
     def drawn_out(self, samples: Samples, level: float = 0.95) -> Runs:
         """The samples with waits as much longer as they may be, 17 times at most."""
-        most = min(self.stretch(level), _MOST)
+        most = min(self.stretch(level), _MOST) * self._believed(pooled(as_runs(samples)), level)
         return self.lengthened(samples, most * float(pooled(self.waits).mean()))
 
     def scaled(self, factor: float) -> Backlog:

@@ -477,14 +477,16 @@ def shares_table(replications: int) -> Iterator[str]:
     yield "|---|" + "---|" * len(SHARES)
     waiting = [many_slots(*each) for each in ((8, 0.7), (8, 0.8), (8, 0.9), (16, 0.9), (32, 0.9), (64, 0.9))]
     for model in (independent(), queue("M/M/1", 0.5), *waiting, closed_loop()):
-        found = []
-        for sample in model.draw(1000, replications, np.random.default_rng(10)):
-            waits = waited(sample)
-            found.append(
-                [share_estimate(_within(sample, limit, waits), 0.95, "") for limit in model.truth[1:]]
-            )
-        table = cells(found, [f"{q:g}" for q in SHARES], [q / 100 for q in SHARES])
-        yield "| " + " | ".join((model.name, *map(written, table.values()))) + " |"
+        yield "| " + " | ".join((model.name, *map(written, shares(model, replications).values()))) + " |"
+
+
+def shares(model: Model, replications: int) -> dict[str, Cell]:
+    """Of 1000 requests, those within a limit at each of SHARES."""
+    found = []
+    for sample in model.draw(1000, replications, np.random.default_rng(10)):
+        waits, limits = waited(sample), model.truth[1:]
+        found.append([share_estimate(_within(sample, limit, waits), 0.95, "") for limit in limits])
+    return cells(found, [f"{q:g}" for q in SHARES], [q / 100 for q in SHARES])
 
 
 def _within(sample: Sample, limit: float, waits: Backlog | None) -> Share | None:

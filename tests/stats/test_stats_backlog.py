@@ -176,3 +176,16 @@ def test_what_was_not_begun_or_not_ended() -> None:
     found = queue(starts, ends)
     assert found.starts_ns.tolist() == [0, MS, 2 * MS]
     assert found.slots == 2  # the last one passes the first
+
+
+def test_waits_that_latencies_do_not_have_in_them_count_for_less() -> None:
+    """Of a time to first token that knows no wait for a slot: the noise of it is far less than the waits."""
+    latencies, waits = noisy(10.0)
+    of = Backlog((waits,), 100.0)
+    tokens = latencies - 0.99 * waits
+    slope = np.cov(waits, tokens, bias=True)[0, 1] / waits.var()
+    error = math.sqrt((tokens.var() / waits.var() - slope**2) / 2000)
+    believed = slope + stats.norm.ppf(0.975) * error
+    assert 0 < believed < 0.05
+    shown = 1 - 2 * np.corrcoef(waits, tokens)[0, 1] ** 2
+    assert of.rise(tokens) == pytest.approx(shown * of.stretch(0.95) * waits.mean() * believed)
