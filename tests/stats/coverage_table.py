@@ -494,7 +494,7 @@ def _within(sample: Sample, limit: float, waits: Backlog | None) -> Share | None
     return share_within(latencies(sample) / limit, backlog=of)
 
 
-TOLD_APART = ((8, 0.9, 1000), (32, 0.9, 1000), (32, 0.95, 1000), (32, 0.95, 4000), (64, 0.9, 1000))
+TOLD_APART = ((8, 0.9, 1000), (32, 0.9, 1000), (32, 0.95, 1000))
 CALMER = (0.7, 0.8, 0.85, 0.9)
 
 
