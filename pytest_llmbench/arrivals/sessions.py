@@ -178,20 +178,23 @@ class LiveAnswers:
     def __init__(self) -> None:
         self._of: dict[int, dict[int, _Answer]] = {}
         """By session, then by turn."""
-        self._heard: dict[int, str] = {}
-        """Texts of replies by index that are not noted yet."""
+        self._heard: dict[int, tuple[str, float]] = {}
+        """Texts of replies by index that are not noted yet, and their shares."""
 
-    def hear(self, index: int, text: str) -> None:
-        """The text of the reply to request ``index``, ahead of its record."""
-        self._heard[index] = text
+    def hear(self, index: int, text: str, share: float = 1.0) -> None:
+        """The text of the answer to request ``index``, ahead of its record. ``share``: of the tokens that the
+        server will have counted it has so many; the others are of calls of tools, say."""
+        self._heard[index] = text, share
 
     def note_heard(self, request: PlannedRequest, tokens: int) -> None:
-        """The record of a reply is there: :meth:`note` what was heard of it, if anything."""
-        self.note(turn_of(request), self._heard.pop(request.index, ""), tokens)
+        """The record of a reply is there, with so many tokens: :meth:`note` what was heard of it, if
+        anything."""
+        text, share = self._heard.pop(request.index, ("", 0.0))
+        self.note(turn_of(request), text, round(share * max(0, tokens)))
 
     def note(self, turn: Turn, text: str, tokens: int) -> None:
-        """``tokens``: of the text, as the server counts it. Halves of characters become question marks."""
-        said = text.encode(errors="replace").decode()
+        """``tokens``: of the text, as the server counts it."""
+        said = _sendable(text)
         answer = _Answer(said, tokens) if said.strip() else _Answer("", 0)
         self._of.setdefault(turn.session, {})[turn.number] = answer
 
@@ -213,6 +216,16 @@ class LiveAnswers:
     def forget(self, session: int) -> None:
         """Nothing more of this session will be sent."""
         self._of.pop(session, None)
+
+
+def _sendable(text: str) -> str:
+    """Text without halves of characters: two that came apart are one, any other is a question mark."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return text.encode(errors="replace").decode()
+    return text
 
 
 def _due(opened: _Open, number: int, at_ns: int) -> Due:

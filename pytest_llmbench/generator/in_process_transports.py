@@ -16,8 +16,11 @@ import orjson
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.wire.dialect import EncodeOptions
 from pytest_llmbench.wire.openai_completions import OpenAICompletions
+from pytest_llmbench.wire.openai_request import chat_messages, encode_body, text_prompt
 
 _CLOSE_S = 5.0
 
@@ -266,6 +269,16 @@ class PythonPieces(OpenAICompletions):
     protocol = "in_process"
     accepts_token_ids = False
 
+    def __init__(self, parameters: frozenset[str] | None) -> None:
+        """``parameters``: those of :func:`parameters_of`, which say whether it takes messages."""
+        self.message_roles = parameters is None or "messages" in parameters
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        prompt: dict[str, Any] = {"prompt": text_prompt(request)}
+        if self.message_roles:
+            prompt["messages"] = chat_messages(request)
+        return encode_body(prompt, request, options)
+
 
 def parameters_of(call: Callable[..., Any], further: Iterable[str] = ()) -> frozenset[str] | None:
     """Names of the parameters that ``call`` is given by keyword; None: it takes all of them (``**options``).
@@ -329,7 +342,6 @@ class CallableTransport(TaskTransport):
 
     def _arguments(self, body: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in body.items() if name not in _OURS}
-        given["messages"] = [{"role": "user", "content": body["prompt"]}]
         if self._parameters is None:
             return given
         return {name: value for name, value in given.items() if name in self._parameters}

@@ -20,7 +20,7 @@ from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_replies import classify_status, header, is_policy_error, shorten
-from pytest_llmbench.wire.reply import Ended, StreamSummary, checked, read_stream
+from pytest_llmbench.wire.reply import Ended, StreamSummary, answer_of, checked, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
 from pytest_llmbench.wire.uniform import instants_of, read_uniform
@@ -65,9 +65,9 @@ class ReplyReader:
     """The tokenizer that ``count_text`` is of."""
     memory: ReplyMemory = field(default_factory=ReplyMemory, compare=False)
     declared: Declared = field(default_factory=Declared)
-    heard: Callable[[int, str], None] | None = None
-    """Told the index of each request whose reply later turns of its session read, and the text of that,
-    however it ended."""
+    heard: Callable[[int, str, float], None] | None = None
+    """Told the index of each request whose reply later turns of its session read, and text and share of the
+    :class:`~pytest_llmbench.wire.reply.Answer` in that, however it ended."""
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
@@ -157,7 +157,7 @@ class ReplyReader:
         broken = None if whole else (record.outcome, record.error)
         ended: Ended = "eof" if broken is None else _ENDED[broken[0]]
         summary = yield from self._summary(chunks, ended)
-        self._fill(record, summary, exchange.request)
+        self._fill(record, summary, exchange.request, chunks)
         if structured is not None and summary.outcome is Outcome.OK:
             yield
             record.schema_check = checked(structured, summary, chunks)
@@ -171,11 +171,17 @@ class ReplyReader:
         if broken is not None and (exchange.end is End.GARBAGE or summary.outcome is broken[0]):
             record.outcome, record.error = broken  # with the cause that the transport saw
 
-    def _fill(self, record: RequestRecord, summary: StreamSummary, request: PreparedRequest) -> None:
-        """Fill the record, which has no text; that is told apart."""
+    def _fill(
+        self,
+        record: RequestRecord,
+        summary: StreamSummary,
+        request: PreparedRequest,
+        chunks: Sequence[Chunk] = (),
+    ) -> None:
+        """Fill the record, which has no text; that is told apart. ``chunks``: as for :func:`answer_of`."""
         summary.fill(record)
         if self.heard is not None and request.turn is not None and request.turn.live:
-            self.heard(request.index, summary.text)
+            self.heard(request.index, *answer_of(summary, chunks, self.declared.inline))
 
     def _read_document(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
         """A reply that is one JSON document; of one that was broken off nothing can be read."""

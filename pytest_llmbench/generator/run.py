@@ -41,7 +41,7 @@ from pytest_llmbench.generator.records.spool import SpoolWriter
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
-from pytest_llmbench.generator.session_loop import SessionLoop, SessionSupply
+from pytest_llmbench.generator.session_loop import Prepare, SessionLoop, SessionSupply
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import (
@@ -359,7 +359,7 @@ class LoadGenerator:
 
         return load_, min(plan.requests, slots or _LEAST_OPEN_LOOP_CONNECTIONS)
 
-    def _preparer(self, plan: LoadPlan) -> Callable[[PlannedRequest], PreparedRequest]:
+    def _preparer(self, plan: LoadPlan) -> Prepare:
         options = EncodeOptions(
             model=self._model,
             ignore_eos=plan.ignore_eos,
@@ -398,7 +398,7 @@ class LoadGenerator:
                 cut_after_ns=planned.cut_after_ns,
             )
 
-        return prepare
+        return prepare if self._dialect.text_replies else _refusing_live(prepare, self._dialect.name)
 
     def _load_of(self, plan: LoadPlan, requests: PreparedRequests) -> tuple[Load, int]:
         """How to send the plan, and how many connections to have ready for it."""
@@ -523,6 +523,21 @@ def _way_over_grpc(target: Target, dialect: Dialect, path: str, session_header: 
         ) from error
     head = CallHead(target, spoken, path, session_header)
     return _Way(spoken, head, lambda clock, kernel: GrpcTransport(target, clock, kernel_stamps=kernel))
+
+
+def _refusing_live(prepare: Prepare, name: str) -> Prepare:
+    """For a dialect of token ids: the history would lack the answers, and nobody would see it."""
+
+    def checked(planned: PlannedRequest) -> PreparedRequest:
+        if planned.turn is not None and planned.turn.live:
+            raise SuiteError(
+                f"{name} answers in token ids, without text: there are no live answers to read",
+                where="--llm-endpoint",
+                remedy='leave answers="live" out of the workload, or measure over an API of text',
+            )
+        return prepare(planned)
+
+    return checked
 
 
 def _numbers(instants_ns: npt.NDArray[np.int64], base_ns: int) -> Iterator[int]:

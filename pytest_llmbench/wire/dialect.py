@@ -113,6 +113,10 @@ class Dialect(Protocol):
     def message_roles(self) -> bool:
         """Whether requests carry messages with roles. Elsewhere they are rendered as one text."""
 
+    @property
+    def text_replies(self) -> bool:
+        """Whether replies have text. Elsewhere they are token ids alone."""
+
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         """Make the request body.
 
@@ -173,6 +177,7 @@ class DialectDefaults:
     least_tokens = 1
     structured_output = False
     message_roles = False
+    text_replies = True
     fixed_headers: Mapping[str, str] = MappingProxyType({})
     key_header = ""
 

@@ -101,6 +101,16 @@ def arguments_of(call: ToolCall, where: str) -> dict[str, Any]:
     )
 
 
+def chat_messages(request: PlannedRequest) -> list[dict[str, Any]]:
+    """The prompt as messages in the shape of OpenAI's chat API, for an API that has no field for tools: those
+    of an array stand in a first message of the system."""
+    asked = request.messages
+    if asked is None:
+        return [{"role": "user", "content": text_prompt(request)}]
+    tools = [{"role": "system", "content": f"tools: {asked.tools}"}] if asked.tools else []
+    return [*tools, *(message.as_chat() for message in asked.messages)]
+
+
 def token_prompt(request: PlannedRequest) -> list[int]:
     """The prompt as token ids."""
     if request.messages is not None:

@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_llmbench.model.record import COUNTED_HERE, LENGTH_FINISH, Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.structured import Call, StructuredOutput
@@ -365,3 +365,42 @@ def checked(asked: StructuredOutput, summary: StreamSummary, chunks: Sequence[Ch
     alone = len({chunk.choice for chunk in chunks} - {None}) < 2
     text = summary.text if alone else "".join([chunk.text for chunk in own])
     return asked.check(text, calls_of(own), cut=summary.finish_reason in LENGTH_FINISH)
+
+
+class Answer(NamedTuple):
+    """What a user reads of a reply, and later turns of its session do too: visible text, without thoughts and
+    without calls of tools; of several choices the first one's."""
+
+    text: str
+    share: float
+    """The characters of ``text`` over all that the server's count of output is of, once the thoughts that it
+    counts apart are taken off."""
+
+
+def answer_of(summary: StreamSummary, chunks: Sequence[Chunk], inline: InlineReasoning) -> Answer:
+    """The answer in the reply of this summary. ``chunks``: what that was made of; none where it was text of
+    one choice. ``inline``: the tags of its reasoning."""
+    text = summary.text
+    if any(chunk.calls for chunk in chunks) or len(_choices(chunks)) > 1:
+        text = _of_first_choice(chunks, inline)
+    thoughts = len(summary.reasoning) if summary.reasoning_tokens is None else 0
+    counted = len(summary.text) + thoughts
+    return Answer(text, len(text) / counted if counted else 1.0)
+
+
+def _of_first_choice(chunks: Sequence[Chunk], inline: InlineReasoning) -> str:
+    first = min(_choices(chunks), default=None)
+    own = [
+        _without_calls(chunk) if chunk.calls else chunk for chunk in chunks if chunk.choice in (first, None)
+    ]
+    return "".join([chunk.text for chunk in split_inline(own, inline).chunks])
+
+
+def _choices(chunks: Sequence[Chunk]) -> set[int]:
+    return {chunk.choice for chunk in chunks if chunk.choice is not None}
+
+
+def _without_calls(chunk: Chunk) -> Chunk:
+    """What it adds to calls stands behind its content."""
+    calls = "".join([call.name + call.arguments for call in chunk.calls])
+    return replace(chunk, text=chunk.text.removesuffix(calls))

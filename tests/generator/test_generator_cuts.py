@@ -49,6 +49,7 @@ from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.timing.clock import MonotonicClock
 from pytest_llmbench.wire.catalogue import dialect, over_grpc
+from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.catalogue import with_cuts
@@ -254,11 +255,12 @@ def application() -> tuple[Callable[..., Any], list[str]]:
 def test_in_process_the_call_is_cancelled(made: Any, plan: MakePlan) -> None:
     code, ends_of = made()
     transport: TaskTransport
+    spoken: Dialect
     if made is generate:
-        transport = CallableTransport(code, parameters_of(code), MonotonicClock())
+        parameters = parameters_of(code)
+        transport, spoken = CallableTransport(code, parameters, MonotonicClock()), PythonPieces(parameters)
     else:
-        transport = AsgiTransport(code, MonotonicClock())
-    spoken = PythonPieces() if made is generate else OpenAIChat()
+        transport, spoken = AsgiTransport(code, MonotonicClock()), OpenAIChat()
     target = Target.parse("http://in-process/v1")
     with LoadGenerator(target, spoken, model="m", transport=transport, thread=LoopThread()) as generator:
         seen = generator.run(plan(2, workload=Impatient(after_ms=(100, 0)), load=ClosedLoop(2)))

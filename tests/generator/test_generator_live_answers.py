@@ -296,6 +296,141 @@ def test_what_cannot_be_sent_again_is_replaced_and_thoughts_are_left_out(
     assert records.requested_input_tokens.tolist() == [6, 6 + 5 + 6]
 
 
+def content(text: str, choice: int = 0) -> bytes:
+    return event({"choices": [{"index": choice, "delta": {"content": text}, "finish_reason": None}]})
+
+
+def called(name: str = "", arguments: str = "") -> dict[str, Any]:
+    calls = [{"index": 0, "function": {"name": name, "arguments": arguments}}]
+    return {"choices": [{"index": 0, "delta": {"tool_calls": calls}, "finish_reason": None}]}
+
+
+def thought(text: str) -> bytes:
+    return event({"choices": [{"index": 0, "delta": {"reasoning": text}, "finish_reason": None}]})
+
+
+SMILE = "\U0001f600"
+CALL = (event(called("find", '{"q":')), event(called("", "1}")))
+
+
+@pytest.mark.parametrize(
+    ("parts", "usage", "read", "tokens"),
+    [
+        # Halves of one character in two events, and of one that stays without the other.
+        ((content("\ud83d"), content("\ude00 a"), content("\ude00")), {}, f"{SMILE} a?", 8),
+        ((content("Yes."), *CALL), {}, "Yes.", 2),  # four of its fifteen characters
+        (CALL, {}, None, 0),
+        ((content("one"), content("ab", 1), content(" two"), content("c", 1)), {}, "one two", 6),
+        ((content(" second", 1), content("first")), {}, "first", 3),
+        ((content("<thi"), content("nk>hm"), content(" </think>ah")), {}, "ah", 3),
+        ((content("<think>hm</think>"), content("ah"), content("ha")), {"reasoning_tokens": 5}, "ahha", 3),
+        ((thought("hm"), content("ah"), content("ok")), {}, "ahok", 5),
+        ((thought("hm"), content("ah")), {"reasoning_tokens": 99}, "ah", 0),
+    ],
+    ids=[
+        "halves", "content and a call", "a call alone", "several choices", "the second first",
+        "tags in pieces", "tags and a count", "thoughts that nobody counts", "more thoughts than output",
+    ],
+)  # fmt: skip
+def test_an_answer_is_what_a_user_reads_of_a_reply(
+    serve: Serve,
+    generator_for: GeneratorFor,
+    plan: MakePlan,
+    parts: tuple[bytes, ...],
+    usage: dict[str, int],
+    read: str | None,
+    tokens: int,
+) -> None:
+    """What calls of tools, thoughts and other choices are of the count is not of the answer's."""
+    choices = 2 if any(b'"index": 1, "delta"' in part for part in parts) else 1
+    ends = [event({"choices": [{"index": n, "delta": {}, "finish_reason": "stop"}]}) for n in range(choices)]
+    counted = {"prompt_tokens": 7, "completion_tokens": 8, "completion_tokens_details": usage}
+    whole = HEAD + chunked((*parts, *ends, event({"choices": [], "usage": counted}), DONE))
+    server = serve(lambda conversation: conversation.send(whole))
+    workload = SessionWorkload("reads", Fixed(2), Fixed(6), Fixed(40), answers="live")
+    records = generator_for(server).run(plan(2, workload=workload, load=SessionSlots(1))).records
+    if read is None:
+        assert [records.turn.tolist(), len(server.served)] == [[1, 2], 2]
+    else:
+        assert records.counts()["ok"] == 2, list(records.error)
+    (prompts,) = asked(server).values()
+    assert answers_in(prompts[1]) == ([] if read is None else [read])
+    assert records.requested_input_tokens.tolist() == [6, 6 + tokens + 6]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (content(""),),
+        (content(" \n"),),
+        (thought("hm"),),
+        (event({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "content_filter"}]}),),
+        (b'data: {"choices": [{"index": 0, "delta": {"content": "\xf0\x9f"}}]}\n\n',),
+        (event({"error": {"message": "blocked by the content filter", "code": "content_filter"}}),),
+    ],
+    ids=["empty", "white space", "thoughts alone", "filtered", "half of a character", "refused"],
+)
+def test_without_an_answer_the_session_is_cut_off(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, parts: tuple[bytes, ...]
+) -> None:
+    last = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    ends = () if b"content_filter" in parts[0] else (last,)
+    usage = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}})
+    server = serve(lambda conversation: conversation.send(HEAD + chunked((*parts, *ends, usage, DONE))))
+    seen = generator_for(server).run(plan(12, workload=CHAT, load=SessionSlots(1)))
+    assert seen.records.counts()["ok"] == 0
+    assert seen.records.turn.tolist() == [1, 1, 1]
+    assert len(server.served) == 3
+    assert seen.interrupted is None
+
+
+def test_of_a_reply_that_was_cut_in_its_thoughts_nothing_is_read(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    def script(conversation: Conversation) -> None:
+        conversation.send(HEAD + chunked((content("<think>hm"), content(" well")))[:-5])
+        conversation.wait(1.0)  # until its user has gone
+
+    workload = SessionWorkload(
+        "hurried", Fixed(2), Fixed(6), Fixed(5), cuts=Cuts(1.0, Fixed(100)), answers="live"
+    )
+    server = serve(script)
+    records = generator_for(server).run(plan(2, workload=workload, load=SessionSlots(1))).records
+    assert records.has_outcome(Outcome.CUT_BY_USER).all()
+    (prompts,) = asked(server).values()
+    assert [each["role"] for each in prompts[1]] == ["user"]
+    assert records.requested_input_tokens.tolist() == [6, 12]
+
+
+def test_a_turn_that_cannot_be_written_ends_the_load_with_its_cause(serve: Serve, plan: MakePlan) -> None:
+    """The Messages API has no place for what the system says later on, which a later turn's history holds."""
+    said = [
+        Message("user", "Where are the maps?"),
+        Message("assistant", "On the second floor."),
+        Message("system", "Be brief."),
+        Message("user", "And the globes?"),
+    ]
+    arrays = (MessageArray((said[0],)), MessageArray(tuple(said)))
+    turns = tuple(
+        TracedTurn(len(ids_of(array)), 9, (number,) if number else (), messages=array)
+        for number, array in enumerate(arrays)
+    )
+    identity = DatasetIdentity("made up", "1", "all")
+    workload = TraceSessionWorkload(
+        "talks", (TracedSession(turns),) * 2, identity, timed=False, answers="live"
+    )
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}
+    text = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "so"}}
+    server = serve(
+        lambda talk: talk.send(HEAD + chunked([event(text), event(end), event({"type": "message_stop"})]))
+    )
+    with (
+        LoadGenerator(Target.parse(server.url), dialect("anthropic-messages"), model="m") as generator,
+        pytest.raises(GeneratorError, match="message 3 is the system's"),
+    ):
+        generator.run(plan(4, workload=workload, load=SessionSlots(1)))
+
+
 def test_known_replies_are_read_where_their_text_is_asked_for(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:

@@ -15,6 +15,7 @@ from websocket_script import frame, handshake, text
 from websockets.frames import TEXT
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.model.messages import Message, MessageArray
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import dialect, dialect_at, generates, over_websocket
@@ -366,6 +367,23 @@ def test_a_request_is_the_message_with_its_values() -> None:
         "as text": "0.0/false/m",
     }
     assert asked(table, ignore_eos=True)["eos"] is True
+
+
+def test_messages_have_their_roles_where_a_description_takes_messages() -> None:
+    """Tools, which a description has no place for, are what the system says first."""
+    said = (Message("user", 'say "hi"'), Message("assistant", "hi"), Message("user", "and now?"))
+    spoken = described({**PLAIN, "request": {"chat": "{messages}"}})
+    told = [{"role": each.role, "content": each.content} for each in said]
+    for tools, first in (("", []), ('[{"type":"function"}]', [{"role": "system"}])):
+        array = MessageArray(said, tools)
+        request = PlannedRequest(0, 8, 1, text=array.rendered, messages=array)
+        chat = json.loads(spoken.encode(request, EncodeOptions("m")))["chat"]
+        assert chat[len(first) :] == told
+        assert [each["content"] for each in chat[: len(first)]] == [f"tools: {tools}"] * len(first)
+    assert spoken.message_roles
+    as_text = described(PLAIN)
+    assert not as_text.message_roles
+    assert json.loads(as_text.encode(request, EncodeOptions("m")))["prompt"] == array.rendered
 
 
 def test_a_request_written_as_json() -> None:

@@ -15,8 +15,9 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import Call, StructuredOutput
 from pytest_llmbench.wire.catalogue import DIALECTS
 from pytest_llmbench.wire.dialect import EncodeOptions
+from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 from pytest_llmbench.wire.openai_chat import OpenAIChat
-from pytest_llmbench.wire.reply import calls_of, checked, read_stream
+from pytest_llmbench.wire.reply import answer_of, calls_of, checked, read_stream
 from pytest_llmbench.wire.stream import chunks_of
 
 CHAT = OpenAIChat()
@@ -90,6 +91,55 @@ def test_replies_are_checked(events: list[bytes], asked: StructuredOutput, finis
 def test_of_several_choices_the_first_is_checked() -> None:
     events = [event({"content": '{"city":"A"}'}), event({"content": "no"}, choice=1)]
     assert read([*events, event({}, "stop", 1)], JSON, "stop")[1] == "valid"
+
+
+def block(what: str, number: int, said: dict[str, Any]) -> dict[str, Any]:
+    key = {"delta": "delta", "start": "content_block"}[what]
+    return {"type": f"content_block_{what}", "index": number, key: said}
+
+
+OLLAMA_TEXT = b'{"message": {"content": "It depends."}, "done": false}\n'
+OLLAMA_CALL = (
+    b'{"message": {"content": "", "tool_calls": [{"function": {"name": "weather", "arguments": {}}}]},'
+    b' "done": false}\n'
+)
+
+
+def sse(*payloads: Any) -> bytes:
+    return b"".join(f"data: {json.dumps(payload)}\n\n".encode() for payload in payloads)
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        ("openai-chat", event({"content": "It depends."}) + b"".join(call_events(["{", "}"]))),
+        ("openai-chat", event({"content": "It depends.", "function_call": {"name": "weather{}"}})),
+        (
+            "anthropic-messages",
+            sse(
+                block("delta", 0, {"type": "text_delta", "text": "It "}),
+                block("delta", 0, {"type": "text_delta", "text": "depends."}),
+                block("start", 1, {"type": "tool_use", "name": "weather"}),
+                block("delta", 1, {"partial_json": "{}"}),
+            ),
+        ),
+        (
+            "openai-responses",
+            sse(
+                {"type": "response.output_text.delta", "delta": "It depends."},
+                {"type": "response.output_item.added", "output_index": 1, "item": {"name": "weather"}},
+                {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": "{}"},
+            ),
+        ),
+        ("ollama-chat", OLLAMA_TEXT + OLLAMA_CALL),
+    ],
+)
+def test_an_answer_is_without_the_calls_behind_it(api: str, body: bytes) -> None:
+    chunks = list(chunks_of([(body, 1)], DIALECTS[api]))
+    summary = read_stream(chunks)
+    assert summary.text in ("It depends.weather{}", "It depends.{}")
+    text, share = answer_of(summary, chunks, InlineReasoning())
+    assert (text, share) == ("It depends.", 11 / len(summary.text))
 
 
 def test_a_server_that_numbers_no_calls_has_one() -> None:

@@ -175,8 +175,9 @@ def _callable(found: Any, approach: SUTAccess, on_progress: OnProgress) -> Reach
     parameters = parameters_of(found, further)
     transport = CallableTransport(found, parameters, MonotonicClock())
     model = approach.model or approach.sut.endpoint.rpartition(":")[2]
-    generator = _generator(approach, on_progress, transport, LoopThread(), PythonPieces(), model)
-    facts = _facts(approach.sut.endpoint, transport, PythonPieces(), model)
+    pieces = PythonPieces(parameters)
+    generator = _generator(approach, on_progress, transport, LoopThread(), pieces, model)
+    facts = _facts(approach.sut.endpoint, transport, pieces, model)
     executor = InProcessExecutor(generator, facts, lambda: None)
     try:
         _try(executor)

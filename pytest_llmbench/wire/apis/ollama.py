@@ -7,12 +7,13 @@ nanoseconds; ``load_duration`` is the loading of the model.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_llmbench.model.messages import MessageArray
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import tools_of
-from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.chunk import CallDelta, Chunk, Usage
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, refuse_ignore_eos, require_text
 from pytest_llmbench.wire.event_payload import finish_reason, payload_of, read_error, text_in
 from pytest_llmbench.wire.openai_request import arguments_of, text_prompt, write_body
@@ -98,7 +99,9 @@ def _decoded(event: SSEEvent, message: str | None) -> Chunk:
         return chunk
     chunk.choice = 0
     if source.__class__ is dict:
-        chunk.text = text_in(source, "response" if message is None else "content") + _calls(source)
+        chunk.calls = tuple(_calls(source))
+        called = "".join([call.name + call.arguments for call in chunk.calls])
+        chunk.text = text_in(source, "response" if message is None else "content") + called
         chunk.reasoning = text_in(source, "thinking")
     if payload["done"]:
         _read_end(chunk, payload)
@@ -107,16 +110,15 @@ def _decoded(event: SSEEvent, message: str | None) -> Chunk:
     return chunk
 
 
-def _calls(message: dict[str, Any]) -> str:
+def _calls(message: dict[str, Any]) -> Iterator[CallDelta]:
     """Tool calls come whole: name and arguments."""
     calls = message.get("tool_calls")
-    texts = []
-    for call in calls if calls.__class__ is list else ():
+    for number, call in enumerate(calls if calls.__class__ is list else ()):
         function = call.get("function") if call.__class__ is dict else None
         if function.__class__ is dict:
             arguments = function.get("arguments")
-            texts.append(text_in(function, "name") + ("" if arguments is None else json.dumps(arguments)))
-    return "".join(texts)
+            told = "" if arguments is None else json.dumps(arguments)
+            yield CallDelta(number, text_in(function, "name"), told)
 
 
 def _read_end(chunk: Chunk, payload: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ class TokenStreamOverGrpc(DialectDefaults):
     rooted = True
     protocol = "grpc"
     accepts_token_ids = True
+    text_replies = False
     messages: ClassVar[Any]
     """The module of the proto's messages."""
 

@@ -22,7 +22,7 @@ from pytest_llmbench.wire.declared import follow
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
 from pytest_llmbench.wire.error_replies import is_turned_away, shorten
 from pytest_llmbench.wire.event_payload import finish_reason, set_error
-from pytest_llmbench.wire.openai_request import as_json, merge, text_prompt
+from pytest_llmbench.wire.openai_request import as_json, chat_messages, merge, text_prompt
 from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.reply import STREAM_END
 from pytest_llmbench.wire.sse import SSEEvent
@@ -30,7 +30,7 @@ from pytest_llmbench.wire.sse import SSEEvent
 REQUEST_ID: Final = "request_id"
 _VALUES: Final[Mapping[str, Callable[[PlannedRequest, EncodeOptions], Any]]] = {
     "prompt": lambda request, _: text_prompt(request),
-    "messages": lambda request, _: [{"role": "user", "content": text_prompt(request)}],
+    "messages": lambda request, _: chat_messages(request),
     "model": lambda _, options: options.model,
     "max_tokens": lambda request, _: request.max_tokens,
     "temperature": lambda request, _: request.temperature,
@@ -109,6 +109,7 @@ class JsonMessages(DialectDefaults):
     reasoning_tokens: Place | None = None
     ends_with_body: bool = field(init=False)
     text_key: str | None = field(init=False)
+    message_roles: bool = field(init=False)
     _marks: tuple[bytes, ...] = field(init=False, repr=False)
     """What the last message of a reply has one of; empty: each has to be read."""
 
@@ -127,6 +128,7 @@ class JsonMessages(DialectDefaults):
         ends = [place.marks for place in (self.end, self.error) if place is not None]
         object.__setattr__(self, "ends_with_body", by_closing)
         object.__setattr__(self, "text_key", last if plain else None)
+        object.__setattr__(self, "message_roles", "messages" in self.placeholders)
         object.__setattr__(self, "_marks", tuple(chain.from_iterable(ends)) if all(ends) else ())
 
     # Requests.

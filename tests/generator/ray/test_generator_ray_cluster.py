@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import psutil
 import pytest
+from live_talk import CHAT, SESSIONS, Heard, by_chat, over_http
 from planned_load import Prompts
 from scripted_server import REPLY, Conversation, ScriptedServer
 
@@ -29,8 +30,9 @@ from pytest_llmbench.generator.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.workloads.sessions import turns_of
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
@@ -165,6 +167,18 @@ def test_the_plan_is_shared_by_nodes_of_a_cluster(nodes: Nodes, serve: Serve, pl
     assert sys.excepthook is hook
     assert dict(os.environ) == environment
     assert "ray" not in sys.modules
+
+
+def test_workers_on_nodes_read_live_answers(nodes: Nodes, serve: Serve, plan: MakePlan) -> None:
+    heard = Heard()
+    address = Address(serve(over_http(by_chat, heard), read_body=False).url)
+    spec = RaySpec.parse(f"ray:{nodes.address}")
+    with RayLoadGenerator(address, "openai-chat", cluster=spec, model="m") as generator:
+        wanted = plan(turns_of(CHAT, SESSIONS, 1), workload=CHAT, load=SessionSlots(2))
+        seen = generator.run(wanted)
+    assert seen.facts.value("generator.workers") == 2
+    assert seen.records.counts()["ok"] == wanted.requests
+    heard.assert_each_read_what_it_was_told()
 
 
 def test_more_workers_than_cpus_are_refused(nodes: Nodes, plan: MakePlan) -> None:
