@@ -67,12 +67,14 @@ def find_session_capacity(setting: Setting, asked: SessionsAsked) -> Procedure[C
     return Capacity(best, passed, failed, tuple(by_slots.values()), notes)
 
 
-def session_slots_plan(setting: Setting, asked: SessionsAsked, slots: int) -> LoadPlan:
-    """The same for every search that has this level, whatever its criteria: they share it."""
+def session_slots_plan(setting: Setting, asked: SessionsAsked, slots: int, attempt: int = 1) -> LoadPlan:
+    """The same for every search that has this level, whatever its criteria: they share it. Each attempt has
+    sessions of its own."""
     workload = setting.workload
     assert isinstance(workload, OfSessions)
     sessions = slots * SESSIONS_PER_SLOT.count(setting.scale, asked.per_slot)
-    part = part_of(setting, workload, "level of sessions at once", slots=slots, sessions=sessions)
+    told = {"slots": slots, "sessions": sessions, **({} if attempt == 1 else {"attempt": attempt})}
+    part = part_of(setting, workload, "level of sessions at once", **told)
     return LoadPlan(
         label=f"{slots} sessions at once",
         workload=workload,

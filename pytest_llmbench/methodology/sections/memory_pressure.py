@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
@@ -32,6 +33,7 @@ from pytest_llmbench.methodology.pressure import (
     MOST_PROBES,
     PRESSED,
     PROBES_BEFORE,
+    Calm,
     Recovery,
     before_overload,
     pressed_levels,
@@ -40,6 +42,7 @@ from pytest_llmbench.methodology.pressure import (
     recovery_probes,
 )
 from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.capacity_search import (
     FIRST_LEVEL,
     HIGHEST_LEVEL,
@@ -251,26 +254,55 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
 
 def _measure_sessions(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
     warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
-    asked, probes = parameters.asked_of_sessions, _session_probes(parameters, setting)
+    probes = _session_probes(parameters, setting)
     calm = yield from before_overload(setting, probes)
     seen, recoveries, notes = dict[int, Seen](), dict[str, Recovery](), [_OF_SESSIONS]
-    for plan, slots in zip(_session_plans(parameters, setting), parameters.sessions, strict=True):
-        level = session_level(setting, asked, (yield plan))
-        seen[slots] = level.with_(role="overload" if seen else "baseline")
-        recovery = yield from recovered(setting, probes, calm, level.observation)
-        recoveries[named(slots)] = recovery
+    void = dict[int, Sequence[Seen]]()
+    for slots in parameters.sessions:
+        attempts, recovery = yield from _session_level(parameters, setting, slots, probes, calm)
+        seen[slots], recoveries[named(slots)] = attempts.level, recovery
+        void[slots] = attempts.runs[:-1]
+        notes += attempts.notes
         if recovery.gave_up is not None:
             notes.append(f"stopped after {named(slots)}: {recovery.gave_up}")
             break
     floors = {TurnClass.parse(key): least for key, least in (parameters.min_turn_hit_rate or {}).items()}
     idle = IdleSessions.of(seen, floors, setting.seed)
-    return _sessions_result(parameters, setting, warmup, idle, recoveries, notes)
+    return _sessions_result(parameters, setting, warmup, idle, recoveries, notes, void)
+
+
+def _session_level(
+    parameters: Parameters, setting: Setting, slots: int, probes: RequestSlice, calm: Calm
+) -> Procedure[tuple[Attempts, Recovery]]:
+    """A level, again with other sessions where this machine spoiled it, and the recovery from its last
+    attempt. A further attempt begins, as the first one did, with a system that has recovered."""
+    numbers, sent = count(1), list[Observation]()
+    role = "baseline" if slots == min(parameters.sessions) else "overload"
+
+    def see(run: Observation) -> Seen:
+        sent.append(run)
+        return session_level(setting, parameters.asked_of_sessions, run).with_(role=role)
+
+    def recover() -> Procedure[None]:
+        yield from recovered(setting, probes, calm, sent[-1])
+
+    attempts = yield from attempted(
+        lambda: _session_plan(parameters, setting, slots, next(numbers)),
+        see,
+        setting.remeasure,
+        needed=True,
+        prepare=recover,
+    )
+    return attempts, (yield from recovered(setting, probes, calm, sent[-1]))
+
+
+def _session_plan(parameters: Parameters, setting: Setting, slots: int, attempt: int = 1) -> LoadPlan:
+    plan = session_slots_plan(setting, parameters.asked_of_sessions, slots, attempt)
+    return plan.with_(may_break=False, stop_when_failing=True)
 
 
 def _session_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    asked = parameters.asked_of_sessions
-    plans = (session_slots_plan(setting, asked, slots) for slots in parameters.sessions)
-    return tuple(plan.with_(may_break=False, stop_when_failing=True) for plan in plans)
+    return tuple(_session_plan(parameters, setting, slots) for slots in parameters.sessions)
 
 
 def _session_probes(parameters: Parameters, setting: Setting) -> RequestSlice:
@@ -285,7 +317,9 @@ def _sessions_result(
     idle: IdleSessions,
     recoveries: Mapping[str, Recovery],
     notes: list[str],
+    void: Mapping[int, Sequence[Seen]],
 ) -> TestResult:
+    """``void``: attempts before that do not count, by level."""
     metrics: dict[str, Estimate] = {}
     levels = {named(slots): seen for slots, seen in idle.levels.items()}
     for name, seen in levels.items():
@@ -294,7 +328,7 @@ def _sessions_result(
         metrics |= qualified({n: e for n, e in own.items() if not n.startswith("turn_")}, name) | own
     metrics |= {"pressed_levels": idle.pressed_levels, "max_sessions": idle.most_sessions}
     report = Report(
-        levels=list(levels.values()),
+        levels=[run for slots, seen in idle.levels.items() for run in (*void[slots], seen)],
         metrics=metrics,
         tables=(idle.table(metrics),),
         plots=idle.plots,

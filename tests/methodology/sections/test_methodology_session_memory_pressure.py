@@ -3,13 +3,14 @@ holds a known number of them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from canned_levels import canned_setting
-from canned_sessions import SessionServer
+from canned_sessions import MS, SessionServer
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
@@ -17,6 +18,7 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness, guardrail, memory_pressure, prefix_cache
@@ -66,6 +68,11 @@ def canned(change: Any = None, **keywords: Any) -> TestResult:
 def finding(result: TestResult) -> Finding:
     (found,) = (each for each in result.findings if each.check == "memory_pressure")
     return found
+
+
+def judged(result: TestResult) -> ValidityVerdict:
+    aside = set_aside(result.levels)
+    return validity(result.observations, Budget(), result.budgeted, aside).verdict
 
 
 def verdicts(result: TestResult) -> dict[str, GateVerdict]:
@@ -192,6 +199,78 @@ def test_failures_are_data_beyond_the_first_level() -> None:
     assert result.metrics["fail_rate[32 sessions]"].point == pytest.approx(1 / 6)
     assert any(note.startswith("32 sessions: 64 out-of-memory errors") for note in result.notes)
     assert validity(result.observations, Budget(), result.budgeted).verdict is ValidityVerdict.VALID
+
+
+class Disturbed:
+    """A server of sessions beside which this machine spoils the first attempts of some levels."""
+
+    def __init__(self, spoiled: dict[int, int]) -> None:
+        """``spoiled``: how many attempts, by the sessions at once."""
+        self.server = SessionServer(waits_ms, keeps(16))
+        self.sent: list[LoadPlan] = []
+        self._spoiled = dict(spoiled)
+
+    def __call__(self, plan: LoadPlan) -> Observation:
+        self.sent.append(plan)
+        seen = self.server(plan)
+        if not isinstance(plan.load, SessionSlots) or not self._spoiled.get(slots(plan)):
+            return seen
+        self._spoiled[slots(plan)] -= 1
+        late = replace(seen.records, dispatched_ns=seen.records.scheduled_ns + 80 * MS)
+        # What was found and how long it took is not to be seen in any figure.
+        late = replace(late, first_content_ns=late.first_content_ns + 700 * MS, cached_tokens=late.turn)
+        return replace(seen, records=late, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=80 * MS))
+
+    def result(self) -> TestResult:
+        wanted = {"sessions": [8, 16, 32], "turn_ttft_p95_ms": {"2+": 50}, "min_turn_hit_rate": {"2+": 0.9}}
+        parameters = build(Parameters, {"workload": TALK, "min_sessions": 16} | wanted)
+        setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
+        return drive(memory_pressure.procedure(parameters, setting), self)
+
+
+def figures(result: TestResult) -> tuple[Any, ...]:
+    """All but the recovery, since probes are answered by another clock here."""
+    metrics = {name: each for name, each in result.metrics.items() if not name.startswith("recovery_time")}
+    (table,) = result.tables
+    recovery = table.columns.index("Recovery")
+    return metrics, [row[:recovery] + row[recovery + 1 :] for row in table.rows]
+
+
+@pytest.mark.parametrize("which", [{8: 1}, {16: 2}, {32: 1}, {8: 2, 16: 1, 32: 2}])
+def test_a_level_that_this_machine_spoiled_is_measured_again_with_other_sessions(
+    which: dict[int, int],
+) -> None:
+    calm, disturbed = Disturbed({}), Disturbed(which)
+    usual, result = calm.result(), disturbed.result()
+    assert figures(result) == figures(usual)
+    assert verdicts(result) == {"max_sessions": GateVerdict.PASS, "pressed_levels": GateVerdict.PASS}
+    assert judged(result) is ValidityVerdict.VALID
+    void = {f"{at} sessions at once": times for at, times in which.items()}
+    assert Counter(each.label for each in result.void_loads) == void
+    for at in which:
+        assert any(note.startswith(f"{at} sessions at once: attempt 1 was void") for note in result.notes)
+    # Each attempt has sessions of its own; the first has those that it always had.
+    seeds = [plan.seed for plan in disturbed.server.plans]
+    assert len(set(seeds)) == len(seeds) == 3 + sum(which.values())
+    assert {plan.seed for plan in calm.server.plans} < set(seeds)
+    attempts = [plan.attempt for plan in disturbed.server.plans]
+    assert attempts == [n for at in (8, 16, 32) for n in range(1, which.get(at, 0) + 2)]
+    assert [level.label for level in result.levels] == [plan.label for plan in disturbed.server.plans]
+
+
+def test_a_further_attempt_begins_with_a_system_that_has_recovered() -> None:
+    disturbed = Disturbed({32: 1})
+    disturbed.result()
+    labels = [plan.label for plan in disturbed.sent if plan.phase is not Phase.WARMUP]
+    levels = [place for place, label in enumerate(labels) if label.endswith("at once")]
+    assert [labels[place] for place in levels][-2:] == ["32 sessions at once"] * 2
+    assert all(labels[place - 1].startswith("recovery probe") for place in levels)
+
+
+def test_the_last_attempt_counts_and_voids_the_test() -> None:
+    result = Disturbed({16: 3}).result()
+    assert len(result.void_loads) == 2
+    assert judged(result) is ValidityVerdict.INVALID
 
 
 def test_table_and_plots() -> None:
