@@ -15,10 +15,11 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.sessions import SessionWorkload
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 _NUMBERS = count()
@@ -80,6 +81,16 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
     return write
 
 
+LISTENER = """
+heard = []
+
+async def generate(TAKES, max_tokens):
+    heard.append(TAKES)
+    for _ in range(3):
+        yield "so ", 1
+"""
+
+
 @pytest.fixture
 def opening() -> Iterator[Opening]:
     running: list[OpenSUT] = []
@@ -102,6 +113,31 @@ def loaded(opened: OpenSUT, requests: int = 6, total_s: float = 60.0, tokens: in
 
 def outcomes(seen: Observation) -> set[Outcome]:
     return {OUTCOMES[code] for code in seen.records.outcome}
+
+
+@pytest.mark.parametrize("takes", ["messages", "prompt"])
+def test_turns_of_sessions_read_what_the_function_said(
+    module: Callable[[str], str], opening: Opening, takes: str
+) -> None:
+    name = module(LISTENER.replace("TAKES", takes))
+    opened = opening(f"python:{name}:generate")
+    heard = importlib.import_module(name).heard
+    before = len(heard)
+    talk = SessionWorkload("talk", Fixed(3), Fixed(6), Fixed(5), system_tokens=9, answers="live")
+    seen = opened.executor.run(LoadPlan("load", talk, SessionSlots(1), 6, seed=1))
+    assert seen.records.counts()["ok"] == 6
+    assert seen.facts.value("wire.messages") == ("roles" if takes == "messages" else "one_text")
+    asked = heard[before:]
+    if takes == "messages":
+        assert [[each["role"][0] for each in messages] for messages in asked] == [
+            ["s", "u"], ["s", "u", "a", "u"], ["s", "u", "a", "u", "a", "u"]
+        ] * 2  # fmt: skip
+        assert {
+            each["content"] for messages in asked for each in messages if each["role"] == "assistant"
+        } == {"so so so "}
+    else:
+        assert [prompt.count("\n\nassistant: so so so ") for prompt in asked] == [0, 1, 2] * 2
+    assert seen.records.requested_input_tokens.tolist() == [15, 24, 33] * 2
 
 
 def test_what_the_sut_file_declares_of_replies_holds_here_too(
