@@ -63,8 +63,10 @@ class Capacity:
     lowest_failure: int | None
     """The lowest concurrency above it that failed; None when the upper bound passed."""
     levels: tuple[Seen, ...]
-    """All that were run, in that order."""
+    """All that count, in the order in which they were run."""
     notes: tuple[str, ...]
+    runs: tuple[Seen, ...] = ()
+    """Of sessions: all that were run, attempts that this machine spoiled among them."""
 
     @property
     def estimate(self) -> Estimate:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, count, islice
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting
+from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     QUICK_MAXIMUM,
@@ -55,16 +56,25 @@ def find_session_capacity(setting: Setting, asked: SessionsAsked) -> Procedure[C
     """Closed loop of sessions, from ``initial`` up to ``maximum`` at once."""
     ceiling = asked.ceiling(setting)
     by_slots: dict[int, Seen] = {}
+    runs, told = list[Seen](), list[str]()
 
     def at(slots: int) -> Procedure[bool]:
-        run = yield session_slots_plan(setting, asked, slots)
-        by_slots[slots] = session_level(setting, asked, run)
+        numbers = count(1)
+        attempts = yield from attempted(
+            lambda: session_slots_plan(setting, asked, slots, next(numbers)),
+            lambda run: session_level(setting, asked, run),
+            setting.remeasure,
+            needed=True,
+        )
+        by_slots[slots] = attempts.level
+        runs.extend(attempts.runs)
+        told.extend(attempts.notes)
         return by_slots[slots].level.passed is True
 
     passed, failed = yield from searched(doubling(min(asked.initial, ceiling), ceiling), at)
     best = None if passed is None else by_slots[passed]
     notes = bound_notes(passed, failed, ceiling, asked.maximum, ("session", "sessions"))
-    return Capacity(best, passed, failed, tuple(by_slots.values()), notes)
+    return Capacity(best, passed, failed, tuple(by_slots.values()), (*notes, *told), tuple(runs))
 
 
 def session_slots_plan(setting: Setting, asked: SessionsAsked, slots: int, attempt: int = 1) -> LoadPlan:

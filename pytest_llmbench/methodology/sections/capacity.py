@@ -182,7 +182,7 @@ def _measure_sessions(
         *([] if parameters.ttft_p99_ms or asked.turn_ttft_p95_ms else [_NO_THRESHOLD]),
     )
     report = Report(
-        levels=found.levels,
+        levels=found.runs,
         metrics=_metrics("max_sessions", found),
         tables=(_sessions_table(asked, found.levels),),
         plots=capacity_plots(found, parameters.ttft_p99_ms, "sessions at once"),

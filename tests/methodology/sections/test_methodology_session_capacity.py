@@ -17,6 +17,7 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import capacity, throughput
@@ -119,6 +120,42 @@ def test_doubles_and_bisects_to_the_last_session_that_keeps_the_limit_on_its_tur
     for name, estimate in result.metrics.items():
         assert is_metric(name), name
         assert estimate.unit == metric_unit(name), name
+
+
+@dataclass
+class Disturbed(SessionServer):
+    """This machine spoils the first attempts of some levels, and with them the first tokens."""
+
+    spoiled: dict[int, int] = field(default_factory=dict)
+    """How many, by the sessions at once."""
+
+    def __call__(self, plan: LoadPlan) -> Observation:
+        seen = super().__call__(plan)
+        if not isinstance(plan.load, SessionSlots) or not self.spoiled.get(plan.load.sessions):
+            return seen
+        self.spoiled[plan.load.sessions] -= 1
+        late = replace(
+            seen.records,
+            dispatched_ns=seen.records.scheduled_ns + 80 * _MS,
+            first_content_ns=seen.records.first_content_ns + 700 * _MS,
+        )
+        return replace(seen, records=late, selfcheck=SelfCheck(send_lag_p99_ns=80 * _MS))
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(2, ValidityVerdict.VALID), (3, ValidityVerdict.INVALID)])
+def test_a_level_that_this_machine_spoiled_is_measured_again(times: int, verdict: ValidityVerdict) -> None:
+    usual = canned(turn_ttft_p95_ms={"2+": 25}, maximum=64)
+    server = Disturbed(spoiled={8: 1, 13: times})
+    result = canned(server, turn_ttft_p95_ms={"2+": 25}, maximum=64)
+    aside = set_aside(result.levels)
+    assert validity(result.observations, Budget(), result.budgeted, aside).verdict is verdict
+    assert len(result.void_loads) == len(aside) == 3
+    assert len({plan.seed for plan in server.plans}) == len(server.plans) == 8
+    assert [level.label for level in result.levels] == [plan.label for plan in server.plans]
+    if verdict is ValidityVerdict.VALID:
+        assert result.metrics == usual.metrics
+        assert result.tables == usual.tables
+        assert any(note.startswith("13 sessions at once: attempt 2 was void") for note in result.notes)
 
 
 def test_a_limit_on_another_turn_is_another_capacity() -> None:
