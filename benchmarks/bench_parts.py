@@ -112,7 +112,9 @@ class Parts:
         return sum(map(len, SpoolReader(self.directory / "spool").batches()))
 
     def written(self) -> None:
-        with RecordsWriter(self.directory / "lines.jsonl.gz", RecordsHeader(ClockAnchor(0, 0))) as writer:
+        with RecordsWriter(
+            self.directory / "lines.compact.jsonl.gz", RecordsHeader(ClockAnchor(0, 0))
+        ) as writer:
             for record in self.records:
                 writer.write(record)
 

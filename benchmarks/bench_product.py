@@ -33,6 +33,9 @@ from bench_table import Row, host, spread
 from table_clients import Closed, naive, native
 from table_servers import KnownServer, compiled
 
+from pytest_llmbench.store.record_line import encoded_line, row_reader, whole_line
+from pytest_llmbench.store.records_reader import records_lines
+
 SERVER_CPU, CLIENT_CPU = 0, 1
 ONE, TWO = (CLIENT_CPU,), (SERVER_CPU, CLIENT_CPU)
 _LIMIT_S = 300.0
@@ -90,13 +93,12 @@ class Session:
 
 
 def _lines(out: Path) -> list[str]:
-    """The lines of the records, the header first."""
+    """Whole lines of the records, the header first."""
     (path,) = (out / "records").glob("*.jsonl*")
-    if path.suffix == ".gz":
-        import gzip
-
-        return gzip.decompress(path.read_bytes()).decode().splitlines(keepends=True)
-    return path.read_text("utf-8").splitlines(keepends=True)
+    with records_lines(path) as lines:
+        first = next(lines)
+        row_of = row_reader(json.loads(first))
+        return [first.decode(), *(encoded_line(whole_line(*row_of(line))).decode() for line in lines)]
 
 
 def _row(out: Path, said: str, began_ns: int) -> Row:

@@ -69,7 +69,7 @@ class Settings(BaseModel):
     """Certificates of servers are not checked."""
     api_key_file: Path | None = None
     workloads: Path | None = None
-    records: Literal["full", "compact", "none"] = "full"
+    records: Literal["full", "compact", "none"] = "compact"
     export_sequence: bool = False
     allow_overload: bool = False
     workers: int | str = 1

@@ -131,9 +131,9 @@ OPTIONS = (
     Option("workloads", "TOML file with workloads that markers may name: lengths, data sets, traces", "FILE"),
     Option(
         "records",
-        "records of single requests beside the report: full, compact (without what follows from the rest) or "
-        "none, and nothing can be recomputed (default: full)",
-        choices=("full", "compact", "none"),
+        "records of single requests beside the report: compact (without what follows from the rest), full or "
+        "none, and nothing can be recomputed (default: compact)",
+        choices=("compact", "full", "none"),
     ),
     Option(
         "export-sequence",

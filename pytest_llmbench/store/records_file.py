@@ -6,66 +6,57 @@ to the disk every second. So a slow disk delays no time stamp, and a killed run 
 Only where the disk stands still until 32 MiB are waiting does writing wait, and that is told. Nothing is lost
 by it.
 
-The name of a file says how it is written: ``.gz`` is packed, ``.compact`` leaves out of a line what a reader
-finds by itself.
+The name of a file says how it is written: ``.gz`` is packed, ``.compact`` has compact lines
+(``record_line``).
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from io import FileIO
-from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-import numpy as np
-import orjson
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.objects import plain
+from pytest_llmbench.store.record_line import (
+    READ_SCHEMAS,
+    RECORDS_SCHEMA,
+    compact_line,
+    encoded_line,
+    whole_line,
+)
 from pytest_llmbench.store.schema import iso_utc
 
-RECORDS_SCHEMA = "pytest-llmbench/records/1.6"
-_READ = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(6)), RECORDS_SCHEMA)
-"""Earlier ones lack some fields of a line; they take their defaults."""
-
-_FIRST_FIELDS = (
-    "index", "request_id", "phase", "class_label", "scheduled_ns", "dispatched_ns", "submitted_ns",
-    "first_byte_ns", "first_event_ns", "first_content_ns", "chunk_ns", "chunk_tokens", "last_content_ns",
-    "finished_ns", "input_tokens", "output_tokens", "token_source", "requested_max_tokens", "outcome",
-    "http_status", "error", "finish_reason",
-)  # fmt: skip
-_FIELDS = (*_FIRST_FIELDS, *(f.name for f in fields(RequestRecord) if f.name not in _FIRST_FIELDS))
-_values = attrgetter(*_FIELDS)
 _TEXTS = frozenset(
-    {"request_id", "class_label", "error", "finish_reason", "thinking_end_reason", "server_timings"}
+    {
+        "request_id",
+        "id_prefix",
+        "class_label",
+        "error",
+        "finish_reason",
+        "thinking_end_reason",
+        "server_timings",
+    }
 )
 """Fields that can hold what a server or an author wrote, and with it a secret."""
-_DEFAULTS = {
-    "label": "",
-    "server_timings": {},
-    **{f.name: f.default for f in fields(RequestRecord) if f.default is not MISSING},
-}
-"""What a reader takes for a field that a line does not have."""
-_FIRST_CHUNK = ("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns")
-"""Where a compact line leaves them out, and there are chunks, each is the instant of the first of them."""
-_NONE = object()
 COMPACT = ".compact"
 """In the name of a file, and in its header: lines leave out what a reader finds by itself."""
 _GZIP = 16 + zlib.MAX_WBITS
-_PACKING = 1
-"""The level of compression: 4 µs a line. The best level leaves a fifth less, for 20."""
+_PACKING = {False: (1, zlib.Z_DEFAULT_STRATEGY), True: (4, zlib.Z_FILTERED)}
+"""Level and strategy of compression of whole and of compact lines. From the fourth level on repetition is
+looked for at each place, and the strategy takes none that is shorter than the digits it would replace. That
+leaves half of a compact line, which is so short that it costs no more than a whole one at the first level."""
 _TOO_SHORT = "the file has no header line"
 MOST_WAITING = 32 * 1024 * 1024
 """Bytes of lines that may wait for the disk: 30,000 short replies, or 1200 of a thousand tokens."""
@@ -130,12 +121,14 @@ class RecordsWriter:
         self._failure: OSError | None = None
         self._lost = 0
         self._compact = COMPACT in path.suffixes
-        self._packer = zlib.compressobj(_PACKING, wbits=_GZIP) if path.suffix == ".gz" else None
+        level, strategy = _PACKING[self._compact]
+        packed = path.suffix == ".gz"
+        self._packer = zlib.compressobj(level, wbits=_GZIP, strategy=strategy) if packed else None
         first = header.line() | ({"compact": True} if self._compact else {})
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(path, "w")
-            self._write_out([_encode(self._redactor.value(first))])
+            self._write_out([encoded_line(self._redactor.value(first))])
         except OSError as error:
             raise self._error(error, "cannot write the records") from error
         self._thread = threading.Thread(target=self._flush_until_closed, name="llmbench-records", daemon=True)
@@ -144,12 +137,11 @@ class RecordsWriter:
     def write(self, record: RequestRecord, label: str = "") -> None:
         """Takes one ended request; ``label`` is that of its LoadPlan. Leaves the disk to a thread of its own,
         and waits for it only where it is too far behind."""
-        line = dict(zip(_FIELDS, _values(record), strict=True))
-        line["label"] = label
+        line = (compact_line if self._compact else whole_line)(record, label)
         if self._redactor:
-            for name in _TEXTS:
+            for name in _TEXTS.intersection(line):
                 line[name] = self._redactor.value(line[name])
-        encoded = _encode(_without_the_obvious(line) if self._compact else line)
+        encoded = encoded_line(line)
         with self._change:
             if self._held_bytes > self._most_waiting:
                 self._wait_for_room()
@@ -261,22 +253,6 @@ class RecordsWriter:
                 error.add_note(str(failure))  # what ended the run comes first
 
 
-def _without_the_obvious(line: dict[str, Any]) -> dict[str, Any]:
-    """A line without fields that have their default, and without instants that are those of a chunk."""
-    known = _by_the_chunks(line["chunk_ns"])
-    return {
-        name: value
-        for name, value in line.items()
-        if not _is(value, known[name] if name in known else _DEFAULTS.get(name, _NONE))
-    }
-
-
-def _is(value: Any, expected: Any) -> bool:
-    if expected == ():
-        return len(value) == 0
-    return value is expected or (type(value) is type(expected) and value == expected)
-
-
 def not_on_disk(error: StoreError) -> Finding:
     """What a result is told of a file beside it that could not be written."""
     return Finding(NOT_ON_DISK, ok=False, voids=False, message=" ".join(str(error).split()))
@@ -295,21 +271,6 @@ def _portions(lines: list[bytes]) -> Iterator[list[bytes]]:
         yield some
 
 
-def _encode(line: Mapping[str, Any]) -> bytes:
-    try:
-        # Records are written while load is running: a third of what the standard library takes. The line end
-        # is added here: as an option of orjson it would make each line keep the 16 KiB it was written into.
-        return orjson.dumps(line, default=_numpy_as_list, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
-    except TypeError:  # integers beyond 64 bits, halves of surrogate pairs in a server's message
-        return json.dumps(line, separators=(",", ":"), default=_numpy_as_list).encode() + b"\n"
-
-
-def _numpy_as_list(value: object) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
-
-
 def header_of(line: bytes, path: Path) -> dict[str, Any]:
     """The first line of a records file. Raises StoreError."""
     try:
@@ -318,9 +279,9 @@ def header_of(line: bytes, path: Path) -> dict[str, Any]:
         clocks = {name: int(header["anchor"][name]) for name in ("monotonic_ns", "wall_ns")}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise damaged(_TOO_SHORT, path) from error
-    if schema not in _READ:
+    if schema not in READ_SCHEMAS:
         raise StoreError(
-            f"the records are in {schema!r}, this version reads {', '.join(_READ)}",
+            f"the records are in {schema!r}, this version reads {', '.join(READ_SCHEMAS)}",
             where=str(path),
             remedy="read them with the version of pytest-llmbench that wrote them",
         )
@@ -331,39 +292,6 @@ def header_of(line: bytes, path: Path) -> dict[str, Any]:
 def cut_off(number: int, line: bytes) -> str:
     """How a last line is told that was not written to its end."""
     return f"the last line ({number}) was cut off after {len(line)} bytes: one request is missing"
-
-
-def row_of(line: bytes, *, compact: bool = False) -> tuple[RequestRecord, str]:
-    """A line and its label; ``compact``: of a file of such lines.
-
-    Raises ValueError, KeyError or TypeError for what is none.
-    """
-    # An empty list is the default of its field; in the file it is there for readers of other languages.
-    given = parse_json(line)
-    if not isinstance(given, dict):
-        raise TypeError(f"a JSON {type(given).__name__} where an object is expected")
-    values = {name: value for name, value in given.items() if value != []}
-    if compact:
-        values = _with_the_obvious(values)
-    label = values.pop("label")
-    values["phase"] = Phase(values["phase"])
-    values["outcome"] = Outcome(values["outcome"])
-    values["token_source"] = TokenSource(values["token_source"])
-    if "reasoning_token_source" in values:
-        values["reasoning_token_source"] = TokenSource(values["reasoning_token_source"])
-    return RequestRecord(**values), label
-
-
-def _with_the_obvious(values: dict[str, Any]) -> dict[str, Any]:
-    kinds = {name: _DEFAULTS[name] for name in ("outcome", "token_source")}
-    return {"label": "", **kinds, **_by_the_chunks(values.get("chunk_ns", ())), **values}
-
-
-def _by_the_chunks(chunk_ns: Sequence[int]) -> dict[str, int]:
-    """What the instants of the chunks say of other fields, in most replies."""
-    if not len(chunk_ns):
-        return {}
-    return dict.fromkeys(_FIRST_CHUNK, int(chunk_ns[0])) | {"last_content_ns": int(chunk_ns[-1])}
 
 
 def damaged(what: str, path: Path) -> StoreError:

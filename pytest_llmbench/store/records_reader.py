@@ -29,7 +29,8 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.input_files import lines, open_file
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.store.records_file import cut_off, damaged, header_of, row_of
+from pytest_llmbench.store.record_line import row_reader
+from pytest_llmbench.store.records_file import cut_off, damaged, header_of
 
 ROWS = 4096
 """Lines that are rows at once, if they have no more entries than that …"""
@@ -173,13 +174,13 @@ class _Lines:
         try:
             with records_lines(self._path) as each:
                 self.header = header_of(next(each, b""), self._path)
-                compact = bool(self.header.get("compact"))
+                row_of = row_reader(self.header)
                 bad: tuple[int, bytes, Exception] | None = None
                 for number, line in enumerate(each, start=2):
                     if bad is not None:
                         raise damaged(f"line {bad[0]} is no record: {bad[2]}", self._path) from bad[2]
                     try:
-                        row, label = row_of(line, compact=compact)
+                        row, label = row_of(line)
                     except (ValueError, KeyError, TypeError, RecursionError) as error:
                         bad = number, line, error
                         continue

@@ -32,7 +32,7 @@ from pytest_llmbench.store.datasets import code_texts, conversations, read_rows
 from pytest_llmbench.store.entries import entry_from_error
 from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.foreign.reading import read_foreign
-from pytest_llmbench.store.records_file import RECORDS_SCHEMA
+from pytest_llmbench.store.record_line import RECORDS_SCHEMA
 from pytest_llmbench.store.records_reader import read_records
 from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of

@@ -6,7 +6,6 @@ not how fast this machine is.
 
 from __future__ import annotations
 
-import gzip
 import json
 import statistics
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from whole_records import whole_records
 
 SUT_FILE = """
 [sut]
@@ -36,6 +36,7 @@ sut = { prefix_caching = "enabled" }
 
 PREAMBLE = """
 import pytest
+from whole_records import whole_records
 from pytest_llmbench import SyntheticWorkload, Uniform, WarmupPolicy, llmbench
 from pytest_llmbench.workloads.adapted import SharedPrefix
 
@@ -101,10 +102,7 @@ class Measured:
         return {entry["test"]: entry for entry in report["tests"]}
 
     def rows(self, test: str) -> list[dict[str, Any]]:
-        lines = gzip.decompress(
-            (self.folder / "out" / self.entries[test]["records_file"]).read_bytes()
-        ).splitlines()
-        rows = [json.loads(line) for line in lines[1:]]
+        rows = whole_records(self.folder / "out" / self.entries[test]["records_file"])
         return [row for row in rows if row["phase"] == "measure"]
 
     def point(self, test: str, metric: str) -> float:

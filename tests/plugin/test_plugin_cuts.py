@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
-from plugin_suite import Suite, stored_lines
+from plugin_suite import Suite
+from whole_records import whole_records
 
 from pytest_llmbench.__main__ import main
 
@@ -56,8 +56,7 @@ def test_the_records_say_what_was_planned_and_what_happened(suite: Suite) -> Non
     suite.write(IMPATIENT)
     suite.measure("replay", scale="standard").assert_outcomes(passed=2)
     path, *_ = (suite.path / "out" / "records").glob("*.jsonl.gz")
-    lines = [json.loads(line) for line in stored_lines(path)][1:]
-    measured = [line for line in lines if line["phase"] == "measure"]
+    measured = [line for line in whole_records(path) if line["phase"] == "measure"]
     cut = [line for line in measured if line["cut_after_ns"] is not None]
     assert {line["outcome"] for line in cut} == {"cut_by_user"}
     assert len(cut) == 80

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Generator
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 from command_lines import measuring_processes
-from plugin_suite import SMALL_WARMUP, Suite, stored_lines
+from plugin_suite import SMALL_WARMUP, Suite
+from whole_records import whole_records
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -36,9 +36,8 @@ STILL_S = 0.4
 
 
 def measured_rows(out: Path) -> list[dict[str, Any]]:
-    lines = [line for file in out.glob("records/*.jsonl.gz") for line in stored_lines(file)]
-    whole = [json.loads(line) for line in lines if line.endswith("}\n")]
-    return [row for row in whole if row.get("phase") == "measure"]
+    rows = [row for file in out.glob("records/*.jsonl.gz") for row in whole_records(file)]
+    return [row for row in rows if row["phase"] == "measure"]
 
 
 @contextmanager

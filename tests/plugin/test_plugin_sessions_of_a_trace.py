@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugin_suite import SMALL_WARMUP, Suite, stored_lines
+from plugin_suite import SMALL_WARMUP, Suite
+from whole_records import whole_records
 
 from pytest_llmbench.__main__ import main
 
@@ -72,8 +73,8 @@ def test_the_example_of_the_documentation(suite: Suite, capsys: pytest.CaptureFi
     assert len(specification["dataset"]["content_sha256"]) == 64
 
     def starts_ms(entry: dict[str, str]) -> list[int]:
-        rows = map(json.loads, stored_lines(suite.path / "out" / entry["records_file"]))
-        own = [row for row in rows if row.get("phase") == "measure" and row["turn"] == 1]
+        rows = whole_records(suite.path / "out" / entry["records_file"])
+        own = [row for row in rows if row["phase"] == "measure" and row["turn"] == 1]
         instants = {row["session"]: row["scheduled_ns"] for row in own}
         return [(instants[number] - instants[0]) // 1_000_000 for number in (1, 2)]
 

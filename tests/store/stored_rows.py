@@ -11,7 +11,8 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.store.records_file import _TOO_SHORT, cut_off, damaged, header_of, row_of
+from pytest_llmbench.store.record_line import row_of
+from pytest_llmbench.store.records_file import _TOO_SHORT, cut_off, damaged, header_of
 
 
 @dataclass(frozen=True, slots=True)

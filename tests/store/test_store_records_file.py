@@ -25,7 +25,9 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.redaction import keep_secret
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, row_of
+from pytest_llmbench.store.record_line import RECORDS_SCHEMA, row_reader
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+from pytest_llmbench.store.records_reader import read_runs
 from pytest_llmbench.store.schema import iso_utc
 
 ANCHOR = ClockAnchor(monotonic_ns=123_456_789_012_345, wall_ns=1_768_901_400_125_000_001)
@@ -86,8 +88,12 @@ def test_a_compact_line_says_what_the_whole_one_says(data: st.DataObject) -> Non
         each.name: data.draw(instants) for each in OPTIONAL if each.name.endswith("_ns")
     }
     values |= {
-        "chunk_ns": data.draw(st.sampled_from([(), [5], [5, 9], [0, 0]])),
-        "server_token_ns": (),
+        "chunk_ns": data.draw(st.sampled_from([(), [5], [5, 9], [0, 0], [9, 5, 7]])),
+        "chunk_tokens": data.draw(st.sampled_from([(), [1], [1, 1], [2, 1], [0, 0]])),
+        "server_token_ns": data.draw(st.sampled_from([(), [3], [3, 3, 8]])),
+        "input_tokens": data.draw(st.sampled_from([None, 0, 3])),
+        "requested_input_tokens": data.draw(st.sampled_from([None, 0, 3])),
+        "requested_max_tokens": data.draw(st.sampled_from([None, 0, 3])),
         "server_timings": data.draw(st.sampled_from([{}, {"queue_s": 0.5}])),
         "outcome": data.draw(st.sampled_from(list(Outcome))),
         "token_source": data.draw(st.sampled_from(list(TokenSource))),
@@ -100,7 +106,8 @@ def test_a_compact_line_says_what_the_whole_one_says(data: st.DataObject) -> Non
         "attribution": data.draw(st.sampled_from(["none", "exact"])),
         "class_label": data.draw(st.sampled_from(["", "chat"])),
     }
-    record = RequestRecord(index=0, request_id="", phase=Phase.MEASURE, **values)
+    request_id = data.draw(st.sampled_from(["", "a-12", "a-1", "12", "a-12-"]))
+    record = RequestRecord(index=12, request_id=request_id, phase=Phase.MEASURE, **values)
     label = data.draw(st.sampled_from(["", "measure"]))
     read = []
     for name in ("r.jsonl", "r.compact.jsonl"):
@@ -108,8 +115,72 @@ def test_a_compact_line_says_what_the_whole_one_says(data: st.DataObject) -> Non
             path = Path(folder) / name
             with RecordsWriter(path, HEADER) as writer:
                 writer.write(record, label)
-            read.append(row_of(path.read_bytes().splitlines()[1], compact="compact" in name))
+            first, line = path.read_bytes().splitlines()
+            read.append(row_reader(json.loads(first))(line))
     assert read[0] == read[1] == (record, label)
+
+
+def test_a_compact_line_as_it_is_documented(tmp_path: Path) -> None:
+    """An open-loop reply of three chunks whose first content is in the second."""
+    record = RequestRecord(
+        7, "0f3a-7", Phase.MEASURE, scheduled_ns=990, dispatched_ns=995, submitted_ns=1000,
+        first_byte_ns=1040, first_event_ns=1040, first_nonempty_ns=1050, first_content_ns=1062,
+        chunk_ns=[1050, 1062, 1075], chunk_tokens=[1, 1, 1], last_content_ns=1075, finished_ns=1080,
+        input_tokens=20, output_tokens=3,
+        requested_input_tokens=20, requested_max_tokens=16, outcome=Outcome.OK, server_token_ns=[5, 17, 30],
+        token_source=TokenSource.SERVER_USAGE, first_reasoning_ns=None,
+    )  # fmt: skip
+    path = tmp_path / "r.compact.jsonl"
+    with RecordsWriter(path, HEADER) as writer:
+        writer.write(record, "measure")
+    first, line = map(json.loads, _lines(path))
+    assert (first["schema"], first["compact"]) == (RECORDS_SCHEMA, True)
+    assert line == {
+        "index": 7, "id_prefix": "0f3a-", "phase": "measure", "submitted_ns": 1000, "scheduled_after_ns": -10,
+        "dispatched_after_ns": -5, "first_byte_after_ns": 40, "first_event_after_ns": 40,
+        "first_content_after_ns": 62, "chunk_gaps_ns": [50, 12, 13], "chunk_tokens": 1,
+        "finished_after_ns": 80, "input_tokens": 20, "output_tokens": 3, "requested_max_tokens": 16,
+        "token_source": "server_usage", "outcome": "ok", "server_token_gaps_ns": [5, 12, 13],
+        "label": "measure",
+    }  # fmt: skip
+
+
+def test_a_compact_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """Its instants are whole, its ends are written, and what is not there was not asked for."""
+    header = {"anchor": {"monotonic_ns": 1, "wall_ns": 2}, "schema": "pytest-llmbench/records/1.6"}
+    line = {
+        "index": 3, "request_id": "a-3", "phase": "measure", "scheduled_ns": 990, "dispatched_ns": 995,
+        "submitted_ns": 1000, "first_byte_ns": 1040, "chunk_ns": [1050, 1062], "chunk_tokens": [1, 1],
+        "finished_ns": 1080, "input_tokens": 20, "output_tokens": 2, "outcome": "ok", "label": "measure",
+    }  # fmt: skip
+    path = tmp_path / "r.compact.jsonl"
+    path.write_text("\n".join(map(json.dumps, (header | {"compact": True}, line))) + "\n")
+    (run,) = read_runs(path).runs
+    assert run.label == "measure"
+    expected = RequestRecord(
+        3, "a-3", Phase.MEASURE, scheduled_ns=990, dispatched_ns=995, submitted_ns=1000, first_byte_ns=1040,
+        first_event_ns=1050, first_nonempty_ns=1050, first_content_ns=1050, chunk_ns=[1050, 1062],
+        chunk_tokens=[1, 1], last_content_ns=1062, finished_ns=1080, input_tokens=20, output_tokens=2,
+        outcome=Outcome.OK,
+    )  # fmt: skip
+    assert row_reader(header | {"compact": True})(json.dumps(line).encode()) == (expected, "measure")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"index": 1, "request_id": "a", "phase": "measure", "finished_after_ns": 5}',
+        '{"index": 1, "request_id": "a", "phase": "measure", "submitted_ns": 5, "chunk_gaps_ns": ["x"]}',
+        '{"id_prefix": "a", "phase": "measure"}',
+        '{"index": 1, "request_id": "a", "phase": "measure", "chunk_gaps_ns": 5}',
+    ],
+)
+def test_a_compact_line_that_is_none(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "r.compact.jsonl"
+    RecordsWriter(path, HEADER).close()
+    path.write_text(path.read_text() + f"{line}\n{line}\n")
+    with pytest.raises(StoreError, match="line 2 is no record"):
+        read_runs(path)
 
 
 def test_the_first_line_anchors_the_clock(tmp_path: Path) -> None:
@@ -121,7 +192,7 @@ def test_the_first_line_anchors_the_clock(tmp_path: Path) -> None:
         "wall_ns": ANCHOR.wall_ns,
         "wall": "2026-01-20T09:30:00.125Z",
     }
-    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.6", "a.py::a")
+    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.7", "a.py::a")
     assert header["plan"] == {"load": "20 req/s"}
 
 
@@ -214,7 +285,7 @@ def test_a_file_without_header(tmp_path: Path, content: str) -> None:
 def test_records_of_another_version(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     RecordsWriter(path, HEADER).close()
-    path.write_text(path.read_text().replace("records/1.6", "records/9.0"))
+    path.write_text(path.read_text().replace("records/1.7", "records/9.0"))
     with pytest.raises(StoreError, match=r"records/9\.0"):
         read_records(path)
 
@@ -383,7 +454,7 @@ def test_a_file_written_before_a_field_existed_is_read(tmp_path: Path, make_reco
     values = json.loads(line)
     for name in ("preemptions", "server_token_ns", "queue_wait_ns", "prefix_id"):
         del values[name]
-    path.write_text(header.replace("records/1.6", "records/1.0") + "\n" + json.dumps(values) + "\n")
+    path.write_text(header.replace("records/1.7", "records/1.0") + "\n" + json.dumps(values) + "\n")
     old = read_records(path).rows[0]
     assert (old.preemptions, old.server_token_ns, old.queue_wait_ns, old.prefix_id) == (None, (), None, None)
     assert old.chunk_ns == row.chunk_ns

@@ -138,7 +138,7 @@ class LoadedTest:
             raise StoreError(
                 f"there are no records of {self.nodeid}",
                 where=str(self._stored.directory),
-                remedy="keep them with --llm-records=full (the default) or compact, and the folder records "
+                remedy="keep them with --llm-records=compact (the default) or full, and the folder records "
                 "beside report.json",
             )
         noted = self._stored.loads(self.entry)

@@ -1,0 +1,208 @@
+"""A line of ``records/*.jsonl.gz``: a record in JSON, and back.
+
+A whole line names every field. A compact one leaves out what a reader finds by itself, and says instants as
+times: ``finished_after_ns`` after ``submitted_ns``, and of the chunks ``chunk_gaps_ns``, the time of the
+first after ``submitted_ns`` and of each further one after the one before. Those are short numbers, which
+repeat where replies are decoded together; nothing is rounded. No name of a field means two things.
+
+Left out is, with the value that it has then:
+
+- what has the default of :class:`RequestRecord`, and an empty label;
+- ``request_id``, where ``id_prefix`` stands: that, and ``index`` behind it;
+- ``scheduled_ns`` and ``dispatched_ns``: ``submitted_ns``;
+- ``first_byte_ns``, ``first_event_ns``, ``first_nonempty_ns``, ``first_content_ns``: the first chunk;
+- ``last_content_ns``, ``finished_ns``: the last chunk;
+- ``requested_input_tokens``: ``input_tokens``; ``requested_max_tokens``: ``output_tokens``.
+
+A number for ``chunk_tokens`` is that of every chunk. Where such a field has no value, its name stands there
+with ``null``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from itertools import accumulate
+from operator import attrgetter, sub
+from typing import Any
+
+import numpy as np
+import orjson
+
+from pytest_llmbench.input_files import parse_json
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
+
+RECORDS_SCHEMA = "pytest-llmbench/records/1.7"
+READ_SCHEMAS = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(7)), RECORDS_SCHEMA)
+"""Earlier ones lack some fields of a line, which take their defaults; their compact lines have no times."""
+
+RowOf = Callable[[bytes], tuple[RequestRecord, str]]
+"""Reads a line: the record and its label. Raises ValueError, KeyError or TypeError for what is none."""
+
+_FIRST_FIELDS = (
+    "index", "request_id", "phase", "class_label", "scheduled_ns", "dispatched_ns", "submitted_ns",
+    "first_byte_ns", "first_event_ns", "first_content_ns", "chunk_ns", "chunk_tokens", "last_content_ns",
+    "finished_ns", "input_tokens", "output_tokens", "token_source", "requested_max_tokens", "outcome",
+    "http_status", "error", "finish_reason",
+)  # fmt: skip
+_FIELDS = (*_FIRST_FIELDS, *(f.name for f in fields(RequestRecord) if f.name not in _FIRST_FIELDS))
+_values = attrgetter(*_FIELDS)
+_DEFAULTS = {
+    "server_timings": {},
+    **{f.name: f.default for f in fields(RequestRecord) if f.default is not MISSING},
+}
+_NO_DEFAULT = object()
+_DEFAULT_KINDS = {name: _DEFAULTS[name] for name in ("outcome", "token_source")}
+_AT_FIRST_CHUNK = ("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns")
+_AT_LAST_CHUNK = ("last_content_ns", "finished_ns")
+_AT_SUBMISSION = ("scheduled_ns", "dispatched_ns")
+_INSTANTS = (
+    *_AT_SUBMISSION, *_AT_FIRST_CHUNK, *_AT_LAST_CHUNK, "first_reasoning_ns", "thinking_end_ns",
+    "last_reasoning_ns",
+)  # fmt: skip
+"""The instants that a compact line has as times after ``submitted_ns``."""
+_TIMES = {name: f"{name.removesuffix('_ns')}_after_ns" for name in _INSTANTS}
+_ASKED = {"requested_input_tokens": "input_tokens", "requested_max_tokens": "output_tokens"}
+"""What was asked for, and where a server that does it says the same."""
+_BY_RULE = frozenset((*_INSTANTS, *_ASKED, "chunk_ns", "chunk_tokens", "server_token_ns"))
+_PLAIN = tuple(name for name in _FIELDS if name not in _BY_RULE)
+_plain_values = attrgetter(*_PLAIN)
+_plain_defaults = tuple(_DEFAULTS.get(name, _NO_DEFAULT) for name in _PLAIN)
+_ruled_values = attrgetter(*_INSTANTS)
+
+
+def whole_line(record: RequestRecord, label: str) -> dict[str, Any]:
+    """Every field by its name."""
+    line = dict(zip(_FIELDS, _values(record), strict=True))
+    line["label"] = label
+    return line
+
+
+def compact_line(record: RequestRecord, label: str) -> dict[str, Any]:
+    """What :func:`row_reader` makes the same record of."""
+    line = {
+        name: value
+        for name, value, default in zip(_PLAIN, _plain_values(record), _plain_defaults, strict=True)
+        if value is not default and value != default
+    }
+    if label:
+        line["label"] = label
+    if record.request_id.endswith(number := str(record.index)):
+        line["id_prefix"] = line.pop("request_id")[: -len(number)]
+    for name, follows in _ASKED.items():
+        if (value := getattr(record, name)) != getattr(record, follows):
+            line[name] = value
+    submitted_ns, chunk_ns = record.submitted_ns, _listed(record.chunk_ns)
+    known = _known_instants(submitted_ns, chunk_ns)
+    for name, value, expected in zip(_INSTANTS, _ruled_values(record), known, strict=True):
+        if value == expected:
+            continue
+        if value is None or submitted_ns is None:
+            line[name] = value
+        else:
+            line[_TIMES[name]] = value - submitted_ns
+    if len(record.server_token_ns):
+        line["server_token_gaps_ns"] = _gaps(_listed(record.server_token_ns), 0)
+    if len(tokens := record.chunk_tokens):
+        every = _listed(tokens)
+        line["chunk_tokens"] = 1 if len(every) == len(chunk_ns) == every.count(1) else every
+    if chunk_ns:
+        line["chunk_gaps_ns"] = _gaps(chunk_ns, submitted_ns or 0)
+    return line
+
+
+def encoded_line(line: Mapping[str, Any]) -> bytes:
+    try:
+        # Records are written while load is running: a third of what the standard library takes. The line end
+        # is added here: as an option of orjson it would make each line keep the 16 KiB it was written into.
+        return orjson.dumps(line, default=_numpy_as_list, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+    except TypeError:  # integers beyond 64 bits, halves of surrogate pairs in a server's message
+        return json.dumps(line, separators=(",", ":"), default=_numpy_as_list).encode() + b"\n"
+
+
+def row_reader(header: Mapping[str, Any]) -> RowOf:
+    """What reads the lines of a file with this header."""
+    if not header.get("compact"):
+        return row_of
+    return _compact_row if header["schema"] == RECORDS_SCHEMA else _earlier_compact_row
+
+
+def row_of(line: bytes) -> tuple[RequestRecord, str]:
+    """Read a whole line, as :data:`RowOf`."""
+    return _row(_given(line))
+
+
+def _compact_row(line: bytes) -> tuple[RequestRecord, str]:
+    given = _given(line)
+    submitted_ns = given.get("submitted_ns")
+    if (prefix := given.pop("id_prefix", None)) is not None:
+        given["request_id"] = f"{prefix}{given['index']}"
+    if (gaps := given.pop("chunk_gaps_ns", None)) is not None:
+        given["chunk_ns"] = _instants(gaps, submitted_ns or 0)
+        if given.get("chunk_tokens") == 1:
+            given["chunk_tokens"] = [1] * len(gaps)
+    if (gaps := given.pop("server_token_gaps_ns", None)) is not None:
+        given["server_token_ns"] = _instants(gaps, 0)
+    for name, time_name in _TIMES.items():
+        if time_name in given:
+            given[name] = submitted_ns + given.pop(time_name)
+    implied = dict(zip(_INSTANTS, _known_instants(submitted_ns, given.get("chunk_ns", ())), strict=True))
+    asked = {name: given.get(follows) for name, follows in _ASKED.items()}
+    return _row({"label": "", **_DEFAULT_KINDS, **implied, **asked, **given})
+
+
+def _earlier_compact_row(line: bytes) -> tuple[RequestRecord, str]:
+    """A compact line up to 1.6: all instants whole."""
+    given = _given(line)
+    chunk_ns = given.get("chunk_ns", ())
+    implied = (
+        dict.fromkeys(_AT_FIRST_CHUNK, chunk_ns[0]) | {"last_content_ns": chunk_ns[-1]} if chunk_ns else {}
+    )
+    return _row({"label": "", **_DEFAULT_KINDS, **implied, **given})
+
+
+def _given(line: bytes) -> dict[str, Any]:
+    # An empty list is the default of its field; in the file it is there for readers of other languages.
+    given = parse_json(line)
+    if not isinstance(given, dict):
+        raise TypeError(f"a JSON {type(given).__name__} where an object is expected")
+    return {name: value for name, value in given.items() if value != []}
+
+
+def _row(values: dict[str, Any]) -> tuple[RequestRecord, str]:
+    label = values.pop("label")
+    values["phase"] = Phase(values["phase"])
+    values["outcome"] = Outcome(values["outcome"])
+    values["token_source"] = TokenSource(values["token_source"])
+    if "reasoning_token_source" in values:
+        values["reasoning_token_source"] = TokenSource(values["reasoning_token_source"])
+    return RequestRecord(**values), label
+
+
+def _known_instants(submitted_ns: int | None, chunk_ns: Sequence[int]) -> tuple[int | None, ...]:
+    """What the submission and the chunks say of :data:`_INSTANTS`, in most replies."""
+    first_ns, last_ns = (chunk_ns[0], chunk_ns[-1]) if chunk_ns else (None, None)
+    return (
+        submitted_ns, submitted_ns, first_ns, first_ns, first_ns, first_ns, last_ns, last_ns,
+        None, None, None,
+    )  # fmt: skip
+
+
+def _gaps(instants: Sequence[int], base_ns: int) -> list[int]:
+    return list(map(sub, instants, (base_ns, *instants)))
+
+
+def _instants(gaps: Sequence[int], base_ns: int) -> list[int]:
+    return list(accumulate(gaps, initial=base_ns))[1:]
+
+
+def _listed(values: Any) -> Sequence[int]:
+    listed: Sequence[int] = values.tolist() if isinstance(values, np.ndarray) else values
+    return listed
+
+
+def _numpy_as_list(value: object) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
