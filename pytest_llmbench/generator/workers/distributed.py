@@ -25,6 +25,7 @@ from pytest_llmbench.generator.limits import Limits, own_limits, peak_connection
 from pytest_llmbench.generator.loop_thread import result_of
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.columns import merged
+from pytest_llmbench.generator.unused_memory import give_back_unused_memory
 from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator, WorkerPatience
 from pytest_llmbench.generator.workers.pool import WorkerPool as LocalCrew
 from pytest_llmbench.generator.workers.protocol import Address, Done, Requests, Setup
@@ -203,6 +204,7 @@ class DistributedLoadGenerator:
             nonlocal taken_at
             self._refuse_too_much(plan, deal.mean_tokens)
             _step_back()
+            give_back_unused_memory()  # of the requests that have been drawn, before the load
             taken_at = anchor(MonotonicClock())
             return deal.plans()
 
@@ -216,7 +218,9 @@ class DistributedLoadGenerator:
             ) from failure
         if coordinator.mistake is not None and coordinator.start_ns is None:
             raise coordinator.mistake
-        return merged_observation(plan, coordinator, taken_at)
+        seen = merged_observation(plan, coordinator, taken_at)
+        give_back_unused_memory()
+        return seen
 
     def _goes_on(self) -> bool:
         """Whether requests go on being drawn. Where they do not, the coordinator knows why before that."""

@@ -26,6 +26,7 @@ from pytest_llmbench.generator.records.columns import write_columns
 from pytest_llmbench.generator.records.spool import SpoolWriter
 from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.unused_memory import give_back_unused_memory
 from pytest_llmbench.generator.workers.placement import stay_on
 from pytest_llmbench.generator.workers.protocol import (
     Done,
@@ -134,6 +135,7 @@ class Worker:
                 self._execute(plan, supply)
             finally:
                 supply.close()
+            give_back_unused_memory()  # the process stays, beside the analysis of what it has measured
             if self._setup.count_text:
                 _tokenizer(self._setup)  # now it is in nobody's way, and later a reply may need it at once
 
