@@ -17,8 +17,8 @@ from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 
-MEMORY_BYTES = 32 * 1024 * 1024
-"""The bytes of records in memory, about: some 20,000 of short replies."""
+MEMORY_BYTES = 16 * 1024 * 1024
+"""The bytes of records in memory, about: some 8000 of short replies."""
 _ROW_BYTES = 1200
 _ENTRY_BYTES = 48
 """A chunk: its stamp and its tokens, as Python's numbers in lists."""
