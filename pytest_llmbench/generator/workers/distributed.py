@@ -144,6 +144,7 @@ class DistributedLoadGenerator:
             return self._run(plan, on_record)
         finally:
             self._coordinator = None
+            give_back_unused_memory()
             self._busy.release()
 
     def take_over(self, pool: LocalCrew) -> None:
@@ -204,7 +205,6 @@ class DistributedLoadGenerator:
             nonlocal taken_at
             self._refuse_too_much(plan, deal.mean_tokens)
             _step_back()
-            give_back_unused_memory()  # of the requests that have been drawn, before the load
             taken_at = anchor(MonotonicClock())
             return deal.plans()
 
@@ -218,9 +218,7 @@ class DistributedLoadGenerator:
             ) from failure
         if coordinator.mistake is not None and coordinator.start_ns is None:
             raise coordinator.mistake
-        seen = merged_observation(plan, coordinator, taken_at)
-        give_back_unused_memory()
-        return seen
+        return merged_observation(plan, coordinator, taken_at)
 
     def _goes_on(self) -> bool:
         """Whether requests go on being drawn. Where they do not, the coordinator knows why before that."""
@@ -286,6 +284,7 @@ def _step_back() -> None:
     """This thread, which keeps the records, yields to who measures: on a host with as many cores as there are
     servers and workers it takes one of them every now and then. The thread ends with the plan, and a new one
     has the usual priority again."""
+    give_back_unused_memory()  # of the requests that have been drawn
     if sys.platform == "linux":  # elsewhere priorities are those of processes
         with suppress(OSError):  # a sandbox may refuse
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
