@@ -9,6 +9,8 @@ from __future__ import annotations
 from urllib.parse import unquote, urlsplit
 
 SCHEME = "http+unix"
+PORT = "{port}"
+"""Stands for a free port of this host in the URL, the command and the environment of a server to be launched."""
 _LONGEST_BYTES = 107
 """What the kernel's structure holds, on Linux, without its end."""
 

@@ -10,10 +10,9 @@ from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.harness.sut.declared import sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.procedure import TestDefinition
-from pytest_llmbench.probes.disclosure import read_sut_file
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.wire.catalogue import NON_GENERATIVE, generates
 
 
@@ -36,18 +35,19 @@ def mistakes_of(settings: Settings) -> list[str]:
 def _of_the_file(settings: Settings) -> list[str]:
     """The mistakes of a file whose system a fixture of the suite names."""
     try:
-        if settings.sut is not None:
-            read_sut_file(settings.sut)
+        sut_file_of(settings)
     except LLMBenchError as error:
         return [str(error)]
     return []
 
 
 def _check(sut: SUT, settings: Settings) -> None:
-    file = read_sut_file(settings.sut) if settings.sut is not None else None
+    file = sut_file_of(settings)
     approach = SUTAccess.to(sut, settings, file)
     approach.refuse_what_is_not_http()
     if sut.is_embedded or sut.is_replay:
+        from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+
         parse_scenario(sut.preset)
     elif sut.is_in_process:
         from pytest_llmbench.harness.sut.in_process import refuse_what_is_not_in_process
@@ -100,8 +100,7 @@ def _apis(settings: Settings) -> list[str]:
         sut = SUT(url, model=settings.model, api=settings.api)
         own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
         try:
-            file = read_sut_file(own.sut) if own.sut is not None else None
-            found.append(SUTAccess.to(sut, own, file).api)
+            found.append(SUTAccess.to(sut, own, sut_file_of(own)).api)
         except LLMBenchError:
             continue
     return list(dict.fromkeys(found))

@@ -20,8 +20,7 @@ from pytest_llmbench.harness.allowance import Budgets, raised
 from pytest_llmbench.harness.comparison.replication import replication
 from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.declared import Prices, Variant, declared_variants, prices_of
-from pytest_llmbench.harness.sut.embedded import overridden
+from pytest_llmbench.harness.sut.declared import Prices, Variant, declared_variants, prices_of, sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Bounds, Setting, TestDefinition, VariantInfo
@@ -30,10 +29,7 @@ from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import LIVE_ANSWERS, OfSessions
-from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.reports.numbers import rough_duration
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import disclosure, variant_facts
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of
@@ -237,11 +233,14 @@ def foreseen(settings: Settings, offered: Callable[[str], Mapping[str, Any]] = l
 
     Raises SuiteError for mistakes in them.
     """
-    file = read_sut_file(settings.sut) if settings.sut is not None else None
+    file = sut_file_of(settings)
     sut = SUT(settings.endpoint or "")
     engine = sut.is_embedded or sut.is_replay
     facts = Facts()
     if engine:
+        from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+        from pytest_llmbench.simulator.scenario.variants import disclosure
+
         scenario = parse_scenario(sut.preset)
         facts = disclosure(scenario.engine, scenario.router)
     if file is not None:
@@ -257,6 +256,9 @@ def foreseen(settings: Settings, offered: Callable[[str], Mapping[str, Any]] = l
 def _facts(variant: Variant, sut: SUT) -> Facts:
     if variant.table.preset is None:
         return variant.facts
+    from pytest_llmbench.harness.sut.embedded import overridden
+    from pytest_llmbench.simulator.scenario.variants import variant_facts
+
     return variant_facts(overridden(sut.preset, variant.table.preset)) | variant.facts
 
 

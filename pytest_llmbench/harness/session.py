@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.harness.judging import Judge, Measured, Reaudited
+    from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
 """Gets the load that is sent, None before the first one, and how far it has got: a
@@ -88,10 +89,11 @@ class BenchSession:
         disclosure: Callable[[str], Mapping[str, Any]] = lambda _: {},
         variants: Callable[[str], Mapping[str, Any]] = lambda _: {},
         host_limits: HostLimits | None = None,
+        early: EarlyWorkers | None = None,
     ) -> None:
         """``sessions``: so many send beside one another (pytest-xdist), and share the budgets.
         ``disclosure`` and ``variants`` are asked for what hooks offer, with the endpoint.
-        ``host_limits``: what this machine is held to."""
+        ``host_limits``: what this machine is held to. ``early``: measuring processes that are up already."""
         self.settings = settings
         block_bootstrap.choose(settings.intervals)
         self.on_progress: ProgressSink | None = None
@@ -99,6 +101,7 @@ class BenchSession:
         self._disclosure = disclosure
         self._variants = variants
         self._host_limits = host_limits or HostLimits()
+        self._early = early
         self._open: dict[str, OpenSUT | _Failed] = {}
         self.baselines = Baselines(settings)
         self._planner = ComparisonPlanner(settings, worker, self._opened)
@@ -306,7 +309,11 @@ class BenchSession:
                 offered = Offered(self._disclosure(sut.endpoint), self._variants(sut.endpoint))
                 with self._alone(virtual=sut.is_replay):
                     opened = open_sut(
-                        sut, settings or self.settings, on_progress=self._show_progress, offered=offered
+                        sut,
+                        settings or self.settings,
+                        on_progress=self._show_progress,
+                        offered=offered,
+                        early=self._early,
                     )
                 self._open[key] = replace(opened, key=key)
             except LLMBenchError as error:

@@ -87,6 +87,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     collection.number(session.items)
     collection.check_budgets(session.config, session.items)
+    if collection.measures_first(session):
+        session.config.stash[SESSION].start_workers()
 
 
 @pytest.hookimpl(tryfirst=True)

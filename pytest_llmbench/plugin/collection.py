@@ -174,6 +174,17 @@ def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list
         return []
 
 
+def measures_first(session: pytest.Session) -> bool:
+    """Whether the first thing that the session does is to send load to the endpoint of the options; call this
+    once the selection is known."""
+    chosen, first = session.config.option, session.items[0] if session.items else None
+    if first is None or MARKED not in first.stash or not has_endpoint(session.config):
+        return False
+    broken = session.testsfailed and not chosen.continue_on_collection_errors
+    nothing_runs = broken or chosen.collectonly or values(session.config)["plan"]
+    return not nothing_runs and not _chooses_its_sut(first)
+
+
 def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:
     """Workloads of ``--llm-workloads`` and, over them, of the hooks."""
     from pytest_llmbench.plugin.session import SESSION

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session import BenchSession
     from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
+    from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.model.observation import HostLimits
     from pytest_llmbench.plugin.exit_status import ExitStatus
     from pytest_llmbench.plugin.progress import Output
@@ -69,6 +70,7 @@ class SessionReport:
         self.config = config
         self._record: SessionRecord | None = None
         self._bench_session: BenchSession | None = None
+        self._early: EarlyWorkers | None = None
         self._written: list[str] = []
         self._said: list[str] = []
         self._annotations: list[str] = []
@@ -133,6 +135,7 @@ class SessionReport:
                 disclosure=self._disclosed,
                 variants=self.variants_offered,
                 host_limits=self.config.stash.get(HOST_LIMITS, None),
+                early=self._early,
             )
         return self._bench_session
 
@@ -140,6 +143,9 @@ class SessionReport:
         if self._bench_session is not None:
             self._bench_session.close()
             self._bench_session = None
+        if self._early is not None:
+            self._early.close()
+            self._early = None
 
     def unconfigure(self) -> None:
         self.close()
@@ -149,6 +155,15 @@ class SessionReport:
         if self._output is not None:
             os.close(self._output.descriptor)
             self._output = None
+
+    def start_workers(self) -> None:
+        """Have the measuring processes come up beside what is to be done before the first load. Not beside
+        other workers of pytest-xdist, one of which may be measuring."""
+        if self._bench_session is None and not self.is_worker:
+            from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
+
+            self._interruption.install()
+            self._early = EarlyWorkers(self.settings)
 
     def _disclosed(self, endpoint: str) -> dict[str, Any]:
         facts: dict[str, Any] = {}

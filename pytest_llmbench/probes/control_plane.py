@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -67,14 +68,14 @@ class Answer:
 
 
 class ControlPlane:
-    """One httpx client for one endpoint. A context manager."""
+    """Requests to one endpoint. A context manager."""
 
     def __init__(self, endpoint: str, access: Access, transport: httpx.BaseTransport | None = None) -> None:
         self._access = access
         self._socket = socket_path(endpoint)
         self._transport = transport
         if transport is None and self._socket:
-            self._transport = httpx.HTTPTransport(uds=self._socket)
+            self._transport = httpx.HTTPTransport(verify=False, uds=self._socket)
         self.insecure = access.insecure
         self.key_source = access.credentials.source
         self.headers = access.credentials.headers
@@ -83,11 +84,30 @@ class ControlPlane:
         self.proxy = None if direct else proxy_to(http_beside(endpoint), access)
         """The proxy that is used, or ``None``. Never one of the environment for a loopback endpoint, and none
         for gRPC."""
-        self._tls = tls_context(access)
-        self._client = self._made()
+        if access.ca_file is not None or access.client is not None:
+            _ = self._tls  # what is wrong with these files is said here, whatever the endpoint speaks
+        self._clients: dict[bool, httpx.Client] = {}
+        """That for plain HTTP and that for TLS."""
         self._answered = False
 
-    def _made(self) -> httpx.Client:
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Made when it is wanted: reading what the system trusts takes 30 ms."""
+        return tls_context(self._access)
+
+    def _client_for(self, url: str) -> httpx.Client:
+        over_tls = urlsplit(url).scheme == "https"
+        if over_tls not in self._clients:
+            self._clients[over_tls] = self._made(self._tls if over_tls else False)
+        return self._clients[over_tls]
+
+    def _close(self) -> None:
+        """Close the clients; the next request has one of its own."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    def _made(self, verify: ssl.SSLContext | bool) -> httpx.Client:
         access = self._access
         return httpx.Client(
             # Compressed event streams come in lumps; a measured request will not ask for them either.
@@ -96,7 +116,7 @@ class ControlPlane:
                 "User-Agent": "pytest-llmbench",
                 **access.credentials.headers,
             },
-            verify=self._tls,
+            verify=verify,
             proxy=None if self.proxy is None else as_httpx(self.proxy),
             transport=self._transport,
             # The proxy is decided above, so that what is recorded is what is used.
@@ -109,13 +129,13 @@ class ControlPlane:
     def _within_the_time(self, url: str) -> Iterator[None]:
         """Ends an exchange that goes on a byte at a time: each read is on time, and the answer never is.
 
-        Raises SUTError. The client is closed under the one who reads, and made anew for the next.
+        Raises SUTError. The client is closed under the one who reads; the next request has a new one.
         """
         limit_s, expired = self._access.connect_s + self._access.answer_s, threading.Event()
 
         def expire() -> None:
             expired.set()
-            self._client.close()
+            self._close()
 
         timer = threading.Timer(limit_s, expire)
         timer.daemon = True
@@ -125,7 +145,6 @@ class ControlPlane:
         except Exception as error:
             if not expired.is_set():
                 raise
-            self._client = self._made()
             what = f"connected, but the head of the answer was not complete within {limit_s:g} s"
             remedy = "look at the server, and at what stands before it"
             raise SUTError(what, where=without_query(url), remedy=remedy) from error
@@ -138,7 +157,7 @@ class ControlPlane:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        self._close()
 
     def get(self, url: str) -> Answer:
         return self._exchange(self._request("GET", url))
@@ -213,7 +232,8 @@ class ControlPlane:
         return self._exchange(self._request(method, url, content=body, headers=headers))
 
     def _request(self, method: str, url: str, **parts: Any) -> httpx.Request:
-        return self._client.build_request(method, over_http(http_beside(url)), **parts)
+        asked = over_http(http_beside(url))
+        return self._client_for(asked).build_request(method, asked, **parts)
 
     def _shown(self, request: httpx.Request) -> str:
         """The URL that was asked for, as the user knows it."""
@@ -241,14 +261,15 @@ class ControlPlane:
     def _sent(self, request: httpx.Request) -> httpx.Response:
         if self._socket:
             self._try_socket()
+        client = self._client_for(str(request.url))
         try:
-            response = self._client.send(request, stream=True)
+            response = client.send(request, stream=True)
         except _ENDED:
             # After an error some servers end a connection that they said they would keep. The request went
             # out on that one, which the client has dropped by now: once more, on a fresh one.
             if not self._answered:
                 raise
-            response = self._client.send(request, stream=True)
+            response = client.send(request, stream=True)
         self._answered = True
         return response
 

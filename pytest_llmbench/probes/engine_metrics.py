@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from pytest_llmbench.endpoint_urls import http_beside
 from pytest_llmbench.errors import SUTError
@@ -27,6 +25,9 @@ from pytest_llmbench.model.observation import GAUGES, EngineReadings, is_total, 
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.model_list import below
+
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
 
 PATHS = ("/metrics", "/metrics/", "/prometheus/metrics")
 """Below the root of the server: most engines; those that redirect there; TensorRT-LLM."""
@@ -186,6 +187,9 @@ def _of_engine(engine: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str
 
 def _known_samples(text: str, declared: frozenset[str]) -> Iterator[Sample]:
     """Pages are long and mostly buckets: the parser is given the lines of known series alone."""
+    # Imported here: the first request does not wait for it.
+    from prometheus_client.parser import text_string_to_metric_families
+
     for line in text.splitlines():
         key = series_key(line.partition("{")[0].partition(" ")[0])
         if line[:1] != "#" and (key in _ALL_KEYS or key in declared):

@@ -12,12 +12,12 @@ import socket
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from pytest_llmbench.installed import installed_version
 from pytest_llmbench.model.facts import Facts, Origin
 
 CHRONY = ("chronyc", "-n", "-c", "tracking")
@@ -199,10 +199,5 @@ def _first_line(path: Path) -> str | None:
 
 
 def _versions(packages: Collection[str]) -> dict[str, str]:
-    found = {}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    known = {package: installed_version(package) for package in packages}
+    return {package: version for package, version in known.items() if version is not None}

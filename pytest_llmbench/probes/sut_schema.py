@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from pytest_llmbench.endpoint_urls import PORT
 from pytest_llmbench.model.session import SESSION_HEADER
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -497,9 +498,6 @@ def values_of(annotation: Any) -> str:
 
 WAYS = ("url", "command", "control", "request", "preset")
 """How a variant is reached; each has exactly one. ``url`` beside ``command`` says where that one answers."""
-
-PORT = "{port}"
-"""Stands for a free port of this host in ``command``, ``env`` and ``url``."""
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
 _OF_A_COMMAND = ("cwd", "env", "health", "log", "concurrent")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
+from pytest_llmbench.installed import installed_version
 from pytest_llmbench.store.schema import Environment
 
 PACKAGES = (
@@ -26,7 +25,7 @@ PACKAGES = (
 
 def this_environment(packages: Iterable[str] = PACKAGES) -> Environment:
     """Interpreter, platform and installed versions; without host name, user or variables."""
-    found = {package: _installed(package) for package in packages}
+    found = {package: installed_version(package) for package in packages}
     return Environment(
         python=platform.python_version(),
         implementation=platform.python_implementation(),
@@ -35,12 +34,3 @@ def this_environment(packages: Iterable[str] = PACKAGES) -> Environment:
         cpu_count=os.cpu_count(),
         packages={package: version for package, version in found.items() if version is not None},
     )
-
-
-@cache
-def _installed(package: str) -> str | None:
-    """``None`` for an optional one that is not."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -208,3 +208,23 @@ def test_a_replay_loads_neither_transports_nor_other_tests(tmp_path: Path) -> No
     for folder in ("generator.run", "generator.workers.pool", "simulator.serving.server", "probes.endpoint"):
         assert not [name for name in ours if name.startswith(folder + ".") or name == folder], folder
     assert not {name.split(".")[0] for name in modules} & {"matplotlib", "httpx", "httptools", "tiktoken"}
+
+
+def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
+    """The first request waits for every module that is loaded before it."""
+    needed = (
+        "harness.session", "harness.beforehand", "harness.plan", "harness.sut.workers",
+        "harness.sut.early_workers", "harness.sut.probed", "harness.sut.launched", "probes.endpoint",
+        "probes.readiness",
+    )  # fmt: skip
+    lines = ["import json, sys", *(f"import pytest_llmbench.{name}" for name in needed)]
+    script = "\n".join([*lines, "print(json.dumps(sorted(sys.modules)))"])
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(run.stdout))
+    assert "pytest_llmbench.generator.workers.distributed" in loaded
+    ours = {".".join(name.split(".")[1:3]) for name in loaded if name.startswith("pytest_llmbench.")}
+    assert not {name for name in ours if name.startswith(("simulator", "compliance"))}
+    assert not ours & {
+        "generator.run", "harness.judging", "probes.disclosure", "probes.sut_schema",
+    }  # fmt: skip
+    assert not {"pytest_llmbench.generator.ray.pool", "prometheus_client", "matplotlib", "scipy"} & loaded

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.control_plane import is_loopback, proxy_for
+from pytest_llmbench.probes.control_plane import ControlPlane, is_loopback, proxy_for
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.trust import ClientCertificate, client_context
 
@@ -221,6 +221,23 @@ def test_a_trusted_certificate(serve, engine, authority, ca_file):
     report = examine(f"https://127.0.0.1:{server.port}", access=Access(ca_file=ca_file))
     assert report.base_url == f"https://127.0.0.1:{server.port}/v1"
     assert report.facts.value("endpoint.certificate_checked") is True
+
+
+def test_one_control_plane_asks_over_plain_http_and_checks_over_tls(serve, engine, authority, ca_file):
+    plain, secure = serve(engine), serve(engine, tls=server_context(authority, "127.0.0.1"))
+    url = f"http://127.0.0.1:{plain.port}"
+    with ControlPlane(url, Access(ca_file=ca_file)) as control:
+        assert control.get(f"{url}/v1/models").status == 200
+        assert control.get(f"https://127.0.0.1:{secure.port}/v1/models").status == 200
+    with ControlPlane(url, Access()) as control:
+        assert control.get(f"{url}/v1/models").status == 200
+        with pytest.raises(SUTError, match="certificate is not trusted"):
+            control.get(f"https://127.0.0.1:{secure.port}/v1/models")
+
+
+def test_a_ca_file_that_cannot_be_used_is_told_where_nothing_speaks_tls(tmp_path):
+    with pytest.raises(SuiteError, match=r"none\.pem"):
+        ControlPlane("http://127.0.0.1:1/v1", Access(ca_file=tmp_path / "none.pem"))
 
 
 def test_a_certificate_nobody_vouches_for(serve, engine, authority):

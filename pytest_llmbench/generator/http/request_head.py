@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 
 from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.installed import installed_version
 
 
 class RequestHead:
@@ -64,7 +64,6 @@ def usual_headers(target: Target, further: Mapping[str, str] | None = None) -> d
 
 def user_agent() -> str:
     """What we call ourselves."""
-    try:
-        return f"pytest-llmbench/{metadata.version('pytest-llmbench')}"
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
-        return "pytest-llmbench"
+    version = installed_version("pytest-llmbench")
+    # None: run from a source tree that was never installed
+    return "pytest-llmbench" if version is None else f"pytest-llmbench/{version}"

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.http_proxy import HttpProxy
+from pytest_llmbench.installed import installed_version
 from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
@@ -38,7 +38,7 @@ PROTOCOL = 8
 
 def own_version() -> str:
     """Coordinator and workers must agree in it."""
-    return f"{metadata.version('pytest-llmbench')} (worker protocol {PROTOCOL})"
+    return f"{installed_version('pytest-llmbench')} (worker protocol {PROTOCOL})"
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,14 +18,14 @@ from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Asking, Credentials, read_credentials
-from pytest_llmbench.probes.disclosure import SUTFile, read_json_messages
-from pytest_llmbench.probes.sut_schema import Reasoning, ServerTimes
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.catalogue import JSON_MESSAGES
 
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
     from pytest_llmbench.generator.http.target import Target
+    from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.http_proxy import HttpProxy
+    from pytest_llmbench.probes.disclosure import SUTFile
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
     from pytest_llmbench.wire.declared import Declared
     from pytest_llmbench.wire.websocket.json_messages import JsonMessages
@@ -52,6 +52,8 @@ class SUTAccess:
     """``--llm-http=2``: measured requests go over HTTP/2."""
     proxy: str = ""
     """``--llm-proxy``: a URL, or ``env``; empty: requests go directly, and nowhere else."""
+    early: EarlyWorkers | None = None
+    """Measuring processes that are up already, for whoever comes first."""
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:
@@ -112,6 +114,8 @@ class SUTAccess:
     def messages(self) -> JsonMessages | None:
         """The dialect that is described. Raises SuiteError with every mistake of the one in ``llm_sut``."""
         if self.sut.json_messages:
+            from pytest_llmbench.probes.disclosure import read_json_messages
+
             return read_json_messages(self.sut.json_messages, "llm_sut: json_messages")
         return None if self.file is None else self.file.messages
 
@@ -140,8 +144,9 @@ class SUTAccess:
         from pytest_llmbench.wire.declared import Declared
         from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 
-        table = self.file.reasoning if self.file is not None else Reasoning()
-        times = self.file.server_times if self.file is not None else ServerTimes()
+        if self.file is None:
+            return Declared()
+        table, times = self.file.reasoning, self.file.server_times
         return Declared(
             InlineReasoning(table.tags, table.starts_thinking),
             table.end_reason or "",

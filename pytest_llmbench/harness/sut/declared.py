@@ -7,17 +7,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.endpoint_urls import PORT
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.probes.disclosure import SUTFile, read_sut_file, read_variants, variant_facts
-from pytest_llmbench.probes.sut_schema import PORT, VariantTable
-from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS
+
+if TYPE_CHECKING:
+    from pytest_llmbench.probes.disclosure import SUTFile
+    from pytest_llmbench.probes.sut_schema import VariantTable
 
 HOOK = "pytest_llmbench_variants"
+
+
+def sut_file_of(settings: Settings) -> SUTFile | None:
+    """The file that ``--llm-sut`` names. Raises SuiteError with all its mistakes."""
+    return None if settings.sut is None else _read(settings.sut)
+
+
+def _read(path: Path) -> SUTFile:
+    # Imported here: where there is no such file, the first request does not wait for what reads it.
+    from pytest_llmbench.probes.disclosure import read_sut_file
+
+    return read_sut_file(path)
 
 
 @dataclass(frozen=True)
@@ -44,9 +58,18 @@ def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]
 
     Raises SuiteError listing every mistake in the hook's, and variants that such an endpoint cannot have.
     """
+    engine = sut.is_embedded or sut.is_replay
+    if file is None and not offered and not engine:
+        return {}
+    # Imported here: most systems have no variants, and their first request does not wait for what reads them.
+    from pytest_llmbench.probes.disclosure import read_variants, variant_facts
+    from pytest_llmbench.probes.sut_schema import VariantTable
+
     found: dict[str, Variant] = {}
     here = Path.cwd()
-    if sut.is_embedded or sut.is_replay:
+    if engine:
+        from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS
+
         for name, overrides in STANDARD_VARIANTS.items():
             text = "&".join(f"{option}={value}" for option, value in overrides.items())
             found[name] = Variant(name, VariantTable(preset=text), Facts(), here)
@@ -83,9 +106,10 @@ class Prices:
 
 def prices_of(settings: Settings) -> Prices | None:
     """Prices of the SUT file, if it gives any."""
-    if settings.sut is None:
+    file = sut_file_of(settings)
+    if file is None:
         return None
-    prices = read_sut_file(settings.sut).prices
+    prices = file.prices
     if prices.input_per_million is None or prices.output_per_million is None:
         return None
     return Prices(prices.input_per_million, prices.output_per_million, prices.currency)
@@ -103,7 +127,7 @@ def hourly_price(file: Path | None) -> HourlyPrice | None:
     """The price per hour in dollars; None where the SUT file gives none, or gives it in another currency."""
     if file is None:
         return None
-    prices = read_sut_file(file).prices
+    prices = _read(file).prices
     if prices.per_hour is None or prices.currency != "USD":
         return None
     return HourlyPrice(prices.per_hour, prices.date)

@@ -48,7 +48,8 @@ def workers_coming_up(approach: SUTAccess) -> Generator[WorkerPool | None, None,
         return
     from pytest_llmbench.generator.workers.pool import WorkerPool
 
-    pool = WorkerPool(cpus=approach.cpus)
+    early = None if approach.early is None else approach.early.take(approach.workers, approach.cpus)
+    pool = WorkerPool(cpus=approach.cpus) if early is None else early
     try:
         pool.call(approach.workers)
         yield pool

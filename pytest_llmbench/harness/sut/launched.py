@@ -23,11 +23,10 @@ from weakref import WeakSet
 
 import httpx
 
-from pytest_llmbench.endpoint_urls import is_grpc
+from pytest_llmbench.endpoint_urls import PORT, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import GroupGuard
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.sut_schema import PORT
 from pytest_llmbench.trust import client_context
 
 _LOG_TAIL_LINES = 20

@@ -1,12 +1,15 @@
 """The way from a SUT to one that can be measured: endpoint examined, generator ready, or an engine to
-replay."""
+replay.
+
+What only one kind of SUT needs is imported where that is opened: the first request waits for all the rest.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,20 +18,18 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.workers.placement import RaySpec, allowed_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.declared import Variant, declared_variants
-from pytest_llmbench.harness.sut.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
+from pytest_llmbench.harness.sut.declared import Variant, declared_variants, sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
 from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.probes.disclosure import read_sut_file
-from pytest_llmbench.probes.sut_schema import Reset
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
+    from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
     from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
@@ -110,14 +111,16 @@ def open_sut(
     *,
     on_progress: OnProgress,
     offered: Offered | None = None,
+    early: EarlyWorkers | None = None,
 ) -> OpenSUT:
     """Examine ``sut`` and make a generator for it. SuiteError or SUTError say what is wrong, once.
 
-    Of its variants nothing is opened yet; that happens when a plan names one.
+    Of its variants nothing is opened yet; that happens when a plan names one. ``early``: measuring processes
+    that it may take.
     """
     offered = offered or Offered()
-    file = read_sut_file(settings.sut) if settings.sut is not None else None
-    approach = SUTAccess.to(sut, settings, file)
+    file = sut_file_of(settings)
+    approach = replace(SUTAccess.to(sut, settings, file), early=early)
     approach.refuse_what_is_not_http()
     variants = declared_variants(sut, file, offered.variants)
     _keep_secrets(variants)
@@ -153,19 +156,10 @@ def _with_variants(
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
-    from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
-
-    reset = approach.file.endpoint.reset if approach.file is not None else Reset()
-
     def url() -> str:
         return reached.base_url
 
-    empties = reset_of(reset, url, approach, "the SUT")
-    base = VariantServer("", _opener(reached), reset=empties)
-    around = Surroundings(approach, url, reached.facts, base, on_progress)
-    board = VariantExecutor({"": base})
-    for name, variant in variants.items():
-        board.add(name, server_of(variant, around))
+    board = _board(reached, approach, variants, on_progress, url)
     return OpenSUT(
         endpoint=approach.sut.endpoint,
         base_url=reached.base_url,
@@ -184,6 +178,28 @@ def _with_variants(
         vocabulary=_vocabulary(approach),
         client=lambda: _client(approach, reached, url),
     )
+
+
+def _board(
+    reached: Reached,
+    approach: SUTAccess,
+    variants: Mapping[str, Variant],
+    on_progress: OnProgress,
+    url: Callable[[], str],
+) -> VariantExecutor:
+    if approach.file is None and not variants:
+        return VariantExecutor({"": VariantServer("", _opener(reached))})
+    from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
+
+    empties = None
+    if approach.file is not None:
+        empties = reset_of(approach.file.endpoint.reset, url, approach, "the SUT")
+    base = VariantServer("", _opener(reached), reset=empties)
+    around = Surroundings(approach, url, reached.facts, base, on_progress)
+    board = VariantExecutor({"": base})
+    for name, variant in variants.items():
+        board.add(name, server_of(variant, around))
+    return board
 
 
 def _opener(reached: Reached) -> Callable[[], RunningVariant]:
@@ -208,6 +224,7 @@ def _embedded(
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
+    from pytest_llmbench.harness.sut.embedded import Server, preset_station
     from pytest_llmbench.harness.sut.variant_servers import Surroundings, server_of
 
     scenario = approach.sut.preset
@@ -241,9 +258,11 @@ def _embedded(
 
 def _replayed(approach: SUTAccess, variants: Mapping[str, Variant], disclosed: Mapping[str, Any]) -> OpenSUT:
     """The embedded engine in virtual time: nothing to start, to reach or to examine."""
+    from pytest_llmbench.harness.sut.embedded import Replayer, preset_station, refuse_what_replays_cannot
+    from pytest_llmbench.wire.catalogue import dialect, generates
+
     refuse_what_replays_cannot(approach)
     sut = approach.sut
-    from pytest_llmbench.wire.catalogue import dialect, generates
 
     api = "openai-completions" if approach.api == "auto" else dialect(approach.api).name
     replayer = Replayer(generates=generates(api))

@@ -12,7 +12,6 @@ from pytest_llmbench.endpoint_urls import http_beside, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import Variant
-from pytest_llmbench.harness.sut.embedded import differing
 from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
@@ -186,4 +185,6 @@ def _asked(variant: Variant, around: Surroundings) -> VariantServer:
 
 def _found(reached: Reached, around: Surroundings) -> Facts:
     """What the variant's own endpoint showed and the SUT's did not."""
+    from pytest_llmbench.harness.sut.embedded import differing
+
     return differing(around.facts, reached.facts)

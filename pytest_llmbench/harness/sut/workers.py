@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.generator.workers.protocol import Address
@@ -97,6 +96,8 @@ def distributed(
         "session_header": approach.session_header,
     }
     if approach.ray is not None:
+        from pytest_llmbench.generator.ray.pool import RayLoadGenerator
+
         _refuse_what_stays_here(approach, seen)
         actors = RayLoadGenerator(address, seen.api, cluster=approach.ray, **options)
         host = approach.target(seen.base_url).host
