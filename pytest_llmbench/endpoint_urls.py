@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 SCHEME = "http+unix"
 PORT = "{port}"
-"""Stands for a free port of this host in the URL, the command and the environment of a server to be launched."""
+"""Stands for a free port of this host, in what a server is launched with."""
 _LONGEST_BYTES = 107
 """What the kernel's structure holds, on Linux, without its end."""
 
