@@ -26,9 +26,8 @@ def silence_asyncio_default(config: pytest.Config) -> None:
 class _OwnModules(MetaPathFinder):
     """Finds the modules below this package as Python itself does."""
 
-    @classmethod
     def find_spec(
-        cls, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         return PathFinder.find_spec(name, path, target) if name.startswith("pytest_llmbench.") else None
 
@@ -39,8 +38,8 @@ def import_as_compiled() -> None:
 
     They are found before pytest's own finder is asked, which takes as long as all the rest of an import.
     """
-    if _OwnModules not in sys.meta_path:
-        sys.meta_path.insert(0, _OwnModules)
+    if not any(isinstance(finder, _OwnModules) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _OwnModules())
 
 
 def register(config: pytest.Config) -> None:

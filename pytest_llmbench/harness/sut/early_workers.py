@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.errors import GeneratorError
-from pytest_llmbench.generator.workers.placement import usable_cpus
-from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
+
+if TYPE_CHECKING:
+    from pytest_llmbench.generator.workers.pool import WorkerPool
 
 _CHANGING = "PYTEST_CURRENT_TEST"
 
@@ -28,6 +30,10 @@ class EarlyWorkers:
         sut = SUT(settings.endpoint or "replay")
         if sut.is_replay or sut.is_in_process or not self._workers:
             return
+        # Imported here: a replay loads nothing that sends.
+        from pytest_llmbench.generator.workers.placement import usable_cpus
+        from pytest_llmbench.generator.workers.pool import WorkerPool
+
         self._cpus = usable_cpus(settings.worker_cpus)
         self._surroundings = _surroundings()
         self._pool = WorkerPool(cpus=self._cpus)
