@@ -36,7 +36,6 @@ sut = { prefix_caching = "enabled" }
 
 PREAMBLE = """
 import pytest
-from whole_records import whole_records
 from pytest_llmbench import SyntheticWorkload, Uniform, WarmupPolicy, llmbench
 from pytest_llmbench.workloads.adapted import SharedPrefix
 
