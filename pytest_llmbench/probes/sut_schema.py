@@ -368,8 +368,8 @@ class JsonMessages(Table):
         default=None,
         description="The message that asks for a reply, as a table or as JSON. `{prompt}` or `{messages}` "
         "(those of a conversation with their roles, any other prompt as one of the user) stands in it once; "
-        "`{model}`, `{max_tokens}`, `{temperature}`, `{ignore_eos}` and `{request_id}` where the server has a "
-        "word for them.",
+        "`{model}`, `{max_tokens}`, `{temperature}`, `{ignore_eos}` and `{request_id}` where the server has "
+        "a word for them.",
     )
     text: TextOrTable | None = Field(
         default=None, description="The place of what a message adds to the reply."
