@@ -20,6 +20,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, PingAckReceived, RequestReceived, StreamReset
 from planned_load import TextWorkload
+from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, Wire, only, runner
 from scripted_server import Script, ScriptedServer, plain, reply
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
@@ -29,16 +30,13 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.grpc_transport import CallHead, GrpcConnection
-from pytest_llmbench.generator.http.http1 import Http1Connection
-from pytest_llmbench.generator.http.known_replies import KnownReplies
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
-from pytest_llmbench.model.records import MISSING, OUTCOMES
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.timing.clock import VirtualClock
 from pytest_llmbench.wire.catalogue import over_grpc
@@ -47,12 +45,6 @@ from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.http2.client import Http2Client, header_block, request_frames
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
-Serve = Callable[..., ScriptedServer]
-MakePlan = Callable[..., LoadPlan]
-Run = Callable[..., Observation]
-
-STEP_NS = 80_000_000
-IMPATIENT = Deadlines(connect_s=5.0, first_byte_s=0.5, between_chunks_s=0.5, total_s=15.0, drain_s=15.0)
 TOO_LONG = b"\0\x7f\xff\xff\xff"
 ZIPPED = b"\x01" + prefixed(b"zip")[1:]
 
@@ -67,26 +59,7 @@ def spoken() -> CallDialect:
 
 @pytest.fixture
 def run(serve: Serve, plan: MakePlan) -> Run:
-    """The load of a plan on a server with this script."""
-
-    def load(script: Script, requests: int = 1, **options: Any) -> Observation:
-        server = serve(script, read_body=False, **options.pop("server", {}))
-        of_target = options.pop("target", {})
-        names = ("loop_factory", "kernel_stamps", "extra_body", "session_header")
-        of_generator = {name: options.pop(name) for name in names if name in options}
-        target = Target.parse(url_of(server), **of_target)
-        with LoadGenerator(target, spoken(), model="m", **of_generator) as generator:
-            seen = generator.run(plan(requests, **options))
-        server.stop()  # what it has noted is complete
-        return seen
-
-    return load
-
-
-def only(seen: Observation) -> tuple[str, str]:
-    """Outcome and error of the one request."""
-    (number,) = seen.records.outcome
-    return OUTCOMES[number].value, seen.records.error[0] or ""
+    return runner(serve, plan, url_of, spoken)
 
 
 # --- what is measured
@@ -531,42 +504,10 @@ def test_messages_that_nobody_asked_for_end_the_connection(run: Run) -> None:
     assert set(opened.turns) <= {0, 1}
 
 
-class Wire:
-    """The link and the owner of one connection, without a socket. Nothing is delivered."""
-
-    eager = False
-    too_early = 0
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.resent: list[Exchange] = []
-        self.known = KnownReplies()
-
-    def write(self, data: bytes) -> bool:
-        self.written.append(data)
-        return True
-
-    def came_apart(self) -> bool:
-        return False
-
-    def nothing_delivered(self) -> bool:
-        return True
-
-    def close(self) -> None: ...
-    def adopt(self, connection: Http1Connection) -> None: ...
-    def release(self, connection: Http1Connection) -> None: ...
-    def drop(self, connection: Http1Connection) -> None: ...
-    def hung_up(self) -> None: ...
-    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None: ...
-
-    def resend(self, exchange: Exchange) -> None:
-        self.resent.append(exchange)
-
-
 @pytest.mark.parametrize(("pinged", "stale"), [(False, True), (True, False)])
 def test_a_kept_connection_that_was_closed_before_the_request(pinged: bool, stale: bool) -> None:
     """Once something was written after the request, nobody can tell whether that was delivered."""
-    wire, clock = Wire(), VirtualClock(1_000)
+    wire, clock = Wire(delivers=False), VirtualClock(1_000)
     over: list[Exchange] = []
     loop = asyncio.new_event_loop()
     try:

@@ -8,9 +8,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
@@ -22,11 +20,10 @@ from hyperframe.frame import SettingsFrame
 from hypothesis import given
 from hypothesis import strategies as st
 from planned_load import TextWorkload
-from scripted_server import REPLY, STREAM, Conversation, Script, ScriptedServer, plain, reply, text_event
+from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, Wire, only, outcomes, runner
+from scripted_server import REPLY, STREAM, Conversation, plain, reply, text_event
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.http.http1 import Http1Connection
-from pytest_llmbench.generator.http.known_replies import KnownReplies
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange, abandon
 from pytest_llmbench.generator.http2_transport import Http2Connection, Http2Head, Http2Transport
@@ -34,49 +31,17 @@ from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines
 from pytest_llmbench.model.record import Outcome, RequestRecord
-from pytest_llmbench.model.records import MISSING, OUTCOMES
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock
 from pytest_llmbench.wire.http2.client import Http2Client
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
-Serve = Callable[..., ScriptedServer]
-MakePlan = Callable[..., LoadPlan]
-Run = Callable[..., Observation]
-
-STEP_NS = 80_000_000
-IMPATIENT = Deadlines(connect_s=5.0, first_byte_s=0.5, between_chunks_s=0.5, total_s=15.0, drain_s=15.0)
-
 
 @pytest.fixture
 def run(serve: Serve, plan: MakePlan) -> Run:
-    """The load of a plan on a server with this script, over HTTP/2."""
-
-    def load(script: Script, requests: int = 1, **options: Any) -> Observation:
-        server = serve(script, read_body=False, **options.pop("server", {}))
-        of_target = options.pop("target", {})
-        names = ("loop_factory", "kernel_stamps", "extra_body", "session_header")
-        of_generator = {name: options.pop(name) for name in names if name in options}
-        target = Target.parse(server.url, http2=True, **of_target)
-        with LoadGenerator(target, OpenAIChat(), model="m", **of_generator) as generator:
-            seen = generator.run(plan(requests, **options))
-        server.stop()  # what it has noted is complete
-        return seen
-
-    return load
-
-
-def outcomes(seen: Observation) -> list[tuple[str, str]]:
-    """Outcome and error of each request, in their order."""
-    pairs = zip(seen.records.outcome, seen.records.error, strict=True)
-    return [(OUTCOMES[number].value, error or "") for number, error in pairs]
-
-
-def only(seen: Observation) -> tuple[str, str]:
-    (found,) = outcomes(seen)
-    return found
+    return runner(serve, plan, lambda server: server.url, OpenAIChat, http2=True)
 
 
 def gather(peer: Peer, count: int) -> list[Asked]:
@@ -604,46 +569,10 @@ def test_other_ways_are_refused(url: str) -> None:
 # --- reads that are late
 
 
-class Wire:
-    """A link that takes everything, and the owner of a connection on it."""
-
-    eager, too_early, known = False, 0, KnownReplies()
-
-    def __init__(self, apart: bool) -> None:
-        self.apart = apart
-        self.asked = 0
-        self.resent: list[Exchange] = []
-
-    def came_apart(self) -> bool:
-        self.asked += 1
-        return self.apart
-
-    def write(self, data: bytes) -> bool:
-        return True
-
-    def nothing_delivered(self) -> bool:
-        return False
-
-    def adopt(self, connection: Http1Connection) -> None: ...
-
-    def release(self, connection: Http1Connection) -> None: ...
-
-    def drop(self, connection: Http1Connection) -> None: ...
-
-    def hung_up(self) -> None: ...
-
-    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None: ...
-
-    def resend(self, exchange: Exchange) -> None:
-        self.resent.append(exchange)
-
-    def close(self) -> None: ...
-
-
 @pytest.mark.parametrize(("apart", "unresolved"), [(True, [2, 1]), (False, [0, 0])])
 def test_a_late_read_is_late_for_all_that_share_it(apart: bool, unresolved: list[int]) -> None:
     """Its stamp is that of its last packet: no chunk of it has an instant of its own."""
-    wire, clock = Wire(apart), VirtualClock(1_000)
+    wire, clock = Wire(apart=apart), VirtualClock(1_000)
     ended: list[Exchange] = []
     loop = asyncio.new_event_loop()
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from json_message_server import DESCRIPTION, JsonMessageServer
+from scripted_load import MakePlan, Run, Serve, only, runner
 from scripted_server import Script, ScriptedServer
 from websocket_script import BOOM, Opened, Talk, frame, hangs_up, replies, says, text, websockets
 from websockets.frames import BINARY, CLOSE, TEXT
@@ -16,11 +17,10 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES
+from pytest_llmbench.model.records import TOKEN_SOURCES
 from pytest_llmbench.wire.websocket.description import read_description
 from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
-Run = Callable[..., Observation]
 NORMAL = b"\x03\xe8"
 PLAIN: dict[str, Any] = {
     "path": "/talk",
@@ -40,27 +40,20 @@ def described(table: Mapping[str, Any]) -> JsonMessages:
     return found
 
 
+def url_of(server: ScriptedServer) -> str:
+    return server.url.replace("http", "ws", 1).removesuffix("/v1")
+
+
 @pytest.fixture
-def run(serve: Callable[..., ScriptedServer], plan: Callable[..., LoadPlan]) -> Run:
-    """The load of a plan on a server with this script."""
+def run(serve: Serve, plan: MakePlan) -> Run:
+    """``table``: the description of the messages."""
 
     def load(
         script: Script, requests: int = 1, table: Mapping[str, Any] = PLAIN, **options: Any
     ) -> Observation:
-        server = serve(script, read_body=False)
-        target = Target.parse(server.url.replace("http", "ws", 1).removesuffix("/v1"))
-        with LoadGenerator(target, described(table), model="m") as generator:
-            seen = generator.run(plan(requests, **options))
-        server.stop()
-        return seen
+        return runner(serve, plan, url_of, lambda: described(table))(script, requests, **options)
 
     return load
-
-
-def only(seen: Observation) -> tuple[str, str]:
-    """Outcome and error of the one request."""
-    (number,) = seen.records.outcome
-    return OUTCOMES[number].value, seen.records.error[0] or ""
 
 
 BEGUN = text(ONE) + text(TWO)

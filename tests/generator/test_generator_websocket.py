@@ -6,13 +6,13 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 from planned_load import TextWorkload
+from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, Wire, only, runner
 from scripted_server import Conversation, Script, ScriptedServer, plain
 from websocket_script import (
     BOOM,
@@ -36,31 +36,22 @@ from websocket_script import (
 from websockets.frames import BINARY, CLOSE, CONT, PONG, TEXT, Frame
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.http.http1 import Http1Connection
-from pytest_llmbench.generator.http.known_replies import KnownReplies
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loop_thread import LoopFactory, fastest_loop
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.websocket_transport import WebSocketConnection
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
-from pytest_llmbench.model.records import MISSING, OUTCOMES
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.timing.clock import VirtualClock
 from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
 from pytest_llmbench.wire.catalogue import over_websocket
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.wire.websocket.messages import MessageReader
 
-Serve = Callable[..., ScriptedServer]
-MakePlan = Callable[..., LoadPlan]
-Run = Callable[..., Observation]
-
 NORMAL = b"\x03\xe8"
 AWAY = b"\x03\xe9"
-STEP_NS = 80_000_000
-IMPATIENT = Deadlines(connect_s=5.0, first_byte_s=0.5, between_chunks_s=0.5, total_s=15.0, drain_s=15.0)
 
 
 def url_of(server: ScriptedServer) -> str:
@@ -69,27 +60,7 @@ def url_of(server: ScriptedServer) -> str:
 
 @pytest.fixture
 def run(serve: Serve, plan: MakePlan) -> Run:
-    """The load of a plan on a server with this script."""
-
-    def load(script: Script, requests: int = 1, **options: Any) -> Observation:
-        of_server = options.pop("server", {})
-        server = serve(script, read_body=False, **of_server)
-        of_target = options.pop("target", {})
-        names = ("loop_factory", "kernel_stamps", "extra_body", "session_header")
-        of_generator = {name: options.pop(name) for name in names if name in options}
-        target = Target.parse(url_of(server), **of_target)
-        with LoadGenerator(target, OpenAIResponses(), model="m", **of_generator) as generator:
-            seen = generator.run(plan(requests, **options))
-        server.stop()  # what it has noted is complete
-        return seen
-
-    return load
-
-
-def only(seen: Observation) -> tuple[str, str]:
-    """Outcome and error of the one request."""
-    (number,) = seen.records.outcome
-    return OUTCOMES[number].value, seen.records.error[0] or ""
+    return runner(serve, plan, url_of, OpenAIResponses)
 
 
 # --- what is measured
@@ -398,38 +369,6 @@ def test_a_server_that_closes_after_each_reply(run: Run) -> None:
     assert seen.records.counts()["ok"] == 5
     assert opened.turns == [1] * 5
     assert (CLOSE, AWAY) in opened.heard
-
-
-class Wire:
-    """The link and the owner of one connection, without a socket. Everything is delivered."""
-
-    eager = False
-    too_early = 0
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.resent: list[Exchange] = []
-        self.known = KnownReplies()
-
-    def write(self, data: bytes) -> bool:
-        self.written.append(data)
-        return True
-
-    def came_apart(self) -> bool:
-        return False
-
-    def nothing_delivered(self) -> bool:
-        return False
-
-    def close(self) -> None: ...
-    def adopt(self, connection: Http1Connection) -> None: ...
-    def release(self, connection: Http1Connection) -> None: ...
-    def drop(self, connection: Http1Connection) -> None: ...
-    def hung_up(self) -> None: ...
-    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None: ...
-
-    def resend(self, exchange: Exchange) -> None:
-        self.resent.append(exchange)
 
 
 @pytest.mark.parametrize(("since_ns", "stale"), [(-1, True), (1, False)])
