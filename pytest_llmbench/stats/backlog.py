@@ -71,6 +71,19 @@ class Drains(NamedTuple):
         return self.arrivals * drift**2 / variance
 
 
+class _Slope(NamedTuple):
+    """Of samples over what they waited, by least squares."""
+
+    value: float
+    explained: float
+    """r²: the share of their variance."""
+    error: float
+
+    def believed(self, level: float) -> float:
+        """The most of waits that the samples may have in them, from 0 to 1: the upper end of their slope."""
+        return min(1.0, max(0.0, self.value + normal_quantile(level) * self.error))
+
+
 class Backlog(NamedTuple):
     """Of the samples of one run or of several."""
 
@@ -92,30 +105,27 @@ class Backlog(NamedTuple):
         runs = as_runs(samples)
         if [len(run) for run in runs] != [len(run) for run in self.waits]:
             raise ValueError("each sample needs its wait")
-        every, waits = pooled(runs), pooled(self.waits)
-        if len(every) < SHORTEST_SERIES:
+        every = pooled(runs)
+        slope = self._slope(every)
+        if len(every) < SHORTEST_SERIES or slope is None:
             return 0.0
-        own, deviation = float(waits.std()), float(every.std())
-        if own == 0.0 or deviation == 0.0:
+        shown = 1 - slope.explained / _SHOWN
+        if slope.value <= 0 or shown <= 0:
             return 0.0
-        correlation = float(np.mean((waits - waits.mean()) / own * ((every - every.mean()) / deviation)))
-        shown = 1 - correlation**2 / _SHOWN
-        if correlation <= 0 or shown <= 0:
-            return 0.0
-        height = float(waits.mean()) * self._believed(every, level)
-        noise = normal_quantile(level) * deviation / math.sqrt(len(every))
+        height = float(pooled(self.waits).mean()) * slope.believed(level)
+        noise = normal_quantile(level) * float(every.std()) / math.sqrt(len(every))
         hidden = _NOISE * math.cbrt(height * height * noise)
         return shown * min(self.stretch(level) * height, hidden)
 
-    def _believed(self, every: FloatArray, level: float) -> float:
-        """The most of waits that the samples may have in them, from 0 to 1: the upper end of their slope."""
+    def _slope(self, every: FloatArray) -> _Slope | None:
+        """Of the samples over their waits; None where either does not vary."""
         waits = pooled(self.waits)
-        own, deviation = float(waits.std()), float(every.std())
-        if own == 0.0 or deviation == 0.0:
-            return 0.0
-        slope = float(np.mean((waits - waits.mean()) / own * ((every - every.mean()) / own)))
-        error = math.sqrt(max(0.0, (deviation / own) ** 2 - slope**2) / len(every))
-        return min(1.0, max(0.0, slope + normal_quantile(level) * error))
+        own, variance = float(waits.var()), float(every.var())
+        if own == 0.0 or variance == 0.0:
+            return None
+        value = float(np.mean((waits - waits.mean()) * (every - every.mean()))) / own
+        explained = value**2 * own / variance
+        return _Slope(value, explained, math.sqrt(max(0.0, 1 - explained) * variance / own / len(every)))
 
     def lengthened(self, samples: Samples, rise: float) -> Runs:
         """The samples, had they waited longer by so much in the mean, each in proportion."""
@@ -127,7 +137,8 @@ class Backlog(NamedTuple):
 
     def drawn_out(self, samples: Samples, level: float = 0.95) -> Runs:
         """The samples with waits as much longer as they may be, 17 times at most."""
-        most = min(self.stretch(level), _MOST) * self._believed(pooled(as_runs(samples)), level)
+        slope = self._slope(pooled(as_runs(samples)))
+        most = 0.0 if slope is None else min(self.stretch(level), _MOST) * slope.believed(level)
         return self.lengthened(samples, most * float(pooled(self.waits).mean()))
 
     def scaled(self, factor: float) -> Backlog:
