@@ -359,7 +359,8 @@ def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 def test_turns_of_a_session_stay_on_one_of_several_replicas(name: str) -> None:
     chat = SessionWorkload("chat", Fixed(4), Fixed(12), Fixed(3))
     plan = LoadPlan("chats", chat, SessionSlots(3), turns_of(chat, 9, 1), seed=1)
-    with EmbeddedEngine.start("fast?replicas=3&router=session", grpc=True) as engine:
+    # A session's first turn goes by load: slow steps, so that the turns of all three slots overlap.
+    with EmbeddedEngine.start("fast?replicas=3&router=session&step_base_us=20000", grpc=True) as engine:
         target = Target.parse(f"grpc://{engine.grpc_target}")
         with LoadGenerator(target, over_grpc(name), model=engine.model) as generator:
             records = generator.run(plan).records
