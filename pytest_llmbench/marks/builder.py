@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -115,34 +115,17 @@ NO_REGRESSION = "llmbench_no_regression"
 """Name of the pytest mark of ``no_regression``: several may be stacked on one test."""
 
 
-@of_function(COMPARE)
-def compare(
-    *,
-    metrics: Sequence[str] | None = None,
-    margin: float = 0.05,
-    claim: bool = True,
-    normalisation: str | None = None,
-    production_configuration: str | None = None,
-    same_time: str | None = None,
-    differences: str | None = None,
-) -> None:
-    """Compare several systems (section 6 of the draft); stands beside a marker that measures::
+def _of_comparison() -> Shown:
+    from dataclasses import fields
 
-        @llmbench.ttft(rate=20)
-        @llmbench.compare(metrics=["ttft.p50", "output_token_throughput"])
-        def test_side_by_side(): ...
+    from pytest_llmbench.harness.comparison.systems import Wanted
+    from pytest_llmbench.methodology.keywords import meanings, signature_of
 
-    The systems are those of ``--llm-endpoint NAME=URL``, given once for each. Without this marker such a
-    session compares all the same, with these defaults. Differences are shown and fail nothing.
+    meant = {each.name: each.metadata["doc"] for each in fields(Wanted)}
+    return Shown(signature_of(fields(Wanted)), f"{inspect.getdoc(Wanted)}\n\n{meanings(meant)}")
 
-    :param metrics: those that are compared; default: middle and tail of the test's latencies, its rates.
-    :param margin: change up to which systems are called equivalent, as a share.
-    :param claim: False where the systems are shown without saying which one is better.
-    :param normalisation: how other hardware was put on one scale, if not per accelerator and per price.
-    :param production_configuration: checklist of section 6.4: how the configurations stand to production.
-    :param same_time: checklist: when they were measured; default: in turns, in one session.
-    :param differences: checklist: how they differ; default: what was declared and detected.
-    """
+
+compare = Builder("compare", COMPARE, _of_comparison)
 
 
 @of_function(NO_REGRESSION)

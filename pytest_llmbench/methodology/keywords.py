@@ -1,13 +1,14 @@
-"""The keywords of a test's marker as users see them: its signature and its documentation.
+"""The keywords of a marker as users see them: its signature and its documentation.
 
-Both are made of the fields of its parameters, where each keyword is declared once with type, default and
-meaning (``methodology/parameters.py``).
+Both are made of fields that ``methodology/parameters.py::parameter`` declares, where each keyword stands once
+with type, default and meaning: those of a test's parameters, or of a marker that stands beside a test.
 """
 
 from __future__ import annotations
 
 import inspect
 import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
@@ -21,24 +22,34 @@ _GIVEN = {"workload": "str | Workload | Mapping[str, Any]"}
 
 
 def signature(parameters: type[TestParameters]) -> inspect.Signature:
-    """The keywords: the test's own first, then those of its load, and last those of every test.
+    """The keywords of a test: its own first, then those of its load, and last those of every test."""
+    return signature_of(_ordered(parameters))
+
+
+def signature_of(declared: Iterable[Field[Any]]) -> inspect.Signature:
+    """Each field as a keyword.
 
     Annotations are texts. A default that is no plain value is shown as None, which means "not given".
     """
-    return inspect.Signature([_keyword(each) for each in _ordered(parameters)])
+    return inspect.Signature([_keyword(each) for each in declared])
 
 
 def documentation(test: TestDefinition) -> str:
     """What the marker measures and what its keywords mean, as a docstring."""
     where = f"section {test.section} of the draft" if test.section else "no test of the draft"
     told = inspect.cleandoc(test.parameters.__doc__ or "").split("\n\n")
-    meant = [
-        textwrap.fill(f":param {each.name}: {doc}", WIDTH, subsequent_indent="    ")
-        for each in _ordered(test.parameters)
-        if (doc := _meaning(test.parameters, each.name))
-    ]
+    meant = {each.name: _meaning(test.parameters, each.name) for each in _ordered(test.parameters)}
     paragraphs = [textwrap.fill(each, WIDTH) for each in (f"{test.title} ({where}).", *told)]
-    return "\n\n".join([*paragraphs, "\n".join(meant)])
+    return "\n\n".join([*paragraphs, meanings(meant)])
+
+
+def meanings(of: Mapping[str, str]) -> str:
+    """The list of keywords of a docstring, without those that have no meaning written down."""
+    return "\n".join(
+        textwrap.fill(f":param {name}: {doc}", WIDTH, subsequent_indent="    ")
+        for name, doc in of.items()
+        if doc
+    )
 
 
 def _meaning(parameters: type[TestParameters], name: str) -> str:

@@ -254,7 +254,8 @@ def _wanted(item: pytest.Item) -> Wanted | None:
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.plugin.parametrized import fed
 
-    known = [each.name for each in fields(Wanted)]
+    kinds = {each.name: each.metadata["kind"] for each in fields(Wanted)}
+    known = list(kinds)
     every = {**mark.kwargs, **fed(item, known)}
     given = {name: value for name, value in every.items() if value is not None}
     metrics = given.pop("metrics", ())
@@ -269,7 +270,7 @@ def _wanted(item: pytest.Item) -> Wanted | None:
     mistakes += [
         f"{name} must be a text, got {shown(given[name])}"
         for name in known
-        if name in given and name not in ("margin", "claim")
+        if name in given and kinds[name] == "text"
         if not (isinstance(given[name], str) and given[name].strip())
     ]
     if mistakes:

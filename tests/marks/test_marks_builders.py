@@ -12,6 +12,7 @@ import pytest
 import pytest_llmbench
 from pytest_llmbench import llmbench
 from pytest_llmbench.errors import UnknownMarkerError
+from pytest_llmbench.harness.comparison.systems import Wanted
 from pytest_llmbench.marks.stub import stub
 from pytest_llmbench.methodology.catalogue import TESTS
 
@@ -50,6 +51,14 @@ def test_each_field_is_a_keyword_with_its_default(test: str) -> None:
     differing = {name for name, each in shown.items() if each.default != declared[name]}
     assert differing <= ({"workload"} if test == "prefix_cache" else set())
     assert all(each.kind is each.KEYWORD_ONLY for each in shown.values())
+
+
+def test_the_keywords_of_compare_are_the_fields_that_a_comparison_reads() -> None:
+    assert {name: each.default for name, each in keywords("compare").items()} == {
+        each.name: each.default for each in fields(Wanted)
+    }
+    assert all(each.kind is each.KEYWORD_ONLY for each in keywords("compare").values())
+    assert ":param same_time: checklist: when they were measured" in llmbench.compare.documentation
 
 
 def test_own_keywords_come_first_and_those_of_all_tests_last() -> None:

@@ -26,6 +26,7 @@ from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.settings import Settings, named
 from pytest_llmbench.harness.sut.declared import hourly_price
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
+from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
@@ -41,16 +42,37 @@ SEVERAL = "--llm-endpoint NAME=URL --llm-endpoint NAME=URL"
 
 @dataclass(frozen=True)
 class Wanted:
-    """The keywords of ``llmbench.compare``."""
+    """Compare several systems (section 6 of the draft); stands beside a marker that measures::
 
-    metrics: tuple[str, ...] = ()
-    """The metrics that are compared; if empty, the test's own choice."""
-    margin: float = SHOWN_MARGIN
-    claim: bool = True
-    normalisation: str | None = None
-    production_configuration: str | None = None
-    same_time: str | None = None
-    differences: str | None = None
+        @llmbench.ttft(rate=20)
+        @llmbench.compare(metrics=["ttft.p50", "output_token_throughput"])
+        def test_side_by_side(): ...
+
+    The systems are those of ``--llm-endpoint NAME=URL``, given once for each. Without this marker such a
+    session compares all the same, with these defaults. Differences are shown and fail nothing.
+    """
+
+    metrics: Sequence[str] | None = parameter(
+        "metrics", doc="those that are compared; default: middle and tail of the test's latencies, its rates."
+    )
+    margin: float = parameter(
+        "margin", SHOWN_MARGIN, doc="change up to which systems are called equivalent, as a share."
+    )
+    claim: bool = parameter(
+        "flag", True, doc="False where the systems are shown without saying which one is better."
+    )
+    normalisation: str | None = parameter(
+        "text", doc="how other hardware was put on one scale, if not per accelerator and per price."
+    )
+    production_configuration: str | None = parameter(
+        "text", doc="checklist of section 6.4: how the configurations stand to production."
+    )
+    same_time: str | None = parameter(
+        "text", doc="checklist: when they were measured; default: in turns, in one session."
+    )
+    differences: str | None = parameter(
+        "text", doc="checklist: how they differ; default: what was declared and detected."
+    )
 
 
 @dataclass(frozen=True)
@@ -126,7 +148,7 @@ def _with_comparison(
 ) -> TestResult:
     files = {each.name: each.file for each in listed}
     systems = [_system(name, runs, files[name]) for name, runs in measured.items()]
-    found = against_first(systems, wanted.metrics, wanted.margin)
+    found = against_first(systems, wanted.metrics or (), wanted.margin)
     facts = {name: runs.result.facts for name, runs in measured.items()}
     equal = evidence(facts, {name: _schedule(runs.result) for name, runs in measured.items()})
     values = {
