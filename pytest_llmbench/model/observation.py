@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -203,6 +203,16 @@ class HostLimits:
     loop may lack of its rate."""
     buffered_share: float = 0.5
     """Share of the replies that may arrive all at once: chunks that are read late run together too."""
+
+    @property
+    def loosened(self) -> tuple[str, ...]:
+        """Each limit that lets more pass than the usual one, in words; empty where none does."""
+        usual, found = HostLimits(), []
+        for name in (each.name for each in fields(self)):
+            own, limit = getattr(self, name), getattr(usual, name)
+            held = own >= limit if name == "rate_share" else own <= limit  # False for a limit that is NaN
+            found += [] if held else [f"{name} {own:g}, usually {limit:g}"]
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,4 +403,5 @@ class SessionReport:
 
 SESSION = pytest.StashKey[SessionReport]()
 HOST_LIMITS: pytest.StashKey[HostLimits] = pytest.StashKey()
-"""What this machine is held to, where a plugin that tests sessions has put it."""
+"""What this machine is held to, where a plugin that tests sessions has put it. Where it is less than usual
+the reports say so, and no run under it is compliant."""

@@ -165,7 +165,12 @@ def _deviations(view: ReportView) -> list[str]:
     ]
     named: dict[str, list[str]] = {}
     for test in view.tests:
-        for text in (*_ended_early(test), *_changes(test), *map(_unmet, test.unmet("blocks", "downgrades"))):
+        for text in (
+            *_ended_early(test),
+            *_changes(test),
+            *_loosened(test),
+            *map(_unmet, test.unmet("blocks", "downgrades")),
+        ):
             named.setdefault(text, []).append(test.name)
     notes += [f"{', '.join(dict.fromkeys(tests))}: {text}" for text, tests in named.items()]
     if not notes:
@@ -195,6 +200,11 @@ def _changes(test: TestView) -> list[str]:
     if (facts.get("sut.hardware.disclosed") or {}).get("value") is False:
         texts.append("hardware undisclosed (AMB-27)")
     return texts
+
+
+def _loosened(test: TestView) -> list[str]:
+    """Limits of validity that let more pass than the usual ones: no clause says so of a test of our own."""
+    return [finding["message"] for finding in test.noteworthy_findings if finding["check"] == "host_limits"]
 
 
 def _guardrails(view: ReportView) -> str:

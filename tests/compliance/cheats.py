@@ -33,6 +33,7 @@ from situations import SITUATIONS, later_at_first
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, Finding, Validity
+from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult, WarmupReport
@@ -541,6 +542,36 @@ DECLARED = (
     ),
 )
 
-CHEATS = (*BODIES, *SIBLINGS, *CAPACITIES, *SYSTEM, *DECLARED)
+
+# What this machine is held to.
+
+LOOSER = {
+    "send_lag_ns": 10**18,
+    "rate_share": 0.9,
+    "latency_ms": 3.0,
+    "empty_slot_share": 0.06,
+    "buffered_share": 1.0,
+}
+LIMITS = (
+    *(
+        gateway(
+            f"a looser {name}", "M-4.2.5-request-isolation", with_run(host_limits=HostLimits(**{name: limit}))
+        )
+        for name, limit in LOOSER.items()
+    ),
+    gateway(
+        "a limit that is no number",
+        "M-4.2.5-request-isolation",
+        with_run(host_limits=HostLimits(latency_ms=float("nan"))),
+    ),
+    Cheat(
+        "slots that may stand empty in one level",
+        "M-4.2.4-closed-loop",
+        of_test("capacity"),
+        with_run(0, host_limits=HostLimits(empty_slot_share=1.0)),
+    ),
+)
+
+CHEATS = (*BODIES, *SIBLINGS, *CAPACITIES, *SYSTEM, *DECLARED, *LIMITS)
 
 __all__ = ["CHEATS", "Cheat"]

@@ -20,6 +20,7 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.compliance.stored import in_flight_peak
 from pytest_llmbench.model.judgement import RequirementStatus, Status
+from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.records import MISSING
 
@@ -78,6 +79,13 @@ def test_growing_send_lag_violates_isolation() -> None:
 
 def test_isolation_of_a_closed_loop_is_the_generators_alone() -> None:
     assert status("M-4.2.5-request-isolation", SITUATIONS["closed_loop"]()).status is Status.MET
+
+
+def test_stricter_limits_of_the_host_cost_no_class() -> None:
+    stricter = HostLimits(send_lag_ns=1_000_000, rate_share=0.99, empty_slot_share=0.0)
+    held = gateway(with_run(host_limits=stricter))
+    assert audit(held).verdict is audit(gateway()).verdict
+    assert status("M-4.2.5-request-isolation", held).status is Status.MET
 
 
 def test_isolation_needs_the_schedule() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,38 @@ def test_a_replay_says_that_it_is_one(suite: Suite) -> None:
     assert suite.report["sut"]["endpoint"] == "replay:h100-8b?max_num_seqs=96"
     assert "virtual time" in (suite.path / "out" / "report.html").read_text("utf-8")
     assert "replay:h100-8b" in (suite.path / "out" / "report.md").read_text("utf-8")
+
+
+HELD_TO_LESS = """
+from pytest_llmbench.model.observation import HostLimits
+from pytest_llmbench.plugin.session import HOST_LIMITS
+
+def pytest_configure(config):
+    config.stash[HOST_LIMITS] = HostLimits(empty_slot_share=1.0)
+"""
+LOOSER = "empty_slot_share 1, usually 0.05"
+
+
+def test_looser_limits_of_this_machine_are_in_every_report(suite: Suite) -> None:
+    """Of a test of the draft and of one beyond it, which has no clauses."""
+    beyond = "@llmbench.goodput(ttft_ms=5000, concurrency=4)\ndef test_goodput(): ...\n"
+    suite.write(ONE + beyond, HELD_TO_LESS)
+    result = suite.measure("replay", "--llm-inconclusive=pass")
+    result.assert_outcomes(passed=2)
+    (warning,) = re.findall(r"warning: host_limits: .*?\(2 tests\)", " ".join(result.stdout.str().split()))
+    assert LOOSER in warning
+    for entry in suite.report["tests"]:
+        (told,) = [one for one in entry["validity"]["findings"] if one["check"] == "host_limits"]
+        assert not told["ok"]
+        assert LOOSER in told["message"]
+    clauses = {one["id"]: one for one in suite.report["tests"][0]["compliance"]["requirements"]}
+    assert clauses["M-4.2.5-request-isolation"]["status"] == "unmet"
+    for file in ("minimum.txt", "report.md", "report.html"):
+        text = (suite.path / "out" / file).read_text("utf-8").replace("\\", "")
+        assert LOOSER in text, file
+    minimum = (suite.path / "out" / "minimum.txt").read_text("utf-8").splitlines()
+    (line,) = [line for line in minimum if "was held to looser limits than the usual" in line]
+    assert line.startswith("  - test_first_token, test_goodput: ")
 
 
 def test_records_of_all_phases_are_written_and_the_same_again(suite: Suite) -> None:

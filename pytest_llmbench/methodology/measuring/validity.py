@@ -68,6 +68,7 @@ def validity(
     counted = [run for index, run in enumerate(seen) if budgeted is None or index in budgeted]
     kept = _together([run.records for run in counted]) if counted else None
     findings += [
+        _limits_loosened(seen),
         _not_offered(seen, set_aside),
         _error_budget(kept, budget) if kept is not None else None,
         _sessions_cut_off(counted, budget),
@@ -113,6 +114,18 @@ def _worst_of_each(findings: Sequence[Finding]) -> list[Finding | None]:
 def _worst(same: Sequence[Finding]) -> Finding:
     bad = [finding for finding in same if not finding.ok]
     return bad[0] if bad else max(same, key=lambda f: float("-inf") if f.value is None else f.value)
+
+
+def _limits_loosened(seen: Sequence[Observation]) -> Finding | None:
+    """What would void a run passes under looser limits, so that no reader may miss that they were looser."""
+    found = dict.fromkeys(limit for run in seen for limit in run.host_limits.loosened)
+    if not found:
+        return None
+    message = (
+        f"the load generator's machine was held to looser limits than the usual ({'; '.join(found)}): what "
+        "it did to the figures voids nothing"
+    )
+    return Finding("host_limits", ok=False, voids=False, message=message)
 
 
 def _interrupted(run: Observation) -> Finding | None:

@@ -13,7 +13,7 @@ from canned_runs import answer
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import HostLimits, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES, Records
@@ -46,6 +46,17 @@ def test_send_lag_limit_follows_the_rate(lag_ms: float, rate: float, ok: bool) -
     judged = validity([seen], Budget())
     assert finding(judged, "send_lag").ok is ok
     assert (judged.verdict is ValidityVerdict.VALID) is ok
+
+
+def test_looser_limits_of_the_host_are_told_and_stricter_ones_are_not() -> None:
+    own = HostLimits(send_lag_ns=10**18, rate_share=0.99, latency_ms=1.0)
+    judged = validity([answer(plan()), replace(answer(plan()), host_limits=own)], Budget())
+    assert judged.verdict is ValidityVerdict.VALID
+    told = finding(judged, "host_limits")
+    assert not told.ok
+    assert "(send_lag_ns 1e+18, usually 1e+07)" in told.message
+    stricter = replace(answer(plan()), host_limits=HostLimits(rate_share=0.99, latency_ms=1.0))
+    assert not [found for found in validity([stricter], Budget()).findings if found.check == "host_limits"]
 
 
 def test_a_growing_lag_voids() -> None:
