@@ -36,7 +36,7 @@ from pytest_llmbench.compliance.stored import (
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.model.result import BURST, Level
+from pytest_llmbench.model.result import Level
 
 FEWEST_LENGTHS = 3
 
@@ -46,7 +46,7 @@ def _always(_: EvidenceView) -> bool:
 
 
 def _levels(view: EvidenceView) -> tuple[Level, ...]:
-    return tuple(level for level in view.result.levels if level.role != BURST)
+    return tuple(level for level in view.result.levels if not level.is_burst)
 
 
 def _open_loop(view: EvidenceView) -> bool:

@@ -19,7 +19,7 @@ for levels binds it."""
 CHARACTERISATION = "characterisation"
 """Role of a short run that only shows how the streams are cut into chunks."""
 NOT_OFFERED = " (not offered)"
-"""Ends the role of a level whose sends fell behind its schedule: it says nothing about the SUT."""
+"""Ends the role of a level that this machine spoiled: it says nothing about the SUT."""
 GIVEN_UP = " (given up)"
 """Ends the role of a level that was to be reported and did not hold."""
 
@@ -79,6 +79,10 @@ class Level:
     """Index into the result's observations; None when the observation is not kept."""
     shared_from: str | None = None
     """Node id of the test that ran it, when this test only used it."""
+
+    @property
+    def is_burst(self) -> bool:
+        return self.role.removesuffix(NOT_OFFERED) == BURST
 
 
 CONFIGURATION_ITEMS = (

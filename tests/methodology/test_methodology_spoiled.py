@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from canned_levels import QueueServer, canned_setting
 from canned_runs import answer
+from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.catalogue import TESTS
+from pytest_llmbench.methodology.measuring.validity import Budget, validity, validity_of
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, void_causes
 from pytest_llmbench.methodology.sections import itl, ttft
@@ -239,6 +241,72 @@ def test_a_rate_of_slots_that_stood_empty_may_be_too_low() -> None:
     assert found.point is not None
     assert found.too_high_by == 0.0
     assert found.too_low_by == pytest.approx(found.point * 5.0 / 195.0, rel=0.01)
+
+
+EVERY_LOAD: dict[str, dict[str, Any]] = {
+    "throughput": {},
+    "throughput, closed": {"min_concurrency": 1, "max_concurrency": 16, "concurrency_step": 4},
+    "tradeoff": {"levels_percent": [25, 50, 75]},
+    "itl": {"levels_percent": [25, 50]},
+    "itl, declared": {"levels_percent": [25, 50], "capacity_rps": 100},
+    "capacity": {"maximum": 16},
+    "memory_pressure": {"workload": "synthetic-uniform", "levels_percent": [100, 125]},
+    "long_context": {"lengths": [1024, 2048, 4096]},
+}
+
+
+def what_voids(result: TestResult) -> list[str]:
+    findings = validity_of(result, Budget()).findings
+    return [finding.check for finding in findings if finding.voids and not finding.ok]
+
+
+@pytest.mark.parametrize("name", EVERY_LOAD)
+def test_every_load_of_a_test_is_measured_again_and_ahead_of_its_levels_too(name: str) -> None:
+    """Bursts, the levels of every search, the characterisation of streams, each length and pressure."""
+
+    def first_attempts(seen: Observation) -> Observation:
+        if seen.plan.phase is not Phase.MEASURE or seen.plan.attempt > 1:
+            return seen
+        closed = isinstance(seen.plan.load, ClosedLoop)
+        return refilled_late(seen, 400.0) if closed else read_late(seen, 1.0, 400.0)
+
+    sut = ReplayedSUT(change=first_attempts)
+    test = name.partition(",")[0]
+    result = sut.measure(TESTS[test], "quick", keep={"overload_allowed": True}, **EVERY_LOAD[name])
+    sent = [plan for plan in sut.plans if plan.phase is Phase.MEASURE]
+    first, again = sent[::2], sent[1::2]
+    assert {plan.attempt for plan in first} == {1}
+    assert {plan.attempt for plan in again} == {2}
+    # The same load with the requests that come next, so that no cache knows them.
+    assert [(plan.label, plan.seed) for plan in first] == [(plan.label, plan.seed) for plan in again]
+    assert all(one.first < two.first for one, two in zip(first, again, strict=True))
+    assert [void.label for void in result.void_loads] == [
+        level.label for level in result.levels if level.role.endswith("(not offered)")
+    ]
+    assert len(result.void_loads) == len(first)
+    assert any("was measured again" in note for note in result.notes)
+    calm = ReplayedSUT().measure(TESTS[test], "quick", keep={"overload_allowed": True}, **EVERY_LOAD[name])
+    assert what_voids(result) == what_voids(calm)
+    assert {level.role.removesuffix(" (not offered)") for level in result.levels} == {
+        level.role for level in calm.levels
+    }
+
+
+def test_a_burst_that_stays_spoiled_ends_no_search() -> None:
+    """No figure rests on it: the levels of the search are judged by themselves."""
+
+    def one_burst(seen: Observation) -> Observation:
+        return refilled_late(seen, 400.0) if seen.plan.label == "burst of 8" else seen
+
+    sut = ReplayedSUT(change=one_burst)
+    result = sut.measure(TESTS["throughput"], "quick")
+    assert [plan.attempt for plan in sut.plans if plan.label == "burst of 8"] == [1, 2, 3]
+    assert validity_of(result, Budget()).verdict is ValidityVerdict.VALID
+    assert "beyond this generator" not in result.metrics["max_output_token_throughput"].method
+    assert result.metrics["max_output_token_throughput"].point == pytest.approx(
+        ReplayedSUT().measure(TESTS["throughput"], "quick").metrics["max_output_token_throughput"].point,
+        rel=0.1,
+    )
 
 
 def test_levels_have_each_their_own() -> None:

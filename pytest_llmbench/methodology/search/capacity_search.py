@@ -11,9 +11,11 @@ from typing import Any
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
+from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import doubling, searched
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, timeouts
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import PROBE
 
@@ -65,8 +67,8 @@ class Capacity:
     levels: tuple[Seen, ...]
     """All that count, in the order in which they were run."""
     notes: tuple[str, ...]
-    runs: tuple[Seen, ...] = ()
-    """Of sessions: all that were run, attempts that this machine spoiled among them."""
+    runs: tuple[Seen, ...]
+    """All that were run, attempts that this machine spoiled among them."""
 
     @property
     def estimate(self) -> Estimate:
@@ -95,19 +97,30 @@ def find_capacity(
     asked = criteria or Criteria()
     ceiling = min(maximum, QUICK_MAXIMUM) if setting.scale == "quick" else maximum
     initial, levels = min(initial, ceiling), list[Seen]()
+    runs, told = list[Seen](), list[str]()
 
     def at(concurrency: int) -> Procedure[bool]:
         own = level_requests(setting, sequence, concurrency, duration_s, initial, ceiling)
-        plan = level_plan(setting, own, concurrency, duration_s, _most_rps(levels))
-        run = own.sent((yield plan.with_(may_break=True)))
-        seen = level_of(run, seed=setting.seed, role=PROBE)
-        failures = asked.failures(seen)
-        levels.append(seen.with_(passed=not failures, fail_reasons=failures))
-        return not failures
+
+        def plan() -> LoadPlan:
+            level = level_plan(setting, own, concurrency, duration_s, _most_rps(levels))
+            return level.with_(may_break=True)
+
+        def see(run: Observation) -> Seen:
+            seen = level_of(own.sent(run), seed=setting.seed, role=PROBE)
+            failures = asked.failures(seen)
+            return seen.with_(passed=not failures, fail_reasons=failures)
+
+        attempts = yield from attempted(plan, see, setting.remeasure, needed=True)
+        levels.append(attempts.level)
+        runs.extend(attempts.runs)
+        told.extend(attempts.notes)
+        return attempts.level.level.passed is True
 
     passed, failed = yield from searched(doubling(initial, ceiling), at)
     best = next((seen for seen in levels if seen.level.concurrency == passed), None)
-    return Capacity(best, passed, failed, tuple(levels), bound_notes(passed, failed, ceiling, maximum))
+    notes = (*bound_notes(passed, failed, ceiling, maximum), *told)
+    return Capacity(best, passed, failed, tuple(levels), notes, tuple(runs))
 
 
 def bound_notes(

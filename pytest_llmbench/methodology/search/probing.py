@@ -16,7 +16,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import BURST, PROBE
+from pytest_llmbench.model.result import PROBE
 
 LoadModel = Literal["open", "closed"]
 
@@ -152,7 +152,7 @@ def lowest_beyond(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bo
     beyond = [
         value_of(seen)
         for seen in levels
-        if seen.level.role != BURST
+        if not seen.level.is_burst
         and is_offered(seen.level)
         and value_of(seen) > value_of(best)
         and not holds(seen)
@@ -166,7 +166,7 @@ def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen],
     every = list(levels)
     if lowest_beyond(best, every, holds) is not None:
         return None
-    short = [value_of(seen) for seen in every if not is_offered(seen.level)]
+    short = [value_of(seen) for seen in every if not is_offered(seen.level) and not seen.level.is_burst]
     return min((value for value in short if value > value_of(best)), default=None)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import LEAST_GAIN, LEAST_STEP, Reference, gain_is_spent
 from pytest_llmbench.methodology.procedure import PROBE_S, ByScale, Procedure, Setting
+from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import between, searched
 from pytest_llmbench.methodology.search.probing import (
     LoadModel,
@@ -266,18 +268,15 @@ def _rough_bounds(probes: Probes) -> Procedure[Range]:
     burst_s = min(BURST_S.at(setting.scale), probes.duration_s)
     concurrency, rate, best = FIRST_BURST, 0.0, FIRST_BURST
     while concurrency <= LARGEST_BURST:
-        plan = sequence.closed_loop(
-            setting,
-            f"burst of {concurrency}",
-            concurrency,
-            duration_s=burst_s,
-            at_least=2 * concurrency,
-            most_rps=2.0 * rate if rate > 0 else None,
+        attempts = yield from attempted(
+            partial(_burst, setting, sequence, concurrency, burst_s, rate),
+            lambda run: level_of(sequence.sent(run), seed=setting.seed, role=BURST),
+            setting.remeasure,
         )
-        burst = sequence.sent((yield plan.with_(may_break=True)))
-        seen = level_of(burst, seed=setting.seed, role=BURST)
-        probes.run.append(seen)
-        now = whole_rate(seen)
+        probes.run += attempts.runs
+        probes.notes += attempts.notes
+        # One that this machine spoiled to the last tells a rate as well: no figure rests on it.
+        now = whole_rate(attempts.level)
         if now <= _BURST_GAIN * rate:
             rate = max(rate, now)
             break
@@ -290,6 +289,21 @@ def _rough_bounds(probes: Probes) -> Procedure[Range]:
     rate = max(rate, 1e-3)
     low, high = (float(f"{share * rate:.3g}") for share in (LOWEST_SHARE, HIGHEST_SHARE))
     return Range(low, high, float(f"{step * rate:.2g}"), chosen=True)
+
+
+def _burst(
+    setting: Setting, sequence: RequestSlice, concurrency: int, duration_s: float, rate: float
+) -> LoadPlan:
+    """``rate``: the highest so far, requests per second."""
+    plan = sequence.closed_loop(
+        setting,
+        f"burst of {concurrency}",
+        concurrency,
+        duration_s=duration_s,
+        at_least=2 * concurrency,
+        most_rps=2.0 * rate if rate > 0 else None,
+    )
+    return plan.with_(may_break=True)
 
 
 def whole_rate(seen: Seen) -> float:

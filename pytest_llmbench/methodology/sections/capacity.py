@@ -157,7 +157,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
         duration_s=parameters.duration_s,
     )
     report = Report(
-        levels=found.levels,
+        levels=found.runs,
         metrics=_metrics("max_concurrency", found),
         tables=(search_table(found.levels),),
         plots=capacity_plots(found, parameters.ttft_p99_ms),

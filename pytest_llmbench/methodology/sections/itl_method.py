@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
 from pytest_llmbench.metrics import chunking
 from pytest_llmbench.metrics.gaps import Option
@@ -53,20 +55,26 @@ class Method:
 def fixed_method(
     asked: str | None, setting: Setting, capacity: SaturationRate
 ) -> Procedure[tuple[Method, tuple[Seen, ...]]]:
-    """The method, and the level that was run to find it, if one was needed."""
+    """The method, and the runs of the level that was to find it, if one was needed."""
     shown = next((seen for seen in capacity.levels if _streams_known(seen.records)), None)
     if shown is not None:
         return _method(asked, shown), ()
     sequence = capacity.sequence.next_part(setting, "characterisation")
-    plan = sequence.closed_loop(
+    plan = partial(
+        sequence.closed_loop,
         setting,
         "characterisation",
         CHARACTERISED_CONCURRENCY,
         duration_s=None,
         at_least=CHARACTERISED_REQUESTS,
     )
-    seen = level_of(sequence.sent((yield plan)), seed=setting.seed, role=CHARACTERISATION)
-    return _method(asked, seen), (seen,)
+    attempts = yield from attempted(
+        plan,
+        lambda run: level_of(sequence.sent(run), seed=setting.seed, role=CHARACTERISATION),
+        setting.remeasure,
+        needed=True,
+    )
+    return _method(asked, attempts.level), attempts.runs
 
 
 def _streams_known(records: Records) -> bool:

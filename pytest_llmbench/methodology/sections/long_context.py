@@ -27,6 +27,7 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per_1k_tokens, prefill_scaling
 from pytest_llmbench.metrics.throughput import rates
@@ -34,6 +35,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
@@ -147,6 +149,9 @@ class _Run:
     untried: tuple[int, ...]
     omitted: tuple[int, ...]
     limit_tokens: int | None
+    void: tuple[Seen, ...]
+    """Attempts that this machine spoiled, and what is said of them."""
+    void_notes: tuple[str, ...]
 
     @property
     def all(self) -> tuple[Measured, ...]:
@@ -159,11 +164,13 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     (short,) = warmups(parameters, setting)
     warmup = yield from warm_up(setting, workload=short)
     tried: list[Measured] = []
+    void, notes = list[Seen](), list[str]()
     for length in wanted:
-        plan = _plan(parameters, setting, base, length)
-        seen = level_of((yield plan), label=f"{length}", seed=setting.seed, role="length")
-        tried.append(measured_at(length, seen, seed=setting.seed))
-        if is_refused(seen.records):
+        attempts = yield from _length(parameters, setting, base, length)
+        void += attempts.runs[:-1]
+        notes += attempts.notes
+        tried.append(measured_at(length, attempts.level, seed=setting.seed))
+        if is_refused(attempts.level.records):
             break
     truncated = truncated_lengths(tried)
     run = _Run(
@@ -173,10 +180,27 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
         untried=wanted[len(tried) :],
         omitted=tuple(length for length in _asked(parameters, setting) if length not in wanted),
         limit_tokens=setting.facts.value("sut.context_limit_tokens"),
+        void=tuple(void),
+        void_notes=tuple(notes),
     )
     lengths = tuple(m.length for m in tried)
     told = replace(setting, workload=replace(base, targets=Choice(lengths)))
     return _result(parameters, told, warmup, run)
+
+
+def _length(
+    parameters: Parameters, setting: Setting, base: LongContextWorkload, length: int
+) -> Procedure[Attempts]:
+    own = _documents(parameters, setting, base, length)
+
+    def see(run: Observation) -> Seen:
+        return level_of(own.sent(run), label=f"{length}", seed=setting.seed, role="length")
+
+    return (
+        yield from attempted(
+            lambda: _plan(parameters, setting, own, length), see, setting.remeasure, needed=True
+        )
+    )
 
 
 def workload_of(parameters: Parameters, setting: Setting) -> LongContextWorkload:
@@ -203,11 +227,17 @@ def lengths_of(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
     )
 
 
-def _plan(parameters: Parameters, setting: Setting, base: LongContextWorkload, length: int) -> LoadPlan:
+def _documents(
+    parameters: Parameters, setting: Setting, base: LongContextWorkload, length: int
+) -> RequestSlice:
     # Every length is a part of its own, so that no two documents begin alike.
     count, in_flight = REQUESTS.count(setting.scale, parameters.requests), parameters.concurrency
     sequence = RequestSlice(base.at_length(length))
-    own = sequence.next_part(setting, "length", requests=count, concurrency=in_flight)
+    return sequence.next_part(setting, "length", requests=count, concurrency=in_flight)
+
+
+def _plan(parameters: Parameters, setting: Setting, own: RequestSlice, length: int) -> LoadPlan:
+    count, in_flight = REQUESTS.count(setting.scale, parameters.requests), parameters.concurrency
     return own.closed_loop(setting, f"{length} tokens", in_flight, duration_s=None, at_least=count)
 
 
@@ -225,11 +255,11 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run:
         "long_context.best_fit": best,
     }
     report = Report(
-        levels=[m.seen for m in run.all],
+        levels=[*run.void, *(m.seen for m in run.all)],
         metrics=_metrics(run.measured, scaling),
         tables=tables(run.measured, scaling, parameters.concurrency, best),
         plots=plots(run.measured, scaling),
-        notes=_notes(run, best),
+        notes=(*_notes(run, best), *run.void_notes),
         load={"load.model": "closed", "load.concurrency": parameters.concurrency},
         facts=Facts.of(Origin.MEASURED, facts),
         budgeted=[m.seen for m in (*run.measured, *run.truncated)],
@@ -279,7 +309,10 @@ def needs(parameters: Parameters, setting: Setting) -> Sequence[str]:
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans: one per length."""
     base = workload_of(parameters, setting)
-    return tuple(_plan(parameters, setting, base, length) for length in lengths_of(parameters, setting))
+    return tuple(
+        _plan(parameters, setting, _documents(parameters, setting, base, length), length)
+        for length in lengths_of(parameters, setting)
+    )
 
 
 def warmups(parameters: Parameters, setting: Setting) -> tuple[LongContextWorkload, ...]:

@@ -14,7 +14,7 @@ alone, so clauses about these are not met then.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -212,6 +212,8 @@ class Overload:
 
     capacity: int | None = None
     levels: dict[float, Seen] = field(default_factory=dict)
+    void: list[Seen] = field(default_factory=list)
+    """Attempts at levels that this machine spoiled."""
     recoveries: dict[float, Recovery] = field(default_factory=dict)
     search: list[Seen] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
@@ -243,8 +245,7 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
         probes = probes_of(parameters, setting, sequence)
         calm = yield from before_overload(setting, probes)
         for percent in parameters.levels_percent:
-            yield from _level(parameters, setting, overload, sequence, percent)
-            recovery = yield from recovered(setting, probes, calm, overload.levels[percent].observation)
+            recovery = yield from _level(parameters, setting, overload, sequence, percent, probes, calm)
             overload.recoveries[percent] = recovery
             if recovery.gave_up is not None:
                 overload.notes.append(f"stopped after {percent:g} %: {recovery.gave_up}")
@@ -274,25 +275,39 @@ def _measure_sessions(parameters: Parameters, setting: Setting) -> Procedure[Tes
 def _session_level(
     parameters: Parameters, setting: Setting, slots: int, probes: RequestSlice, calm: Calm
 ) -> Procedure[tuple[Attempts, Recovery]]:
-    """A level, again with other sessions where this machine spoiled it, and the recovery from its last
-    attempt. A further attempt begins, as the first one did, with a system that has recovered."""
-    numbers, sent = count(1), list[Observation]()
+    """A level, again with other sessions where this machine spoiled it."""
+    numbers = count(1)
     role = "baseline" if slots == min(parameters.sessions) else "overload"
+    return (
+        yield from _pressed(
+            setting,
+            lambda: _session_plan(parameters, setting, slots, next(numbers)),
+            lambda run: session_level(setting, parameters.asked_of_sessions, run).with_(role=role),
+            probes,
+            calm,
+        )
+    )
 
-    def see(run: Observation) -> Seen:
+
+def _pressed(
+    setting: Setting,
+    plan: Callable[[], LoadPlan],
+    see: Callable[[Observation], Seen],
+    probes: RequestSlice,
+    calm: Calm,
+) -> Procedure[tuple[Attempts, Recovery]]:
+    """The attempts at a level, and the recovery from the last. A further one begins, as the first did, with a
+    system that has recovered."""
+    sent = list[Observation]()
+
+    def saw(run: Observation) -> Seen:
         sent.append(run)
-        return session_level(setting, parameters.asked_of_sessions, run).with_(role=role)
+        return see(run)
 
     def recover() -> Procedure[None]:
         yield from recovered(setting, probes, calm, sent[-1])
 
-    attempts = yield from attempted(
-        lambda: _session_plan(parameters, setting, slots, next(numbers)),
-        see,
-        setting.remeasure,
-        needed=True,
-        prepare=recover,
-    )
+    attempts = yield from attempted(plan, saw, setting.remeasure, needed=True, prepare=recover)
     return attempts, (yield from recovered(setting, probes, calm, sent[-1]))
 
 
@@ -356,7 +371,7 @@ def _capacity(
         threshold_ms = yield from _threshold_ms(setting, overload, sequence)
     found = yield from find_capacity(setting, sequence, Criteria(ttft_p99_ms=threshold_ms))
     overload.capacity = found.passed
-    overload.search += found.levels
+    overload.search += found.runs
     overload.facts = {
         "load.capacity_source": f"{FOUND}, on the same workload",
         "load.capacity_ttft_p99_ms": threshold_ms,
@@ -368,8 +383,16 @@ def _capacity(
 
 def _threshold_ms(setting: Setting, overload: Overload, sequence: RequestSlice) -> Procedure[float | None]:
     """The threshold for TTFT, from one request at a time; None where not one of them had a TTFT."""
-    seen = level_of((yield unloaded_plan(setting, sequence)), seed=setting.seed, role=PROBE)
-    overload.search.append(seen.with_(passed=bool(seen.records.ok.any())))
+    own = _unloaded(setting, sequence)
+
+    def see(run: Observation) -> Seen:
+        seen = level_of(own.sent(run), seed=setting.seed, role=PROBE)
+        return seen.with_(passed=bool(seen.records.ok.any()))
+
+    attempts = yield from attempted(lambda: _unloaded_plan(setting, own), see, setting.remeasure, needed=True)
+    overload.search += attempts.runs
+    overload.notes += attempts.notes
+    seen = attempts.level
     p50, p99 = seen.point("ttft.p50"), seen.point("ttft.p99")
     if p50 is None or p99 is None:
         return None
@@ -382,24 +405,43 @@ def _threshold_ms(setting: Setting, overload: Overload, sequence: RequestSlice) 
     return threshold_ms
 
 
-def unloaded_plan(setting: Setting, sequence: RequestSlice) -> LoadPlan:
-    count = UNLOADED.count(setting.scale)
-    own = sequence.next_part(setting, "one at a time", requests=count)
-    return own.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=count)
+def _unloaded(setting: Setting, sequence: RequestSlice) -> RequestSlice:
+    return sequence.next_part(setting, "one at a time", requests=UNLOADED.count(setting.scale))
+
+
+def _unloaded_plan(setting: Setting, own: RequestSlice) -> LoadPlan:
+    at_least = UNLOADED.count(setting.scale)
+    return own.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=at_least)
 
 
 def _level(
-    parameters: Parameters, setting: Setting, overload: Overload, sequence: RequestSlice, percent: float
-) -> Procedure[None]:
-    plan = pressure_plan(parameters, setting, sequence, overload.capacity or 1, percent, _rate(overload))
-    seen = yield plan
+    parameters: Parameters,
+    setting: Setting,
+    overload: Overload,
+    sequence: RequestSlice,
+    percent: float,
+    probes: RequestSlice,
+    calm: Calm,
+) -> Procedure[Recovery]:
+    own = _pressing(parameters, setting, sequence, percent)
     lowest = percent == min(parameters.levels_percent)
-    overload.levels[percent] = level_of(
-        seen,
-        seed=setting.seed,
-        percent_of_capacity=percent,
-        role="baseline" if lowest and percent == 100 else "overload",
-    )
+
+    def plan() -> LoadPlan:
+        return _pressure_plan(parameters, setting, own, overload.capacity or 1, percent, _rate(overload))
+
+    def see(run: Observation) -> Seen:
+        return level_of(
+            own.sent(run),
+            seed=setting.seed,
+            percent_of_capacity=percent,
+            role="baseline" if lowest and percent == 100 else "overload",
+        )
+
+    attempts, recovery = yield from _pressed(setting, plan, see, probes, calm)
+    overload.levels[percent] = attempts.level
+    overload.void += attempts.runs[:-1]
+    overload.notes += attempts.notes
+    return recovery
 
 
 def probes_of(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
@@ -419,16 +461,21 @@ def _rate(overload: Overload) -> float | None:
     return 2.0 * max(rates) if rates and max(rates) > 0 else None
 
 
-def pressure_plan(
+def _pressing(
+    parameters: Parameters, setting: Setting, sequence: RequestSlice, percent: float
+) -> RequestSlice:
+    return sequence.next_part(setting, "level of pressure", percent=percent, **_asked(parameters))
+
+
+def _pressure_plan(
     parameters: Parameters,
     setting: Setting,
-    sequence: RequestSlice,
+    own: RequestSlice,
     capacity: int,
     percent: float,
     most_rps: float | None,
 ) -> LoadPlan:
     concurrency = math.ceil(capacity * percent / 100)
-    own = sequence.next_part(setting, "level of pressure", percent=percent, **_asked(parameters))
     plan = own.closed_loop(
         setting,
         f"{percent:g}% of capacity",
@@ -450,7 +497,7 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, over
     if levels:
         metrics["pressed_levels"] = pressed_levels(levels)
     report = Report(
-        levels=[*overload.search, *levels.values()],
+        levels=[*overload.search, *overload.void, *levels.values()],
         metrics=metrics,
         tables=(pressure_table(levels, metrics),) if levels else (),
         plots=(completion_plot(levels),) if levels else (),
@@ -547,11 +594,15 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     told = fitted(setting)
     sequence, found = RequestSlice(told.workload), []
     if parameters.capacity is None:
-        found = [] if parameters.ttft_p99_ms is not None else [unloaded_plan(told, sequence)]
+        found = (
+            [] if parameters.ttft_p99_ms is not None else [_unloaded_plan(told, _unloaded(told, sequence))]
+        )
         found += [level_plan(told, sequence, concurrency) for concurrency in FIRST_LEVELS]
     capacity = parameters.capacity or FIRST_LEVELS[-1]
     found += [
-        pressure_plan(parameters, told, sequence, capacity, percent, None)
+        _pressure_plan(
+            parameters, told, _pressing(parameters, told, sequence, percent), capacity, percent, None
+        )
         for percent in parameters.levels_percent
     ]
     return tuple(found)
@@ -629,13 +680,14 @@ def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
     most = HIGHEST_LEVEL if declared is None else declared
     if declared is None:
         if parameters.ttft_p99_ms is None:
-            found.append(plan_bounds(unloaded_plan(told, sequence)))
+            found.append(plan_bounds(_unloaded_plan(told, _unloaded(told, sequence))))
         seconds = SLOTS_S.at(told.scale)
         key = str(parameters.ttft_p99_ms)
         found.append(slots_bounds(told, sequence, FIRST_LEVEL, most, seconds, None, key))
         most = min(most, QUICK_MAXIMUM) if told.scale == "quick" else most
     for percent in parameters.levels_percent:
-        plan = pressure_plan(parameters, told, sequence, most, percent, None)
+        own = _pressing(parameters, told, sequence, percent)
+        plan = _pressure_plan(parameters, told, own, most, percent, None)
         level = plan_bounds(plan, least=0)
         key = f"{plan.part} {declared}"
         found.append(replace(level, key=key, most=plan.requests, per_rps=level.most_s, open_ended=True))

@@ -49,7 +49,7 @@ from pytest_llmbench.model.estimate import LOWER_BOUND, ByRun, Estimate, by_run
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import BURST, Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("End-to-End", "e2e"))
 
@@ -238,7 +238,7 @@ def _constrained(
 
 def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, found: Found) -> TestResult:
     metrics = metrics_of(found, setting)
-    searched_levels = [seen for seen in found.levels if seen.level.role != BURST]
+    searched_levels = [seen for seen in found.levels if not seen.level.is_burst]
     report = Report(
         levels=found.levels,
         metrics=metrics,
@@ -560,7 +560,7 @@ def _highest(
 def _bracket(found: Found, unit: str) -> Estimate:
     """The highest load that held, up to the lowest one above it that did not."""
     levels, reported = found.levels, found.reported
-    tested = len({value_of(seen) for seen in levels if seen.level.role != BURST})
+    tested = len({value_of(seen) for seen in levels if not seen.level.is_burst})
     if not reported.runs:
         return Estimate.undefined(unit=unit, method="no tested load held", n=tested)
     value, beyond = value_of(reported.runs[0]), lowest_beyond(reported.runs[0], levels, found.holds)
