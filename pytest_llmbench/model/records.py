@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, pairwise
-from typing import Any, overload
+from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -399,6 +399,18 @@ def _server_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
 
 def _joined(parts: Iterable[Sequence[int]]) -> IntColumn:
     return np.fromiter(chain.from_iterable(parts), dtype=np.int64)
+
+
+@runtime_checkable
+class OnRecords(Protocol):
+    """An ``OnRecord`` that also takes many at once."""
+
+    def __call__(self, record: RequestRecord) -> None: ...
+
+    def columns(self, records: Records) -> bool:
+        """Take these, in the order in which they ended, where that is possible without rows: else False, and
+        nothing is taken. All chunks have the attribution ``exact``, and there are no server timings."""
+        ...
 
 
 def replacement_lags_ns(load: Load, records: Records) -> IntColumn:

@@ -48,28 +48,28 @@ _FIRST_FIELDS = (
 )  # fmt: skip
 _FIELDS = (*_FIRST_FIELDS, *(f.name for f in fields(RequestRecord) if f.name not in _FIRST_FIELDS))
 _values = attrgetter(*_FIELDS)
-_DEFAULTS = {
+DEFAULTS = {
     "server_timings": {},
     **{f.name: f.default for f in fields(RequestRecord) if f.default is not MISSING},
 }
 _NO_DEFAULT = object()
-_DEFAULT_KINDS = {name: _DEFAULTS[name] for name in ("outcome", "token_source")}
-_AT_FIRST_CHUNK = ("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns")
-_AT_LAST_CHUNK = ("last_content_ns", "finished_ns")
-_AT_SUBMISSION = ("scheduled_ns", "dispatched_ns")
-_INSTANTS = (
-    *_AT_SUBMISSION, *_AT_FIRST_CHUNK, *_AT_LAST_CHUNK, "first_reasoning_ns", "thinking_end_ns",
+_DEFAULT_KINDS = {name: DEFAULTS[name] for name in ("outcome", "token_source")}
+AT_FIRST_CHUNK = ("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns")
+AT_LAST_CHUNK = ("last_content_ns", "finished_ns")
+AT_SUBMISSION = ("scheduled_ns", "dispatched_ns")
+INSTANTS = (
+    *AT_SUBMISSION, *AT_FIRST_CHUNK, *AT_LAST_CHUNK, "first_reasoning_ns", "thinking_end_ns",
     "last_reasoning_ns",
 )  # fmt: skip
 """The instants that a compact line has as times after ``submitted_ns``."""
-_TIMES = {name: f"{name.removesuffix('_ns')}_after_ns" for name in _INSTANTS}
-_ASKED = {"requested_input_tokens": "input_tokens", "requested_max_tokens": "output_tokens"}
+TIMES = {name: f"{name.removesuffix('_ns')}_after_ns" for name in INSTANTS}
+ASKED = {"requested_input_tokens": "input_tokens", "requested_max_tokens": "output_tokens"}
 """What was asked for, and where a server that does it says the same."""
-_BY_RULE = frozenset((*_INSTANTS, *_ASKED, "chunk_ns", "chunk_tokens", "server_token_ns"))
-_PLAIN = tuple(name for name in _FIELDS if name not in _BY_RULE)
-_plain_values = attrgetter(*_PLAIN)
-_plain_defaults = tuple(_DEFAULTS.get(name, _NO_DEFAULT) for name in _PLAIN)
-_ruled_values = attrgetter(*_INSTANTS)
+_BY_RULE = frozenset((*INSTANTS, *ASKED, "chunk_ns", "chunk_tokens", "server_token_ns"))
+PLAIN = tuple(name for name in _FIELDS if name not in _BY_RULE)
+_plain_values = attrgetter(*PLAIN)
+_plain_defaults = tuple(DEFAULTS.get(name, _NO_DEFAULT) for name in PLAIN)
+_ruled_values = attrgetter(*INSTANTS)
 
 
 def whole_line(record: RequestRecord, label: str) -> dict[str, Any]:
@@ -83,25 +83,25 @@ def compact_line(record: RequestRecord, label: str) -> dict[str, Any]:
     """What :func:`row_reader` makes the same record of."""
     line = {
         name: value
-        for name, value, default in zip(_PLAIN, _plain_values(record), _plain_defaults, strict=True)
+        for name, value, default in zip(PLAIN, _plain_values(record), _plain_defaults, strict=True)
         if value is not default and value != default
     }
     if label:
         line["label"] = label
     if record.request_id.endswith(number := str(record.index)):
         line["id_prefix"] = line.pop("request_id")[: -len(number)]
-    for name, follows in _ASKED.items():
+    for name, follows in ASKED.items():
         if (value := getattr(record, name)) != getattr(record, follows):
             line[name] = value
     submitted_ns, chunk_ns = record.submitted_ns, _listed(record.chunk_ns)
     known = _known_instants(submitted_ns, chunk_ns)
-    for name, value, expected in zip(_INSTANTS, _ruled_values(record), known, strict=True):
+    for name, value, expected in zip(INSTANTS, _ruled_values(record), known, strict=True):
         if value == expected:
             continue
         if value is None or submitted_ns is None:
             line[name] = value
         else:
-            line[_TIMES[name]] = value - submitted_ns
+            line[TIMES[name]] = value - submitted_ns
     if len(record.server_token_ns):
         line["server_token_gaps_ns"] = _gaps(_listed(record.server_token_ns), 0)
     if len(tokens := record.chunk_tokens):
@@ -144,11 +144,11 @@ def _compact_row(line: bytes) -> tuple[RequestRecord, str]:
             given["chunk_tokens"] = [1] * len(gaps)
     if (gaps := given.pop("server_token_gaps_ns", None)) is not None:
         given["server_token_ns"] = _instants(gaps, 0)
-    for name, time_name in _TIMES.items():
+    for name, time_name in TIMES.items():
         if time_name in given:
             given[name] = submitted_ns + given.pop(time_name)
-    implied = dict(zip(_INSTANTS, _known_instants(submitted_ns, given.get("chunk_ns", ())), strict=True))
-    asked = {name: given.get(follows) for name, follows in _ASKED.items()}
+    implied = dict(zip(INSTANTS, _known_instants(submitted_ns, given.get("chunk_ns", ())), strict=True))
+    asked = {name: given.get(follows) for name, follows in ASKED.items()}
     return _row({"label": "", **_DEFAULT_KINDS, **implied, **asked, **given})
 
 
@@ -157,7 +157,7 @@ def _earlier_compact_row(line: bytes) -> tuple[RequestRecord, str]:
     given = _given(line)
     chunk_ns = given.get("chunk_ns", ())
     implied = (
-        dict.fromkeys(_AT_FIRST_CHUNK, chunk_ns[0]) | {"last_content_ns": chunk_ns[-1]} if chunk_ns else {}
+        dict.fromkeys(AT_FIRST_CHUNK, chunk_ns[0]) | {"last_content_ns": chunk_ns[-1]} if chunk_ns else {}
     )
     return _row({"label": "", **_DEFAULT_KINDS, **implied, **given})
 
@@ -181,7 +181,7 @@ def _row(values: dict[str, Any]) -> tuple[RequestRecord, str]:
 
 
 def _known_instants(submitted_ns: int | None, chunk_ns: Sequence[int]) -> tuple[int | None, ...]:
-    """What the submission and the chunks say of :data:`_INSTANTS`, in most replies."""
+    """What the submission and the chunks say of :data:`INSTANTS`, in most replies."""
     first_ns, last_ns = (chunk_ns[0], chunk_ns[-1]) if chunk_ns else (None, None)
     return (
         submitted_ns, submitted_ns, first_ns, first_ns, first_ns, first_ns, last_ns, last_ns,

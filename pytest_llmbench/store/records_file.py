@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -27,8 +27,10 @@ from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.objects import plain
+from pytest_llmbench.store.record_columns import compact_lines
 from pytest_llmbench.store.record_line import (
     READ_SCHEMAS,
     RECORDS_SCHEMA,
@@ -142,12 +144,27 @@ class RecordsWriter:
         if self._redactor:
             for name in _TEXTS.intersection(line):
                 line[name] = self._redactor.value(line[name])
-        encoded = encoded_line(line)
+        self._hand_over([encoded_line(line)])
+
+    def write_columns(self, records: Records, label: str = "") -> bool:
+        """:meth:`write` of each of these, where that can be done without rows; else False, and nothing is
+        written. All chunks have the attribution ``exact``, and there are no server timings."""
+        if not self._compact or self._redactor:
+            return False
+        try:
+            lines = compact_lines(records, label)
+        except TypeError:  # half of a surrogate pair
+            return False
+        for some in lines:
+            self._hand_over(some)
+        return True
+
+    def _hand_over(self, lines: Sequence[bytes]) -> None:
         with self._change:
             if self._held_bytes > self._most_waiting:
                 self._wait_for_room()
-            self._waiting.append(encoded)
-            self._held_bytes += len(encoded)
+            self._waiting += lines
+            self._held_bytes += sum(map(len, lines))
             if self._much_waits():
                 self._change.notify_all()
 

@@ -14,7 +14,6 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +23,8 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord
+from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import known_secrets
@@ -42,6 +42,20 @@ _BY_NAME = ("workload", "plan", "records")
 """The parts of a setting and of an observation that are kept only as far as they are needed."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where the records of one load go to."""
+
+    writer: RecordsWriter
+    label: str
+
+    def __call__(self, record: RequestRecord) -> None:
+        self.writer.write(record, self.label)
+
+    def columns(self, records: Records) -> bool:
+        return self.writer.write_columns(records, self.label)
+
+
 @dataclass
 class Recording:
     """The files of a test on one SUT, if there are to be any: each record as it is made, and what came of
@@ -55,7 +69,7 @@ class Recording:
 
     def keeps(self, plan: LoadPlan) -> OnRecord | None:
         """What the records of a load are to be given to."""
-        return None if self.writer is None else partial(self.writer.write, label=plan.title)
+        return None if self.writer is None else _Kept(self.writer, plan.title)
 
     def note(self, plan: LoadPlan, seen: Observation) -> None:
         """What came of a load; in their order."""

@@ -19,6 +19,7 @@ from pytest_llmbench.model.records import (
     TOKEN_SOURCES,
     BoolColumn,
     IntColumn,
+    OnRecords,
     Records,
 )
 from pytest_llmbench.model.request import PlannedRequest
@@ -550,7 +551,8 @@ class FlightLog:
             if not len(self._log):
                 self._log.extend(self._first)
             self._log.extend(records)
-        if self._on_record is not None:
+        taken = isinstance(self._on_record, OnRecords) and self._on_record.columns(records)
+        if self._on_record is not None and not taken:
             for row in rows_of(records):
                 self._on_record(row)
         return records
