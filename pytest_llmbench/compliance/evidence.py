@@ -19,7 +19,7 @@ import numpy as np
 from pytest_llmbench.model.judgement import Status, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.records import PHASES, Records
+from pytest_llmbench.model.records import PHASES, JoinedRecords, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.dataset import PUBLISHED_DIGESTS
 
@@ -144,7 +144,7 @@ class Evidence:
 
     @cached_property
     def records(self) -> Records:
-        """Every measured request of every run."""
+        """Every measured request of every run. They are looked at by a few columns, or in blocks."""
         return _in_phase(self.runs, Phase.MEASURE)
 
     @cached_property
@@ -195,4 +195,4 @@ def _in_phase(observations: tuple[Observation, ...], phase: Phase) -> Records:
     for seen in observations:
         mask = seen.records.phase == PHASES.index(phase)
         parts.append(seen.records if bool(np.all(mask)) else seen.records.select(mask))
-    return parts[0] if len(parts) == 1 else Records.concatenate(parts)
+    return JoinedRecords(parts) if len(parts) > 1 else Records.concatenate(parts)

@@ -352,6 +352,71 @@ class Records:
         return Records(**columns)
 
 
+class JoinedRecords(Records):
+    """Several runs one after another, of which a column is joined when somebody asks for it: a look at a few
+    columns of a long test needs no copy of its chunks. They are to be gone through by :meth:`blocks`."""
+
+    _parts: tuple[Records, ...]
+
+    def __init__(self, parts: Iterable[Records]) -> None:
+        object.__setattr__(self, "_parts", tuple(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _COLUMNS:
+            raise AttributeError(name)
+        values = [getattr(part, name) for part in self._parts]
+        column: Any
+        if name in RAGGED:
+            column = _offsets(np.concatenate(list(map(np.diff, values))))
+        elif isinstance(values[0], np.ndarray):
+            column = np.concatenate(values)
+        else:
+            column = list(chain.from_iterable(values))
+        if isinstance(column, np.ndarray):
+            column.setflags(write=False)
+        object.__setattr__(self, name, column)
+        return column
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def select(self, mask: BoolColumn) -> Records:
+        mask = np.asarray(mask, dtype=bool)
+        return JoinedRecords(part.select(mask[first:last]) for part, first, last in self._placed())
+
+    def part(self, first: int, last: int) -> Records:
+        within = [
+            part.part(max(first - begin, 0), min(last, end) - begin)
+            for part, begin, end in self._placed()
+            if begin < last and end > first
+        ]
+        return JoinedRecords(within) if within else self._parts[0].part(0, 0)
+
+    def blocks(self, size: int = BLOCK, entries: int = BLOCK_ENTRIES) -> Iterator[Records]:
+        for part in [part for part in self._parts if len(part)] or self._parts[:1]:
+            yield from part.blocks(size, entries)
+
+    def without_streams(self) -> Records:
+        return JoinedRecords(part.without_streams() for part in self._parts)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._parts)
+
+    def _placed(self) -> Iterator[tuple[Records, int, int]]:
+        """The parts, each with the places of its first request and of that after its last."""
+        begin = 0
+        for part in self._parts:
+            yield part, begin, begin + len(part)
+            begin += len(part)
+
+    def _joined(self, parts: Sequence[Records]) -> Records:
+        return JoinedRecords(parts)
+
+
+_COLUMNS = frozenset(column.name for column in fields(Records))
+
+
 def _taken(texts: Sequence[Any], keep: IntColumn) -> Sequence[Any]:
     if isinstance(texts, CodedTexts | PackedTexts):
         return texts.take(keep)

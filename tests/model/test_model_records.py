@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import MISSING, JoinedRecords, Records
 
 
 def rows() -> list[RequestRecord]:
@@ -54,6 +56,39 @@ def test_concatenate_is_one_after_another() -> None:
     assert twice.chunk_offsets.tolist() == [0, 1, 1, 3, 4, 4, 6]
     assert list(twice.request_id) == ["a", "c", "b"] * 2
     assert len(Records.concatenate([])) == 0
+
+
+def alike(some: Records, others: Records) -> bool:
+    return all(
+        list(getattr(some, column.name)) == list(getattr(others, column.name)) for column in fields(Records)
+    )
+
+
+def test_what_is_joined_on_demand_is_what_is_joined_at_once() -> None:
+    records = Records.from_rows(rows())
+    parts = [records, records.part(0, 0), records.part(0, 1), records]
+    joined, at_once = JoinedRecords(parts), Records.concatenate(parts)
+    assert alike(joined, at_once)
+    assert len(joined) == len(at_once) == 7
+    assert joined.counts() == at_once.counts()
+    assert alike(joined.without_streams(), at_once.without_streams())
+    for mask in (at_once.ok, ~at_once.ok, np.zeros(7, dtype=bool)):
+        assert alike(joined.select(mask), at_once.select(mask))
+    for first in range(8):
+        for last in range(first, 8):
+            assert alike(joined.part(first, last), at_once.part(first, last))
+    assert alike(Records.concatenate(list(joined.blocks(2))), at_once)
+    assert alike(Records.concatenate([joined, joined]), Records.concatenate([at_once, at_once]))
+    assert [len(block) for block in JoinedRecords([records.part(0, 0)] * 2).blocks()] == [0]
+
+
+def test_a_look_at_a_joined_column_joins_no_other() -> None:
+    joined = JoinedRecords([Records.from_rows(rows())] * 2)
+    assert joined.submitted_ns.tolist() == [10, MISSING, 20] * 2
+    assert not joined.submitted_ns.flags.writeable
+    assert set(vars(joined)) == {"_parts", "submitted_ns"}
+    with pytest.raises(AttributeError):
+        joined.no_such_column  # noqa: B018 - it is asked for
 
 
 def test_columns_are_read_only() -> None:
