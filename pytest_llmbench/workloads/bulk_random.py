@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import random
 from array import array
+from bisect import bisect_left
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,6 +22,27 @@ _WORD_BITS = 32
 _FIRST_BLOCK, _LARGEST_BLOCK = 1 << 11, 1 << 14
 """Words made at a time, at least: few for whoever draws little, and twice as many each time. Which words come
 next does not depend on it."""
+_NEAR = 8
+"""Words that are looked at one by one."""
+
+
+@dataclass(slots=True)
+class _Inside:
+    """Of the words in the buffer those whose top bits are below a span."""
+
+    values: npt.NDArray[np.uint32]
+    """These bits."""
+    places: npt.NDArray[np.int64]
+    """The places of the words."""
+    cursor: int = 0
+    """The first of them after the last draw."""
+
+    def first_from(self, place: int) -> int:
+        """The first of them that is not before this place, which is mostly a few words after that draw."""
+        some = self.places[self.cursor : self.cursor + _NEAR].tolist()
+        if some and some[-1] >= place:
+            return self.cursor + bisect_left(some, place)
+        return int(self.places.searchsorted(place))
 
 
 class BulkRandom(random.Random):
@@ -39,7 +62,7 @@ class BulkRandom(random.Random):
         self._words: npt.NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
         self._next = 0
         self._block = _FIRST_BLOCK
-        self._inside: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]] = {}
+        self._inside: dict[int, _Inside] = {}
 
     def randints(self, low: int, high: int, count: int) -> array[int]:
         """The results of ``count`` calls of ``randint(low, high)``; 0 <= ``low`` <= ``high`` < 2**32 - 1.
@@ -51,24 +74,22 @@ class BulkRandom(random.Random):
             raise ValueError(f"randints draws between 0 and 2**32 - 2, not from {low} to {high}")
         drawn = array("I")
         while len(drawn) < count:
-            self._peek(1)
-            values, places = self._inside_of(span)
-            first = int(places.searchsorted(self._next))
-            some = values[first : first + count - len(drawn)]
+            if self._next >= len(self._words):
+                self._peek(1)
+            inside = self._inside.get(span) or self._found(span)
+            first = inside.first_from(self._next)
+            some = inside.values[first : first + count - len(drawn)]
             drawn.frombytes((some + np.uint32(low) if low else some).tobytes())
-            self._next = int(places[first + len(some) - 1]) + 1 if len(drawn) == count else len(self._words)
+            inside.cursor = first + len(some)
+            whole = len(drawn) == count
+            self._next = inside.places.item(inside.cursor - 1) + 1 if whole else len(self._words)
         return drawn
 
-    def _inside_of(self, span: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """Of the words in the buffer those whose top bits are below ``span``: these bits, and their places.
-
-        Found once for all draws from a buffer: long prompts of one law follow one another.
-        """
-        found = self._inside.get(span)
-        if found is None:
-            tops = self._words >> np.uint32(_WORD_BITS - span.bit_length())
-            places = np.flatnonzero(tops < np.uint32(span))
-            found = self._inside[span] = tops[places], places
+    def _found(self, span: int) -> _Inside:
+        """Found once for all draws from a buffer: long prompts of one law follow one another."""
+        tops = self._words >> np.uint32(_WORD_BITS - span.bit_length())
+        places = np.flatnonzero(tops < np.uint32(span))
+        found = self._inside[span] = _Inside(tops[places], places)
         return found
 
     def random(self) -> float:

@@ -93,7 +93,7 @@ def readable_ids(generator: BulkRandom, tokens: int) -> npt.NDArray[np.uint32]:
     times ``randint(8, 20)``, each counting its full stop. The last sentence may be cut off.
     """
     words, stop = word_ids(), encoded(".")[0]
-    ids = words[np.array(generator.randints(0, len(WORDS) - 1, tokens), dtype=np.uint32)]
+    ids = words.take(np.array(generator.randints(0, len(WORDS) - 1, tokens), dtype=np.uint32))
     lengths = generator.randints(_SHORTEST_SENTENCE, _LONGEST_SENTENCE, tokens // _SHORTEST_SENTENCE + 1)
     ends = np.cumsum(np.array(lengths, dtype=np.int64)) - 1
     ids[ends[ends < tokens]] = stop
@@ -115,7 +115,9 @@ def encoded(text: str) -> list[int]:
 
 def as_ids(ids: npt.NDArray[np.uint32]) -> array[int]:
     """The array as a sequence of Python ints, four bytes each."""
-    return array("I", ids.astype(np.uint32).tobytes())
+    found = array("I")
+    found.frombytes(np.ascontiguousarray(ids, dtype=np.uint32).data.cast("B"))
+    return found
 
 
 @cache

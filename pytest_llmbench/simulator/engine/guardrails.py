@@ -83,20 +83,21 @@ class Guardrails:
         """The instants at which the tokens of a whole answer leave, given when each was computed. The same as
         ``Release``.
 
-        Window i leaves at r_i = max(c_i, r_(i-1)) + check_i, c_i the instant of its last token; solved by
-        r_i = S_i + max over k ≤ i of (c_k - S_(k-1)), S the running sum of the checks.
+        Window i leaves at r_i = max(c_i, r_(i-1)) + check_i, c_i the instant of its last token.
         """
         import numpy as np
 
-        count = len(token_ns)
+        window, count = self.window_tokens, len(token_ns)
         if not self.holds or count == 0:
             return token_ns
-        begins = np.arange(0, count, self.window_tokens)
-        ends = np.minimum(begins + self.window_tokens, count)
-        checks = np.array([self.check_ns(tokens) for tokens in (ends - begins).tolist()], dtype=np.int64)
-        sums = np.cumsum(checks)
-        released = sums + np.maximum.accumulate(token_ns[ends - 1] - (sums - checks))
-        return np.repeat(released, ends - begins)
+        rest = count % window
+        closed_ns = token_ns[window - 1 :: window].tolist() + ([int(token_ns[-1])] if rest else [])
+        sizes = [window] * (count // window) + ([rest] if rest else [])
+        released, free_ns = [], 0
+        for at_ns, tokens in zip(closed_ns, sizes, strict=True):
+            free_ns = max(at_ns, free_ns) + self.check_ns(tokens)
+            released.append(free_ns)
+        return np.repeat(np.array(released, dtype=np.int64), sizes)
 
 
 class Release:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -143,7 +144,7 @@ def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, se
             server_ns = _of_those_read(server_ns, offsets, held)
         stamps_ns, offsets = _held_back(stamps_ns, offsets, held)
         lengths = np.diff(offsets)
-    thinks = [flight.sequence.think_tokens if flight.sequence is not None else 0 for flight in flights]
+    thinks = [0 if own is None else own.think_tokens for own in _values(flights, "sequence")]
     think_tokens = np.minimum(np.array(thinks, dtype=np.int64), lengths)
     if stream.tokens_per_chunk == 1 and stream.draft_tokens == 0:
         ones = np.ones(len(stamps_ns), dtype=np.int64)
@@ -186,13 +187,14 @@ def _held_back(
 
 def _token_steps(flights: Sequence[Flight], firsts: Sequence[int]) -> tuple[IntColumn, IntColumn]:
     """The step of every token, request after request, and where each request begins in that list."""
-    spans = [flight.spans(firsts[flight.replica]) for flight in flights]
-    bounds = np.array([span for rows in spans for span in rows], dtype=np.int64).reshape(-1, 2)
-    lengths = bounds[:, 1] - bounds[:, 0] + 1
-    begins = np.cumsum(lengths) - lengths
-    steps = np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(bounds[:, 0] - begins, lengths)
-    per_flight = [sum(last - first + 1 for first, last in rows) for rows in spans]
-    return steps, np.concatenate(([0], np.cumsum(per_flight))).astype(np.int64)
+    rows = [flight.spans(firsts[flight.replica]) for flight in flights]
+    spans = list(chain.from_iterable(rows))
+    begin = np.array([first for first, _ in spans], dtype=np.int64)
+    lengths = np.array([last for _, last in spans], dtype=np.int64) + 1 - begin
+    ends = np.cumsum(lengths)
+    steps = np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(begin - (ends - lengths), lengths)
+    rows_before = np.cumsum(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)))
+    return steps, np.concatenate(([0], np.concatenate(([0], ends))[rows_before]))
 
 
 def _closes(
@@ -251,32 +253,29 @@ class Recording:
 
 def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) -> Records:
     """The columns of a plan, in order of submission. A chunk has the stamp of its last token."""
-    flights = sorted(flights, key=lambda flight: (flight.submitted_ns, flight.planned.index))
+    flights = sorted(flights, key=attrgetter("submitted_ns", "planned.index"))
     chunks = chunks_of(flights, steps, recording.stream, recording.seed)
-    submitted_ns = _column(flights, "submitted_ns")
+    submitted_ns, index = _column(flights, "submitted_ns"), _column(flights, "planned.index")
     columns: dict[str, Any] = {
-        "index": _planned(flights, "index"),
-        "request_id": [f"{recording.name}-{flight.planned.index}" for flight in flights],
+        "index": index,
+        "request_id": [f"{recording.name}-{number}" for number in index.tolist()],
         "phase": np.full(len(flights), PHASES.index(recording.phase), dtype=np.int8),
-        "class_label": [flight.planned.class_label for flight in flights],
+        "class_label": _values(flights, "planned.class_label"),
         "scheduled_ns": submitted_ns,
         "dispatched_ns": submitted_ns,
         "submitted_ns": submitted_ns,
-        "requested_input_tokens": _planned(flights, "input_tokens"),
-        "requested_max_tokens": _planned(flights, "max_tokens"),
+        "requested_input_tokens": _column(flights, "planned.input_tokens"),
+        "requested_max_tokens": _column(flights, "planned.max_tokens"),
         "finished_ns": _column(flights, "finished_ns"),
         "http_status": _column(flights, "http_status"),
         **{name: np.zeros(len(flights), dtype=np.int64) for name in _NEVER},
-        "error": [flight.error for flight in flights],
-        "finish_reason": [flight.finish_reason for flight in flights],
-        "schema_check": [flight.schema_check for flight in flights],
+        "error": _values(flights, "error"),
+        "finish_reason": _values(flights, "finish_reason"),
+        "schema_check": _values(flights, "schema_check"),
     }
     columns |= {
         "shared_prefix_tokens": _shared_tokens(flights),
-        "prefix_id": np.array(
-            [MISSING if flight.planned.prefix_id is None else flight.planned.prefix_id for flight in flights],
-            dtype=np.int64,
-        ),
+        "prefix_id": _optional(_values(flights, "planned.prefix_id")),
     }
     columns |= _of_ends(flights)
     columns |= _of_sessions(flights)
@@ -289,21 +288,21 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
 
 def _of_ends(flights: Sequence[Flight]) -> dict[str, Any]:
     """The outcomes, and of what users were to cut how it ended before that."""
-    after_ns = [flight.planned.cut_after_ns for flight in flights]
-    ends = [
-        (flight.outcome, None) if after is None else of_planned_cut(flight.outcome)
-        for flight, after in zip(flights, after_ns, strict=True)
-    ]
+    after_ns, outcomes = _values(flights, "planned.cut_after_ns"), _values(flights, "outcome")
+    before: list[str | None] = [None] * len(flights)
+    for i, after in enumerate(after_ns):
+        if after is not None:
+            outcomes[i], before[i] = of_planned_cut(outcomes[i])
     return {
-        "outcome": np.array([OUTCOMES.index(outcome) for outcome, _ in ends], dtype=np.int8),
-        "end_before_cut": [end for _, end in ends],
-        "cut_after_ns": np.array([MISSING if ns is None else ns for ns in after_ns], dtype=np.int64),
+        "outcome": np.array(list(map(OUTCOMES.index, outcomes)), dtype=np.int8),
+        "end_before_cut": before,
+        "cut_after_ns": _optional(after_ns),
     }
 
 
 def _of_sessions(flights: Sequence[Flight]) -> dict[str, Any]:
     """The places of turns in their sessions."""
-    turns = [flight.planned.turn for flight in flights]
+    turns = _values(flights, "planned.turn")
     if not any(turns):
         return dict.fromkeys(("session", "turn", "session_turns"), np.full(len(flights), MISSING, np.int64))
     places = [(MISSING,) * 3 if turn is None else (turn.session, turn.number, turn.turns) for turn in turns]
@@ -400,7 +399,7 @@ def _of_reply(
     # As served: cached tokens are told where there is a cache, reasoning tokens where there are any.
     return {
         "first_byte_ns": np.where(status != MISSING, headers_ns, MISSING),
-        "input_tokens": np.where(status == 200, _planned(flights, "input_tokens"), MISSING),
+        "input_tokens": np.where(status == 200, _column(flights, "planned.input_tokens"), MISSING),
         "output_tokens": np.where(some | ok, chunks.output_tokens, MISSING),
         "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
         "reasoning_tokens": np.where(ok & (chunks.think_tokens > 0), chunks.think_tokens, MISSING),
@@ -418,7 +417,7 @@ def _of_documents(flights: Sequence[Flight], recording: Recording) -> dict[str, 
     return {
         **dict.fromkeys(_OF_OUTPUT, none),
         "first_byte_ns": np.where(answered, _column(flights, "finished_ns"), MISSING),
-        "input_tokens": np.where(ok, _planned(flights, "input_tokens"), MISSING),
+        "input_tokens": np.where(ok, _column(flights, "planned.input_tokens"), MISSING),
         "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
         "token_source": source,
         "reasoning_token_source": source,
@@ -496,8 +495,19 @@ _BY_DEFAULT = {each.name: each.default for each in fields(RequestRecord)}
 """Of fields that a replay does not know."""
 
 
+def _values(flights: Sequence[Flight], name: str) -> list[Any]:
+    return list(map(attrgetter(name), flights))
+
+
+def _optional(values: list[int | None]) -> IntColumn:
+    """A column of numbers, of which some, or mostly all, are not known."""
+    if values.count(None) == len(values):
+        return np.full(len(values), MISSING, dtype=np.int64)
+    return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
+
+
 def _column(flights: Sequence[Flight], name: str) -> IntColumn:
-    return np.array([getattr(flight, name) for flight in flights], dtype=np.int64)
+    return np.fromiter(map(attrgetter(name), flights), dtype=np.int64, count=len(flights))
 
 
 def _offsets(counts: IntColumn) -> IntColumn:
@@ -506,12 +516,8 @@ def _offsets(counts: IntColumn) -> IntColumn:
 
 def _shared_tokens(flights: Sequence[Flight]) -> IntColumn:
     """What prompts begin with as planned; of one with live answers it is not known."""
-    unknown = [flight.planned.reads_answers for flight in flights]
-    return np.where(unknown, MISSING, _planned(flights, "shared_prefix_tokens"))
-
-
-def _planned(flights: Sequence[Flight], name: str) -> IntColumn:
-    return np.array([getattr(flight.planned, name) for flight in flights], dtype=np.int64)
+    unknown = [turn is not None and bool(turn.reads) for turn in _values(flights, "planned.turn")]
+    return np.where(unknown, MISSING, _column(flights, "planned.shared_prefix_tokens"))
 
 
 def _headers_ns(flight: Flight, to_client_ns: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -87,7 +88,7 @@ class ClientDeadlines:
         """The instant at which a reply that was held back on its way was given up; ``None`` if it came
         quickly enough."""
         read_ns = flight.read_ns
-        if read_ns is None or len(read_ns) == 0:
+        if read_ns is None or len(read_ns) == 0 or read_ns[-1] - read_ns[0] < self._between_ns:
             return None
         silent = np.flatnonzero(np.diff(read_ns) >= self._between_ns)
         return int(read_ns[silent[0]]) + self._between_ns if len(silent) else None
@@ -453,20 +454,21 @@ class ReplayRun:
         ns = self._token_ns(flight)
         if len(ns):
             ns = self._guardrails.released_ns(ns)
-        end_ns = max(self.now_ns, int(ns.max(initial=0))) + self._to_client_ns
+        end_ns = max(self.now_ns, int(ns[-1]) if len(ns) else 0) + self._to_client_ns
         ns = ns[: len(ns) - sequence.withheld_tokens] + self._to_client_ns
         if flight.fate in DELAYS and len(ns):
             assert flight.fate is not None
             ns = delayed(ns, flight.fate, self._faults.options)
         flight.read_ns = ns
-        return max(end_ns, int(ns.max(initial=0)))
+        return max(end_ns, int(ns[-1])) if len(ns) else end_ns
 
     def _token_ns(self, flight: Flight) -> IntColumn:
         """The ends of the steps that made its tokens."""
         replica = self.replicas[flight.replica]
-        ends_ns = replica.step_ends_ns
-        rows = [ends_ns[first : last + 1] for first, last in flight.spans(replica.first_step)]
-        return np.array([ns for row in rows for ns in row], dtype=np.int64)
+        made_ns = array("q")
+        for first, last in flight.spans(replica.first_step):
+            made_ns += replica.step_ends_ns[first : last + 1]
+        return np.array(made_ns, dtype=np.int64)
 
     def _end(
         self, flight: Flight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
@@ -489,6 +491,8 @@ class ReplayRun:
         Here an engine that is down (it recovers from a crash) has stopped answering as soon as so many
         requests in a row say so.
         """
+        if watch.is_calm:
+            return
         if self._stops_when_failing:
             if watch.streak >= STREAK and at_ns < self._down_until_ns():
                 self._arrivals.stop()
