@@ -136,7 +136,7 @@ class BenchSession:
 
     def client(self, sut: SUT | str) -> LLMClient:
         """A client for single requests. Raises SuiteError for a replay, SUTError for what does not answer."""
-        opened = self._opened(_as_sut(sut), "llm_client")
+        opened = self._opened(_as_sut(sut), "llm_client", for_load=False)
         if opened.client is None:
             raise SuiteError(
                 "llm_client sends requests over HTTP, and there is no server",
@@ -300,7 +300,15 @@ class BenchSession:
         except StoreError as error:
             return replace(result, findings=(*result.findings, not_on_disk(error)))
 
-    def _opened(self, sut: SUT, who: str, role: str = "", settings: Settings | None = None) -> OpenSUT:
+    def _opened(
+        self,
+        sut: SUT,
+        who: str,
+        role: str = "",
+        settings: Settings | None = None,
+        *,
+        for_load: bool = True,
+    ) -> OpenSUT:
         """``role`` keeps arms apart that have the same endpoint: neither engines nor runs are shared."""
         key = role + json.dumps(asdict(sut), sort_keys=True, default=str)
         if key not in self._open:
@@ -314,6 +322,7 @@ class BenchSession:
                         on_progress=self._show_progress,
                         offered=offered,
                         early=self._early,
+                        for_load=for_load,
                     )
                 self._open[key] = replace(opened, key=key)
             except LLMBenchError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from plugin_suite import Suite
+import pytest
+from plugin_suite import SMALL_WARMUP, Suite
 
 SUITE = """
 import pytest
@@ -31,6 +32,34 @@ def test_its_names(llm_client, llm_sut):
 def test_it_asks_the_embedded_engine(suite: Suite) -> None:
     suite.write(SUITE)
     suite.run("--llm-endpoint=sim", "--llm-api=completions").assert_outcomes(passed=3)
+
+
+COUNTED = """
+import psutil
+import pytest
+from pytest_llmbench import llmbench
+
+def measuring():
+    lines = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    return sum("workers.process" in line for line in lines)
+
+@pytest.mark.asyncio
+async def test_a_reply(llm_client):
+    assert (await llm_client.complete("Count to three.", max_tokens=4)).ok
+    assert measuring() == 0
+
+@llmbench.ttft(rate=50, requests=20)
+def test_a_load(llm_client):
+    assert measuring() == 2
+"""
+
+
+@pytest.mark.usefixtures("without_pictures", "however_late")
+def test_measuring_processes_start_with_the_first_load(suite: Suite) -> None:
+    suite.write(COUNTED, SMALL_WARMUP)
+    suite.measure("sim", "--llm-workers=2", "--llm-inconclusive=pass").assert_outcomes(passed=2)
+    (entry,) = suite.report["tests"]
+    assert entry["counts"]["ok"] == 20
 
 
 def test_a_replay_has_nobody_to_ask(suite: Suite) -> None:

@@ -54,6 +54,8 @@ class SUTAccess:
     """``--llm-proxy``: a URL, or ``env``; empty: requests go directly, and nowhere else."""
     early: EarlyWorkers | None = None
     """Measuring processes that are up already, for whoever comes first."""
+    for_load: bool = True
+    """False: single requests come first, which no measuring process sends. Those start when a load does."""
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:

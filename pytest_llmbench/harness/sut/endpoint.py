@@ -42,13 +42,17 @@ class Reached:
 @contextmanager
 def workers_coming_up(approach: SUTAccess) -> Generator[WorkerPool | None, None, None]:
     """The measuring processes of this machine, starting: they take as long as it does to examine an endpoint,
-    or to start an engine, and that goes on meanwhile. They are ended if nothing comes of it."""
+    or to start an engine, and that goes on meanwhile. They are ended if nothing comes of it. None where no
+    load comes first: its generator starts them."""
     if approach.ray is not None or not approach.workers:
         yield None
         return
     from pytest_llmbench.generator.workers.pool import WorkerPool
 
     early = None if approach.early is None else approach.early.take(approach.workers, approach.cpus)
+    if early is None and not approach.for_load:
+        yield None
+        return
     pool = WorkerPool(cpus=approach.cpus) if early is None else early
     try:
         pool.call(approach.workers)

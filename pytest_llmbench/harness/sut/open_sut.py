@@ -112,15 +112,16 @@ def open_sut(
     on_progress: OnProgress,
     offered: Offered | None = None,
     early: EarlyWorkers | None = None,
+    for_load: bool = True,
 ) -> OpenSUT:
     """Examine ``sut`` and make a generator for it. SuiteError or SUTError say what is wrong, once.
 
     Of its variants nothing is opened yet; that happens when a plan names one. ``early``: measuring processes
-    that it may take.
+    that it may take. ``for_load``: whether a load comes first, rather than single requests.
     """
     offered = offered or Offered()
     file = sut_file_of(settings)
-    approach = replace(SUTAccess.to(sut, settings, file), early=early)
+    approach = replace(SUTAccess.to(sut, settings, file), early=early, for_load=for_load)
     approach.refuse_what_is_not_http()
     variants = declared_variants(sut, file, offered.variants)
     _keep_secrets(variants)
