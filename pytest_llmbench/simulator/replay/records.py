@@ -72,6 +72,11 @@ class Flight:
         return self.finished_ns != MISSING
 
     @property
+    def whole(self) -> bool:
+        """The reply came to its own end, usage included; it may hold thoughts alone."""
+        return self.outcome in (Outcome.OK, Outcome.EMPTY)
+
+    @property
     def cut_ns(self) -> int | None:
         """The instant at which its user goes away; None: the user waits."""
         after_ns = self.planned.cut_after_ns
@@ -341,7 +346,7 @@ def _of_thinking(flights: Sequence[Flight], chunks: Chunks, recording: Recording
         earlier = chunks.stamps_ns[chunks.offsets[i] : last[i]]  # one read brought both: as on the wire
         earlier = earlier[earlier < visible_ns[i]]
         ends_ns[i] = earlier[-1] if len(earlier) else MISSING
-    ok = [flight.outcome is Outcome.OK and flight.sequence is not None for flight in flights]
+    ok = [flight.whole and flight.sequence is not None for flight in flights]
     sequences = [flight.sequence if flight.http_status == 200 else None for flight in flights]
     counted = chunks.think_tokens > 0
     return {
@@ -391,7 +396,7 @@ def _of_reply(
     flights: Sequence[Flight], chunks: Chunks, steps: Steps, recording: Recording
 ) -> dict[str, Any]:
     """What the headers, and at the end of a reply its usage, tell."""
-    ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
+    ok = np.array([flight.whole for flight in flights], dtype=bool)
     status = _column(flights, "http_status")
     headers_ns = np.array([_headers_ns(flight, steps.to_client_ns) for flight in flights], dtype=np.int64)
     some = chunks.counts > 0

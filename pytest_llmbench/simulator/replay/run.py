@@ -128,6 +128,7 @@ _ENDS = {
     "error": (Outcome.IN_BAND_ERROR, "the engine ran out of memory"),
 }
 """What the client makes of a reply whose finish reason is not a normal one."""
+_THOUGHTS_ALONE = (Outcome.EMPTY, "the reply held reasoning but no visible content")
 
 
 class TurnHashes:
@@ -439,6 +440,8 @@ class ReplayRun:
             self._hit(flight)
             return
         outcome, error = _ENDS.get(sequence.finish_reason, (Outcome.OK, None))
+        if outcome is Outcome.OK and 0 < sequence.think_tokens == sequence.output_tokens:
+            outcome, error = _THOUGHTS_ALONE
         reason: str | None = sequence.finish_reason if self._generates else None
         if flight.answer is not None and reason is not None and outcome is Outcome.OK:
             visible = sequence.output_tokens - sequence.think_tokens

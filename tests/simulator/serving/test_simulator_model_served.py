@@ -19,7 +19,10 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.probes.engine_metrics import read_page
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.openai_chat import OpenAIChat
@@ -85,6 +88,29 @@ def test_a_model_that_thinks() -> None:
     assert row.first_reasoning_ns is not None
     assert row.first_content_ns - row.first_reasoning_ns >= 40e6
     assert "reasoning_content" not in quiet["choices"][0]["message"]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_thoughts_and_answers_are_drawn_as_in_replay_by_the_place_among_all_requests(ahead: int) -> None:
+    """Whatever was asked before has drawn its own, as the request does that examines an endpoint: so a limit
+    of tokens may meet other thoughts than in a replay, and leave no answer."""
+    thinking = "fast?think_mean_tokens=30&eos_mean_tokens=12&seed=3"
+    plan = LoadPlan("w", SyntheticWorkload("w", Fixed(20), Fixed(50)), ClosedLoop(1), 30, seed=1)
+    with start_engine(thinking) as engine:
+        for _ in range(ahead):
+            assert post(engine, prompt="a", max_tokens=1).status_code == 200
+        with LoadGenerator(Target.parse(engine.url), OpenAIChat(), model=engine.model) as generator:
+            served = generator.run(plan).records
+    replayed = ReplayEngine(parse_scenario(thinking)).run(plan.with_(requests=30 + ahead)).records
+    for told in (
+        "outcome", "error", "finish_reason", "http_status", "output_tokens",
+        "reasoning_tokens", "token_source", "reasoning_token_source", "thinking_end_reason",
+    ):  # fmt: skip
+        assert list(getattr(served, told)) == list(getattr(replayed, told)[ahead:]), told
+    for column in ("first_content_ns", "last_content_ns", "thinking_end_ns", "last_reasoning_ns"):
+        lacking = [getattr(seen, column) == MISSING for seen in (served, replayed)]
+        assert lacking[0].tolist() == lacking[1][ahead:].tolist(), column
+    assert {OUTCOMES[number] for number in served.outcome} == {Outcome.OK, Outcome.EMPTY}
 
 
 def test_replies_page_and_ground_truth_agree_on_critical_evictions() -> None:
