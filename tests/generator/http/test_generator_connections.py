@@ -13,6 +13,8 @@ from scripted_server import HEAD, LAST, REPLY, Conversation, ScriptedServer, chu
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.records import OUTCOMES
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]
@@ -156,6 +158,27 @@ def test_a_request_that_arrived_is_never_sent_again(
     ids = [served.headers["x-request-id"] for served in server.served]
     assert len(ids) == len(set(ids)) == 6
     assert "kept one" in str(seen.records.error[1])
+
+
+def test_what_a_server_resets_behind_each_first_reply_is_lost_three_times_and_no_more(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
+) -> None:
+    """It hangs up when the next request has come, and has not read it. No reset tells so: it is data."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.send(REPLY)
+        conversation.sock.recv(1, socket.MSG_PEEK)
+        conversation.close()
+
+    server = serve(script)
+    generator = generator_for(server, loop_factory=loop_factory)
+    seen = generator.run(plan(12))
+    ok = [outcome == OUTCOMES.index(Outcome.OK) for outcome in seen.records.outcome]
+    assert ok == [True, False] * 3 + [True] * 6
+    assert "kept one" in str(seen.records.error[1])
+    assert seen.selfcheck.stale_retries == 0
+    later = generator.run(plan(12))  # as the loads behind a warm-up
+    assert later.records.counts()["ok"] == 12
 
 
 @pytest.mark.parametrize("read_body", [True, False])
