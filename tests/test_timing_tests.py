@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import timing_tests
 from timing_tests import Disturbance, Instant, TimingTests
 
 from pytest_llmbench.generator.host_watch import HostCpu
@@ -32,17 +32,16 @@ def test_of_something_else():
 
 
 @pytest.fixture
-def outcomes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+def outcomes(pytester: pytest.Pytester):
     """Of a suite whose timing test needs so many attempts, while so much of the CPU is stolen."""
 
     def run(needed: int, stolen: float) -> pytest.RunResult:
-        monkeypatch.setattr(timing_tests, "PAUSE_S", 0.0)
-        monkeypatch.setattr(Disturbance, "since", lambda _: Disturbance(stolen, 0.0))
         pytester.makeini(
             "[pytest]\nmarkers =\n    timing: x\nasyncio_default_fixture_loop_scope = function\n"
         )
         pytester.makepyfile(SUITE.replace("{needed}", str(needed)))
-        return pytester.runpytest_inprocess("-p", "no:cacheprovider", plugins=[TimingTests()])
+        again = TimingTests(0.0, lambda _: Disturbance(stolen, 0.0))
+        return pytester.runpytest_inprocess("-p", "no:cacheprovider", plugins=[again])
 
     return run
 
@@ -63,14 +62,12 @@ def test_one_that_fails_every_time_fails(outcomes) -> None:
     outcomes(needed=99, stolen=0.3).assert_outcomes(passed=1, failed=1)
 
 
-def test_the_counters_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counters_of_the_kernel(tmp_path: Path) -> None:
     pressure = tmp_path / "cpu"
-    monkeypatch.setattr(timing_tests, "_PRESSURE", pressure)
-    monkeypatch.setattr(HostCpu, "now", lambda: HostCpu(None, 130, 1120))
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=65000000\n")
-    before = Instant(Instant.now().at_s - 100.0, 5.0, HostCpu(None, 100, 1000))
-    found = Disturbance.since(before)
+    now = replace(Instant.now(pressure), host=HostCpu(None, 130, 1120))
+    found = Disturbance.since(Instant(now.at_s - 100.0, 5.0, HostCpu(None, 100, 1000)), now)
     assert found.stolen == pytest.approx(0.25)
     assert found.waiting == pytest.approx(0.6, abs=0.01)
     pressure.unlink()
-    assert Instant.now().waiting_s == 0.0
+    assert Instant.now(pressure).waiting_s == 0.0

@@ -6,6 +6,7 @@ Such a test says nothing then, as a load says nothing that was sent late: what i
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ STOLEN_SHARE = 0.02
 WAITING_SHARE = 0.5
 """Of the time, that in which some program was ready to run and had no core."""
 RUN_AGAIN = "run again"
-_PRESSURE = Path("/proc/pressure/cpu")
+PRESSURE = Path("/proc/pressure/cpu")
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Disturbance:
     waiting: float
 
     @classmethod
-    def since(cls, before: Instant) -> Disturbance:
-        now = Instant.now()
+    def since(cls, before: Instant, now: Instant | None = None) -> Disturbance:
+        now = now or Instant.now()
         waiting = (now.waiting_s - before.waiting_s) / max(now.at_s - before.at_s, 1e-3)
         return cls(now.host.stolen_share(before.host) or 0.0, waiting)
 
@@ -55,22 +56,27 @@ class Instant:
     host: HostCpu
 
     @classmethod
-    def now(cls) -> Instant:
+    def now(cls, pressure: Path = PRESSURE) -> Instant:
         waiting = 0.0
         with suppress(OSError):  # a kernel that does not count it
-            waiting = int(_PRESSURE.read_text("ascii").split("total=")[1].split()[0]) / 1e6
+            waiting = int(pressure.read_text("ascii").split("total=")[1].split()[0]) / 1e6
         return cls(time.monotonic(), waiting, HostCpu.now())
 
 
 class TimingTests:
-    """The plugin."""
+    """The plugin; ``since``: what was done to this machine since an instant."""
+
+    def __init__(
+        self, pause_s: float = PAUSE_S, since: Callable[[Instant], Disturbance] = Disturbance.since
+    ) -> None:
+        self._pause_s, self._since = pause_s, since
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if item.get_closest_marker("timing") is None:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in _attempts(item, nextitem):
+        for report in self._attempts(item, nextitem):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
@@ -88,19 +94,18 @@ class TimingTests:
         for line in sorted(told):
             terminalreporter.write_line(line)
 
-
-def _attempts(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """The reports of the last attempt."""
-    for attempt in range(1, ATTEMPTS + 1):
-        before = Instant.now()
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        if attempt == ATTEMPTS or not any(report.failed for report in reports):
-            break
-        found = Disturbance.since(before)
-        if not found.excuses:
-            break
-        # Forgets what fixtures of wider scopes made, or how they failed.
-        item.session._setupstate.teardown_exact(None)
-        item.user_properties.append((RUN_AGAIN, str(found)))
-        time.sleep(PAUSE_S)
-    return reports
+    def _attempts(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        """The reports of the last attempt."""
+        for attempt in range(1, ATTEMPTS + 1):
+            before = Instant.now()
+            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            if attempt == ATTEMPTS or not any(report.failed for report in reports):
+                break
+            found = self._since(before)
+            if not found.excuses:
+                break
+            # Forgets what fixtures of wider scopes made, or how they failed.
+            item.session._setupstate.teardown_exact(None)
+            item.user_properties.append((RUN_AGAIN, str(found)))
+            time.sleep(self._pause_s)
+        return reports

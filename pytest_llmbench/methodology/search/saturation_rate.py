@@ -55,7 +55,11 @@ def saturation_rate(
     if declared_rps is not None:
         facts = {"load.capacity_rps": declared_rps, "load.capacity_source": DECLARED}
         return SaturationRate(declared_rps, DECLARED, sequence, facts=facts)
-    found = yield from search(setting, sequence)
+    return rate_found((yield from search(setting, sequence)), sequence)
+
+
+def rate_found(found: Searched, sequence: RequestSlice) -> SaturationRate:
+    """What a search says of the rate; ``sequence``: the one that it was given."""
     source = _source(found)
     facts = {
         "load.capacity_rps": found.rate,

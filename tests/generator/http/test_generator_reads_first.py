@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.generator.decoding import DecodeQueue
-from pytest_llmbench.generator.http import http1
 from pytest_llmbench.generator.http.http1 import Http1Transport
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.timing.clock import MonotonicClock
+from pytest_llmbench.timing.clock import Clock, MonotonicClock
 
 
 class Looked:
@@ -29,8 +28,19 @@ class Looked:
         self.seen.append(self.number)
 
 
-def transport(*, several: bool) -> Any:
-    made: Any = Http1Transport(Target.parse("http://127.0.0.1:1/v1"), MonotonicClock())
+class Leaping(MonotonicClock):
+    """A millisecond later at each look."""
+
+    def __init__(self) -> None:
+        self._now_ns = 0
+
+    def monotonic_ns(self) -> int:
+        self._now_ns += 1_000_000
+        return self._now_ns
+
+
+def transport(*, several: bool, clock: Clock | None = None) -> Any:
+    made: Any = Http1Transport(Target.parse("http://127.0.0.1:1/v1"), clock or MonotonicClock())
     made._sockets = SimpleNamespace(several=several)
     return made
 
@@ -60,12 +70,10 @@ def test_beside_others_it_waits_and_the_order_stays() -> None:
     asyncio.run(course())
 
 
-def test_many_are_looked_at_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "_LOOKS_NS", 1)  # as if each look took all the time that looks may take
-
+def test_many_are_looked_at_a_little_at_a_time() -> None:
     async def course() -> None:
         seen: list[int] = []
-        one = transport(several=True)
+        one = transport(several=True, clock=Leaping())  # each look takes all the time that looks may take
         for number in range(50):
             one.look_soon(Looked(number, seen), object())
         rounds = 0

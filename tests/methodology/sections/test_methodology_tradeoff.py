@@ -14,9 +14,11 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.search.probing import value_of
+from pytest_llmbench.methodology.search.probing import Range, value_of
+from pytest_llmbench.methodology.search.saturation_rate import rate_found
+from pytest_llmbench.methodology.search.search import search
 from pytest_llmbench.methodology.sections import tradeoff
-from pytest_llmbench.methodology.sections.tradeoff import Curve, curve_of
+from pytest_llmbench.methodology.sections.tradeoff import Curve, curve_of, points_table
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Origin
@@ -149,16 +151,20 @@ def test_what_a_sweep_found_is_known_to_the_next_level_that_failed(template: See
     assert "a lower bound" in above.sustained_throughput.method
 
 
-def test_shares_of_a_range_that_ended_are_shares_of_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A search ends at neither by itself in a test's time; the plan of each test reckons with both, too.
-    monkeypatch.setattr("pytest_llmbench.methodology.search.search.LARGEST_BURST", 8)
-    monkeypatch.setattr("pytest_llmbench.methodology.search.search.STRETCHES", 0)
-    endless = run(QueueServer(slots=100_000), levels_percent=(50.0, 100.0))
-    source = endless.facts["load.capacity_source"]
-    assert source.origin is Origin.MEASURED
-    assert "a lower bound: every tested load up to" in source.value
-    assert points(endless)["Estimated capacity"].startswith("at least ")
-    assert "at least" not in points(run(levels_percent=(50.0, 100.0)))["Estimated capacity"]
+def test_shares_of_a_range_that_ended_are_shares_of_a_lower_bound(template: Seen) -> None:
+    setting = canned_setting()
+    sequence = RequestSlice(setting.workload)
+    ended = search(setting, sequence, bounds=Range(10.0, 30.0, 10.0))
+    rate = rate_found(drive(ended, QueueServer(slots=100_000)), sequence)
+    assert rate.rps == 30.0
+    assert "a lower bound: every tested load up to 30 held" in rate.source
+    assert rate.facts["load.capacity_source"] == rate.source
+    rows = {row[0]: row for row in points_table(canned_curve(template, *EXAMPLE), rate).rows}
+    assert rows["Estimated capacity"][1].startswith("at least ")
+    assert rows["Estimated capacity"][2] == rate.source
+    found = run(levels_percent=(50.0, 100.0))
+    assert found.facts["load.capacity_source"].origin is Origin.MEASURED
+    assert "at least" not in points(found)["Estimated capacity"]
 
 
 def test_the_operating_point_is_never_above_the_maximum(swept: TestResult, template: Seen) -> None:
