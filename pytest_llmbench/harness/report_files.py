@@ -171,6 +171,7 @@ EARLIER_PREFIX = "earlier-"
 _MEASURED: tuple[str, ...] = (
     "records/*.jsonl.gz",
     "records/*.jsonl",
+    "records/*.loads.json.gz",
     "records/*.loads.json",
     "sequence/*.json*",
 )

@@ -64,5 +64,5 @@ def test_a_full_disk_costs_no_result(
     assert not any(finding.ok or finding.voids for finding in missing)
     told = " ".join(finding.message for finding in missing)
     assert "records could not be written: No space left on device" in told
-    assert ".loads.json: cannot write the file" in told
+    assert ".loads.json.gz: cannot write the file" in told
     assert ("the request sequence cannot be written" in told) == ("export_sequence" in settings)

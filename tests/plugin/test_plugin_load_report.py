@@ -20,7 +20,9 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.analysis.export import CSV_COLUMNS
 from pytest_llmbench.harness.analysis.loaded_report import _measured_again
 from pytest_llmbench.harness.analysis.request_table import COLUMNS
+from pytest_llmbench.harness.execution.loads import read_loads
 from pytest_llmbench.metrics.latency import FAMILIES
+from pytest_llmbench.store.files import write_text
 
 SUITE = """
 from pytest_llmbench import llmbench
@@ -166,8 +168,10 @@ def test_what_is_not_there_is_said(finished: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loads", [None, {}, [{}], [{"label": "a", "rows": 1, "key": "k", "seen": []}]])
 def test_a_damaged_file_of_loads_is_said(finished: Path, loads: Any) -> None:
-    for path in (finished / "records").glob("*.loads.json"):
-        path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"loads": loads}), "utf-8")
+    found = list((finished / "records").glob("*.loads.json.gz"))
+    assert found
+    for path in found:
+        write_text(path, json.dumps(read_loads(path) | {"loads": loads}))
     with pytest.raises(StoreError, match="what it says of the loads is damaged"):
         _ = load_report(finished).tests[0].records
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.__main__ import main
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.harness.execution.loads import read_loads
+from pytest_llmbench.store.files import write_text
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
@@ -136,9 +140,9 @@ def test_what_is_missing_is_said(suite: Suite, capsys: pytest.CaptureFixture[str
     records.write_bytes(gzip.compress("".join([*whole, whole[-1]]).encode()))
     assert "more records than the loads had requests" in recomputed(suite, capsys)[1]
     records.write_bytes(gzip.compress("".join(whole).encode()))
-    content = json.loads(loads.read_text("utf-8"))
+    content = read_loads(loads)
     content["loads"][-1]["requests"] += 1
-    loads.write_text(json.dumps(content))
+    write_text(loads, json.dumps(content))
     assert (
         "requests was 51 when it was measured, the procedure now asks for 50" in recomputed(suite, capsys)[1]
     )
@@ -158,15 +162,32 @@ DAMAGE: dict[str, Callable[[Any], object]] = {
 }
 
 
+def test_a_file_of_loads_that_is_not_packed_is_read(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "test_first_token").assert_outcomes(passed=1)
+    report = suite.path / "out" / "report.json"
+    packed = suite.path / "out" / suite.report["tests"][0]["loads_file"]
+    assert packed.read_bytes()[:2] == b"\x1f\x8b"
+    write_text(packed.with_suffix(""), json.dumps(read_loads(packed)))
+    report.write_text(report.read_text("utf-8").replace(packed.name, packed.with_suffix("").name), "utf-8")
+    whole = packed.read_bytes()
+    packed.unlink()
+    assert recomputed(suite, capsys)[0] == 0
+    for damaged in (whole[:-9], b"no gzip", b""):
+        packed.write_bytes(damaged)
+        with pytest.raises(StoreError, match="not a whole JSON file"):
+            read_loads(packed)
+
+
 def test_damage_to_the_loads_is_told(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
     suite.write(TWO)
     suite.measure("replay", "-k", "test_first_token").assert_outcomes(passed=1)
     path = suite.path / "out" / suite.report["tests"][0]["loads_file"]
-    whole = path.read_text("utf-8")
+    whole = read_loads(path)
     for name, damage in DAMAGE.items():
-        loads = json.loads(whole)
+        loads = deepcopy(whole)
         damage(loads)
-        path.write_text(json.dumps(loads), "utf-8")
+        write_text(path, json.dumps(loads))
         status, said = recomputed(suite, capsys)
         assert status == 1, name
         assert "NOT RECOMPUTED" in said, name
@@ -179,16 +200,16 @@ def test_a_report_of_a_version_with_one_sequence_is_not_drawn_differently(
     suite.write(TWO)
     suite.measure("replay", "-k", "first_token")
     loads = suite.path / "out" / suite.report["tests"][0]["loads_file"]
-    content = json.loads(loads.read_text("utf-8"))
+    content = read_loads(loads)
     for load in content["loads"]:
         assert load.pop("part")
         load["seed"] = 42
     content["setting"].pop("salt")
-    loads.write_text(json.dumps(content))
+    write_text(loads, json.dumps(content))
     status, said = recomputed(suite, capsys)
     assert status == 0, said
     content["loads"][-1]["label"] = "another load"
-    loads.write_text(json.dumps(content))
+    write_text(loads, json.dumps(content))
     assert "label was 'another load' when it was measured" in recomputed(suite, capsys)[1]
 
 

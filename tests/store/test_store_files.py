@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,38 @@ def test_what_is_written_is_read_back(tmp_path: Path, report: schema.Report) -> 
     files.write_report(path, files.document_of(report))
     assert files.read_report(path) == report
     assert [found.name for found in path.parent.iterdir()] == ["report.json"]
+
+
+def test_a_report_has_a_line_for_each_part(tmp_path: Path, report: schema.Report) -> None:
+    path, document = tmp_path / files.REPORT_NAME, files.document_of(report)
+    files.write_report(path, document)
+    lines = path.read_text("utf-8").splitlines()
+    assert json.loads("".join(lines)) == document
+    beginnings = [line.lstrip().partition('"')[2].partition('"')[0] for line in lines]
+    assert [name for name in beginnings if name in document] == list(document)
+    assert beginnings.count("nodeid") == len(document["tests"])
+
+
+@pytest.mark.parametrize("tests", [0, 1, 3])
+def test_a_report_of_any_number_of_tests(tmp_path: Path, report: schema.Report, tests: int) -> None:
+    document = files.document_of(report)
+    document["tests"] = [document["tests"][0] | {"nodeid": f"a.py::é{n}"} for n in range(tests)]
+    files.write_report(tmp_path / "report.json", document)
+    assert json.loads((tmp_path / "report.json").read_text("utf-8")) == document
+
+
+def test_a_packed_file_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    files.write_text(path, '{"a": "é"}')
+    first = path.read_bytes()
+    files.write_text(path, '{"a": "é"}')
+    assert path.read_bytes() == first
+    assert gzip.decompress(first) == '{"a": "é"}'.encode()
+    assert files.read_object(path, "loads", absent="", damaged="") == {"a": "é"}
+    for damaged in (first[:-9], b'{"a": 1}', b""):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreError, match="not a whole JSON file"):
+            files.read_object(path, "loads", absent="", damaged="")
 
 
 def test_a_canary_key_is_in_no_report(tmp_path: Path, make_report: Callable[..., schema.Report]) -> None:

@@ -1,5 +1,5 @@
-"""``records/``: the records of single requests, and in ``*.loads.json`` what a result is computed from beside
-them.
+"""``records/``: the records of single requests, and in ``*.loads.json.gz`` what a result is computed from
+beside them.
 
 The marker's parameters and the setting, and for each load the procedure asked for its beginning and end, the
 generator's testimony and the engine's readings. ``pytest-llmbench recompute`` drives the procedure again with
@@ -121,7 +121,7 @@ def recording(
 
 
 def loads_path(records: Path) -> Path:
-    return records.with_name(records.name.removesuffix(".gz").removesuffix(".jsonl") + ".loads.json")
+    return records.with_name(records.name.removesuffix(".gz").removesuffix(".jsonl") + ".loads.json.gz")
 
 
 def files_of(records: Path | None, report: Path | None) -> dict[str, str]:

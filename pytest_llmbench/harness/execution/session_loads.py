@@ -12,14 +12,15 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
+from pytest_llmbench.model.records import BoolColumn
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.sequence import passing
 from pytest_llmbench.workloads.stream import draws_anew
@@ -79,8 +80,8 @@ class SentBefore:
     """Prompts by server, and what of the measured ones of each test had been sent to it before."""
 
     def __init__(self) -> None:
-        self._indices: dict[Hashable, npt.NDArray[np.int64]] = {}
-        """The indices sent of sequences whose seed gives their prompts: by server, workload and seed."""
+        self._sent: dict[Hashable, BoolColumn] = defaultdict(partial(np.zeros, 0, dtype=np.bool_))
+        """Which requests were sent of sequences whose seed gives their prompts: by server, workload, seed."""
         self._prompts: dict[Hashable, set[bytes]] = defaultdict(set)
         """The digests of other prompts, by server."""
         self._measured: Counter[str] = Counter()
@@ -111,9 +112,15 @@ class SentBefore:
     def _drawn(self, server: Hashable, seen: Observation) -> int:
         workload = seen.plan.workload
         key = (server, workload.name, str(workload.specification()), seen.plan.seed)
-        sent, known = np.unique(seen.records.index), self._indices.get(key)
-        self._indices[key] = sent if known is None else np.union1d(known, sent)
-        return 0 if known is None else len(np.intersect1d(known, sent))
+        index = seen.records.index
+        known, end = self._sent[key], int(index.max(initial=-1)) + 1
+        if end > len(known):
+            known = self._sent[key] = np.pad(known, (0, end - len(known)))
+        sent = np.zeros_like(known)
+        sent[index] = True
+        repeated = int((known & sent).sum())
+        known |= sent
+        return repeated
 
     def _listed(self, server: Hashable, seen: Observation) -> int:
         known, repeated = self._prompts[server], 0
