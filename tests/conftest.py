@@ -21,7 +21,6 @@ import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack
-from functools import cache
 from importlib import import_module
 from itertools import accumulate, zip_longest
 from pathlib import Path
@@ -154,15 +153,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def pytester(pytester: pytest.Pytester) -> pytest.Pytester:
-    _load_all_of_the_plugin()
+def pytester(whole_plugin: None, pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-@cache
-def _load_all_of_the_plugin() -> None:
+@pytest.fixture(scope="session")
+def whole_plugin() -> None:
     """A session under test in this process forgets the modules that it is first to load, and what they had
-    read, such as the clauses of the draft: the next one would load and read them again. Ray is not needed."""
+    read, such as the clauses of the draft: the next one would load and read them again. Ray is not needed.
+
+    Of the scope of the session, so that it comes before ``pytester``, which forgets what is loaded later."""
     for module in walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
         if not module.name.endswith(".__main__") and ".ray." not in module.name:
             import_module(module.name)
