@@ -11,6 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -107,7 +108,7 @@ def _engine(text: str, mistakes: list[str]) -> EngineConfig | None:
 
 
 def _part(before: Part, given: dict[str, str], mistakes: list[str]) -> Part | None:
-    hints = get_type_hints(type(before))
+    hints = _kinds(type(before))
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name in hints:
@@ -119,6 +120,12 @@ def _part(before: Part, given: dict[str, str], mistakes: list[str]) -> Part | No
     found = made.mistakes()
     mistakes += found
     return None if found else made
+
+
+@cache
+def _kinds(part: type) -> dict[str, Any]:
+    """What each option of a part is of: annotations are texts until they are evaluated, which takes long."""
+    return get_type_hints(part)
 
 
 def _read(kind: Any, text: str) -> Any:
