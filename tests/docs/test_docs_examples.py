@@ -68,7 +68,8 @@ def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequ
         endpoint = request.getfixturevalue("engine").url
     elif page == OVER_HTTP2:
         endpoint = request.getfixturevalue("over_http2")
-    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    # Measured in this process: to start one that measures takes longer than what most pages measure.
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\nllm_workers = 0\n")
     blocks = EXAMPLES[page]
     pytester.makepyfile(**{f"test_block_{i}": block for i, block in enumerate(blocks, start=1)})
     result = pytester.runpytest_inprocess(
