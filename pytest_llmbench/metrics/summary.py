@@ -19,13 +19,14 @@ import numpy as np
 
 from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
 from pytest_llmbench.stats import moments, order_statistics
-from pytest_llmbench.stats.backlog import Backlog
+from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
     in_order,
     ordered_interval,
     percentile_worths,
+    risen,
     series_memory,
 )
 from pytest_llmbench.stats.percentiles import ordered_percentile
@@ -37,6 +38,8 @@ PERCENTILES: Mapping[str, float] = MappingProxyType(
 )
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
 OBSERVED = "observed"
+_MOST_TIMES = 16
+"""The most times as many samples that are said to tell a busy system from an overloaded one."""
 
 
 def distribution(
@@ -77,8 +80,8 @@ class _Sample:
     backlog: Backlog | None = None
 
     @cached_property
-    def rise(self) -> float:
-        return 0.0 if self.backlog is None else self.backlog.rise(self.runs, self.level)
+    def rise(self) -> Rise:
+        return NO_RISE if self.backlog is None else self.backlog.rise(self.runs, self.level)
 
     @cached_property
     def ordered(self) -> FloatArray:
@@ -94,11 +97,15 @@ class _Sample:
         of = spread(self.runs, lags=self.lags)
         if of is None:
             return self._estimate(point, OPEN, "mean; no interval at n<10", FEWEST_EFFECTIVE)
-        interval = mean_interval(self.runs, level=self.level, of=of, rise=self.rise)
+        interval = mean_interval(self.runs, level=self.level, of=of, rise=self.rise.mean, fall=self.rise.fall)
         if of.worth < FEWEST_EFFECTIVE:
             interval = Interval(interval.lower, None)
         method = f"mean at {_effective(of.worth)}, {of_quantiles(of)}"
-        return self._estimate(point, interval, method, self._inflated(FEWEST_EFFECTIVE, of.worth))
+        required = self._inflated(FEWEST_EFFECTIVE, of.worth)
+        if self.backlog is not None and self.backlog.load is not None and math.isinf(self.rise.mean):
+            longer = min(self.backlog.load.longer(self.level), _MOST_TIMES)
+            required = max(required, math.ceil(longer * len(self.ordered)))
+        return self._estimate(point, interval, method, required)
 
     def percentiles(self, qs: Sequence[float]) -> list[Estimate]:
         worths = percentile_worths(self.runs, qs, lags=self.lags)
@@ -122,9 +129,10 @@ class _Sample:
             moment_bound(self.runs, q, lags=self.lags, level=self.level),
             bound_by_mean(self.mean.upper, float(self.ordered[0]), q),
         )
-        if bound is None:
+        end = None if bound is None else risen(bound.end, self.ordered, q, level=self.level, rise=self.rise)
+        if end is None:
             return interval, method
-        return Interval(interval.lower, bound.end), f"{method}, {ONLY_BOUND} by {bound}"
+        return Interval(interval.lower, end), f"{method}, {ONLY_BOUND} by {bound}"
 
     def _percentile(self, q: float, worth: Worth, interval: Interval, method: str) -> Estimate:
         independent = order_statistics.samples_required(q, self.level)

@@ -19,16 +19,30 @@ independent, and a quiet stretch looks calm. The stamps tell more than the laten
 So waits may be longer by h · f, f = 2 a / (1 - a), a = z/√v, twice since the share of time that is busy
 is known no better; without limit for a ≥ 1. But a queue much longer than the noise of the mean,
 s = z σ_x / √n, does not hide behind it: a rise is at most 6 (h h s)^(1/3). The weights were chosen by
-simulation (docs/reference/statistics.md). Latencies with a wait in them rise by all of it: where their slope
-over the waits is less than 1 even at its upper end, waits count for so much less. Where waits explain the
-latencies, these show the queue themselves: the rise shrinks with the share r² of variance that is explained,
-as 1 - 2 r².
+simulation (docs/reference/statistics.md).
+
+- **Utilisation.** The slots were at work for ρ of the time, n requests tell it to ε = √((c_a² + c_s²) / n) of
+  itself, c_a and c_s the coefficients of variation of gaps and services, so it may be ρ e^(z ε). At that
+  a queue waits E[S] (c_a² + c_s²) / 2 · ρ^(√(2 (c + 1)) - 1) / (c (1 - ρ)) (Sakasegawa 1977, Annals of the
+  Institute of Statistical Mathematics 29), from 1 on as long as it likes: a run of about two relaxation times
+  cannot tell a busy system from an overloaded one. Waits may be as long as that says, if it is more. The
+  median and the mean are then open above; of higher percentiles and shares waits are drawn out 16 times at
+  most.
+
+A run that was full all along may have been so by chance: at the other end of the drift its waits, all of
+them, would be 1/(1 + a)² of what they were, and the lower end of the mean allows for it.
+
+Latencies with a wait in them rise by all of it: where their slope over the waits is less than 1 even at its
+upper end, waits count for so much less. Where waits explain the latencies, these show the queue themselves:
+the rise shrinks with the share r² of variance that is explained, as 1 - 2 r²; of higher percentiles and
+shares, which few long waits make, as (1 - r²) (1 + 2 r²).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +55,8 @@ from pytest_llmbench.stats.spectral import normal_quantile
 
 _QUIET = 25.0
 """The percentile that waits are counted from."""
+FEWEST = 500
+"""Requests that tell the utilisation: with fewer every system might be overloaded."""
 _FEWEST_BUSY = 5
 _DRIFT_AND_SHARE = 2.0
 _NOISE = 6.0
@@ -50,6 +66,7 @@ _MOST = 16.0
 """The longest that waits are drawn out where nothing else limits it, as a multiple."""
 _USUAL = 0.95
 _AT_ONCE = 64
+_NEVER = np.iinfo(np.int64).max
 
 
 class Drains(NamedTuple):
@@ -84,6 +101,90 @@ class _Slope(NamedTuple):
         return min(1.0, max(0.0, self.value + normal_quantile(level) * self.error))
 
 
+def _slope(samples: FloatArray, waits: FloatArray) -> _Slope | None:
+    """Of the samples over their waits; None where either does not vary."""
+    own, variance = float(waits.var()), float(samples.var())
+    if own == 0.0 or variance == 0.0:
+        return None
+    value = float(np.mean((waits - waits.mean()) * (samples - samples.mean()))) / own
+    explained = value**2 * own / variance
+    return _Slope(value, explained, math.sqrt(max(0.0, 1 - explained) * variance / own / len(samples)))
+
+
+class Work(NamedTuple):
+    """How much of its slots one run used."""
+
+    requests: int
+    done_ns: float
+    """The slot-time at work for all of them."""
+    offered_ns: float
+    """The slot-time that there was while they were sent."""
+    waited_ns: float
+    variation: float
+    """c_a² + c_s²."""
+    slots: float
+
+
+class Load(NamedTuple):
+    """How busy the slots were, of one run or several."""
+
+    utilisation: float
+    error: float
+    """The relative standard error."""
+    slots: float
+    scale: float
+    """E[S] (c_a² + c_s²) / 2, in the unit of the samples."""
+    waited: float
+    """The mean wait, all of it, in that unit."""
+
+    @classmethod
+    def of(cls, works: Sequence[Work]) -> Load:
+        requests = sum(work.requests for work in works)
+
+        def mean(values: Iterable[float]) -> float:
+            return math.fsum(map(mul, values, (work.requests for work in works))) / requests
+
+        done_ns = math.fsum(work.done_ns for work in works)
+        variation = mean(work.variation for work in works)
+        return cls(
+            utilisation=done_ns / math.fsum(work.offered_ns for work in works),
+            error=math.sqrt(variation / requests),
+            slots=mean(work.slots for work in works),
+            scale=done_ns / requests / 1e6 * variation / 2,
+            waited=math.fsum(work.waited_ns for work in works) / requests / 1e6,
+        )
+
+    def longest_wait(self, level: float) -> float:
+        """Upper end of the mean wait, in the unit of the samples; ∞ where the slots may all be at work."""
+        most = self.utilisation * math.exp(normal_quantile(min(level, _USUAL)) * self.error)
+        if most >= 1:
+            return math.inf
+        # Sakasegawa's.
+        power = math.sqrt(2 * (self.slots + 1)) - 1
+        return float(self.scale * most**power / (self.slots * (1 - most)))
+
+    def longer(self, level: float) -> float:
+        """How many times as many requests would tell the system from an overloaded one, if it is none; ∞
+        for one that is overloaded as far as it shows, at most 1 where these requests do."""
+        if self.utilisation >= 1:
+            return math.inf
+        return (normal_quantile(min(level, _USUAL)) * self.error / math.log(self.utilisation)) ** 2
+
+
+class Rise(NamedTuple):
+    """How much higher figures of samples may be for a queue that noise hides, in their unit; 0 for none."""
+
+    mean: float = 0.0
+    """The mean and the median; ∞ for "as much as they like"."""
+    beyond: float = 0.0
+    """The mean, where shares and percentiles beyond are asked for: long waits make those."""
+    fall: float = 0.0
+    """How much lower the mean may be: a queue that never empties may be of chance."""
+
+
+NO_RISE = Rise()
+
+
 class Backlog(NamedTuple):
     """Of the samples of one run or of several."""
 
@@ -91,6 +192,8 @@ class Backlog(NamedTuple):
     """What each sample waited beyond the lower quartile, in its unit."""
     visits: float
     """Visits to the queue that the runs are worth."""
+    load: Load | None = None
+    """``None`` for fewer than 500 requests, and where each was sent because another ended."""
 
     def stretch(self, level: float) -> float:
         """f: how much longer waits may be, as a multiple of what was seen; ∞ for "as long as they like"."""
@@ -99,50 +202,62 @@ class Backlog(NamedTuple):
             relative = normal_quantile(min(level, _USUAL)) / math.sqrt(self.visits)
         return _DRIFT_AND_SHARE * relative / (1 - relative) if relative < 1 else math.inf
 
-    def rise(self, samples: Samples, level: float = 0.95) -> float:
-        """How much higher the mean of the samples may be for a queue that noise hides, in their unit; 0 for
-        none. ValueError where the samples are not those of the waits."""
+    def rise(self, samples: Samples, level: float = 0.95) -> Rise:
+        """ValueError where the samples are not those of the waits."""
         runs = as_runs(samples)
         if [len(run) for run in runs] != [len(run) for run in self.waits]:
             raise ValueError("each sample needs its wait")
         every = pooled(runs)
-        slope = self._slope(every)
+        slope = _slope(every, pooled(self.waits))
         if len(every) < SHORTEST_SERIES or slope is None:
-            return 0.0
-        shown = 1 - slope.explained / _SHOWN
-        if slope.value <= 0 or shown <= 0:
-            return 0.0
-        height = float(pooled(self.waits).mean()) * slope.believed(level)
+            return NO_RISE
+        seen, height = self._seen, self._seen * slope.believed(level)
+        if height == 0.0:
+            return NO_RISE
         noise = normal_quantile(level) * float(every.std()) / math.sqrt(len(every))
-        hidden = _NOISE * math.cbrt(height * height * noise)
-        return shown * min(self.stretch(level) * height, hidden)
+        hidden = min(self.stretch(level) * height, _NOISE * math.cbrt(height * height * noise))
+        longest = 0.0 if self.load is None else self.load.longest_wait(level)
+        longer = max(0.0, longest / seen - 1)
+        mean, beyond = (max(hidden, height * times) for times in (longer, min(longer, _MOST)))
+        unseen = 1 - slope.explained
+        shown = max(0.0, 1 - slope.explained / _SHOWN)
+        fall = 0.0 if self.load is None else self._lost(level) * self.load.waited * slope.believed(level)
+        return Rise(
+            mean=shown * mean if shown > 0 else 0.0,  # Not 0 · ∞.
+            beyond=unseen * (1 + 2 * slope.explained) * beyond,
+            fall=shown * fall,
+        )
 
-    def _slope(self, every: FloatArray) -> _Slope | None:
-        """Of the samples over their waits; None where either does not vary."""
-        waits = pooled(self.waits)
-        own, variance = float(waits.var()), float(every.var())
-        if own == 0.0 or variance == 0.0:
-            return None
-        value = float(np.mean((waits - waits.mean()) * (every - every.mean()))) / own
-        explained = value**2 * own / variance
-        return _Slope(value, explained, math.sqrt(max(0.0, 1 - explained) * variance / own / len(every)))
+    def _lost(self, level: float) -> float:
+        """The share of the waits that there would not be at the upper end of the drift: 1 - 1/(1 + a)²."""
+        if self.visits == 0.0:
+            return 1.0
+        steeper = 1 + normal_quantile(min(level, _USUAL)) / math.sqrt(self.visits)
+        return 1 - math.pow(steeper, -_DRIFT_AND_SHARE)
+
+    @property
+    def _seen(self) -> float:
+        """The mean wait."""
+        return float(pooled(self.waits).mean())
 
     def lengthened(self, samples: Samples, rise: float) -> Runs:
         """The samples, had they waited longer by so much in the mean, each in proportion."""
-        height = float(pooled(self.waits).mean())
         runs = as_runs(samples)
-        if rise == 0.0 or height == 0.0:
+        if rise == 0.0 or self._seen == 0.0:
             return runs
-        return tuple(run + rise / height * waits for run, waits in zip(runs, self.waits, strict=True))
+        return tuple(run + rise / self._seen * waits for run, waits in zip(runs, self.waits, strict=True))
 
     def drawn_out(self, samples: Samples, level: float = 0.95) -> Runs:
         """The samples with waits as much longer as they may be, 17 times at most."""
-        slope = self._slope(pooled(as_runs(samples)))
+        slope = _slope(pooled(as_runs(samples)), pooled(self.waits))
         most = 0.0 if slope is None else min(self.stretch(level), _MOST) * slope.believed(level)
-        return self.lengthened(samples, most * float(pooled(self.waits).mean()))
+        return self.lengthened(samples, most * self._seen)
 
     def scaled(self, factor: float) -> Backlog:
-        return self._replace(waits=tuple(waits * factor for waits in self.waits))
+        load = self.load
+        if load is not None:
+            load = load._replace(scale=load.scale * factor, waited=load.waited * factor)
+        return self._replace(waits=tuple(waits * factor for waits in self.waits), load=load)
 
 
 class SlotQueue(NamedTuple):
@@ -162,7 +277,7 @@ class SlotQueue(NamedTuple):
         order = order[starts_ns[order] >= 0]
         starts, ends = starts_ns[order], ends_ns[order]
         well = served[order] & (ends >= 0)
-        ends = np.where(ends >= 0, ends, np.iinfo(np.int64).max)
+        ends = np.where(ends >= 0, ends, _NEVER)
         return cls(starts, ends, slots_at_work(starts[well], ends[well]))
 
     def waits_ms(self, instants_ns: IntArray) -> FloatArray:
@@ -177,11 +292,50 @@ class SlotQueue(NamedTuple):
         return np.asarray(np.maximum(own - np.percentile(every, _QUIET), 0.0) * gap_ms)
 
     @property
-    def drains(self) -> Drains:
+    def _after(self) -> IntArray:
+        """How many were under way after each was sent."""
         ended = np.searchsorted(np.sort(self.ends_ns), self.starts_ns, side="right")
-        after = np.arange(1, len(ended) + 1) - ended
+        return np.asarray(np.arange(1, len(ended) + 1) - ended)
+
+    @property
+    def drains(self) -> Drains:
+        after = self._after
         fallen = (after[:-1] - after[1:] + 1)[after[:-1] > self.slots].astype(np.float64)
         return Drains(len(fallen), float((fallen - 1).sum()), float(np.square(fallen - 1).sum()))
+
+    @property
+    def work(self) -> Work | None:
+        """``None`` for too few requests, and for a closed loop: where each was sent because another ended,
+        the number under way wanders less than the gaps between sends do."""
+        ended = self.ends_ns < _NEVER
+        n, spent = len(self.starts_ns), int(np.count_nonzero(ended))
+        if spent < SHORTEST_SERIES or self.starts_ns[0] == self.starts_ns[-1]:
+            return None
+        gaps = np.diff(self.starts_ns).astype(np.float64)
+        of_gaps = float(gaps.var() / gaps.mean() ** 2)
+        lag = max(1, self.slots // 2)
+        wandered = self._after[lag:] - self._after[:-lag]
+        if len(wandered) < SHORTEST_SERIES or float(wandered.var()) / lag < of_gaps / 2:
+            return None
+        done_ns, waited_ns = self._slot_times_ns(int(self.ends_ns[ended].max()))
+        latencies = (self.ends_ns - self.starts_ns)[ended] / 1e6
+        waits = self.waits_ms(self.starts_ns)[ended]
+        slope = _slope(latencies, waits)
+        explained = 0.0 if slope is None else slope.explained
+        of_services = (1 - explained) * float(latencies.var()) / (done_ns / n / 1e6) ** 2
+        offered_ns = self.slots * float(gaps.mean()) * n
+        return Work(n, done_ns, offered_ns, waited_ns, of_gaps + of_services, self.slots)
+
+    def _slot_times_ns(self, last_ns: int) -> tuple[float, float]:
+        """The slot-time at work and waited for; requests that have not ended are under way until the last
+        end."""
+        ends_ns = np.maximum(np.minimum(self.ends_ns, last_ns), self.starts_ns)
+        instants = np.concatenate((self.starts_ns, ends_ns))
+        order = np.argsort(instants, kind="stable")
+        under_way = np.cumsum(np.where(order < len(self.starts_ns), 1, -1))[:-1]
+        spans = np.diff(instants[order])
+        at_work = np.minimum(under_way, self.slots)
+        return float(at_work @ spans), float((under_way - at_work) @ spans)
 
 
 def backlog(queues: Sequence[SlotQueue], instants_ns: Sequence[IntArray]) -> Backlog:
@@ -189,7 +343,9 @@ def backlog(queues: Sequence[SlotQueue], instants_ns: Sequence[IntArray]) -> Bac
     totals = [sum(parts) for parts in zip(*(queue.drains for queue in queues), strict=True)]
     drains = Drains(int(totals[0]), *totals[1:]) if totals else Drains(0, 0.0, 0.0)
     waits = tuple(queue.waits_ms(at) for queue, at in zip(queues, instants_ns, strict=True) if len(at))
-    return Backlog(waits, drains.visits)
+    works = [work for work in (queue.work for queue in queues) if work is not None]
+    enough = sum(work.requests for work in works) >= FEWEST
+    return Backlog(waits, drains.visits, Load.of(works) if enough else None)
 
 
 def slots_at_work(starts: IntArray, ends: IntArray) -> int:

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.stats import order_statistics
+from pytest_llmbench.stats.backlog import NO_RISE, Rise
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES, exceedances, informative
 from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.percentiles import ordered_percentile
@@ -202,7 +203,7 @@ def percentile_interval(
 
 
 def ordered_interval(
-    ordered: FloatArray, q: float, worth: Worth, *, level: float = 0.95, rise: float = 0.0
+    ordered: FloatArray, q: float, worth: Worth, *, level: float = 0.95, rise: Rise = NO_RISE
 ) -> Interval:
     """The same of samples in ascending order.
 
@@ -210,15 +211,19 @@ def ordered_interval(
     (:mod:`~pytest_llmbench.stats.backlog`). It moves the median about as far, and higher percentiles farther.
     """
     lower, upper = _ordered_interval(ordered, q, worth, level)
-    if rise == 0.0:
-        return Interval(lower, upper)
+    return Interval(lower, risen(upper, ordered, q, level=level, rise=rise))
+
+
+def risen(upper: float | None, ordered: FloatArray, q: float, *, level: float, rise: Rise) -> float | None:
+    """An upper end of the q-th percentile that allows for a hidden queue."""
+    if upper is None or rise == NO_RISE:
+        return upper
     n, point = len(ordered), ordered_percentile(ordered, q)
     independent = order_statistics.percentile_interval(ordered, q, level=level, effective_n=n).upper
     if independent is None:
-        return Interval(lower, upper)
-    if q > 50:
-        rise *= _RISE_BEYOND
-    return Interval(lower, with_rise(upper, point, independent - point, rise))
+        return upper
+    own = _RISE_BEYOND * rise.beyond if q > 50 else rise.mean
+    return with_rise(upper, point, independent - point, own)
 
 
 def _ordered_interval(ordered: FloatArray, q: float, worth: Worth, level: float) -> Interval:

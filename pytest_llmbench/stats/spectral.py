@@ -166,20 +166,22 @@ def student_interval(point: float, of: Spread, *, level: float = 0.95) -> Interv
 
 def with_rise(upper: float | None, point: float, independent: float, rise: float) -> float | None:
     """An upper end that allows for a hidden queue: at least √(a² + rise²) above the point, a the distance
-    that it had for ``independent`` samples. An open end stays open."""
+    that it had for ``independent`` samples. An open end stays open, and one without limit is."""
     if upper is None or rise == 0.0:
         return upper
+    if math.isinf(rise):
+        return None
     return max(upper, point + math.hypot(independent, rise))
 
 
 def mean_interval(
-    samples: Samples, *, level: float = 0.95, of: Spread | None = None, rise: float = 0.0
+    samples: Samples, *, level: float = 0.95, of: Spread | None = None, rise: float = 0.0, fall: float = 0.0
 ) -> Interval:
     """Interval of the mean of latencies; open for fewer than ten samples. ``of``: their :func:`spread`.
 
     The upper end is that of :func:`upper_end`, counted from the smallest sample; the lower one is at least
-    the smallest sample. ``rise``: of a hidden queue, where there is word of it
-    (:mod:`~pytest_llmbench.stats.backlog`).
+    the smallest sample. ``rise`` and ``fall``: how much longer or shorter a hidden queue may be, where there
+    is word of it (:mod:`~pytest_llmbench.stats.backlog`).
     """
     runs = as_runs(samples)
     of = spread(runs) if of is None else of
@@ -191,6 +193,8 @@ def mean_interval(
     farthest = upper_end(mean - least, of, level)
     upper = None if farthest is None else least + farthest
     independent = normal_quantile(level) * float(every.std()) / math.sqrt(len(every))
+    if down is not None and fall > 0:
+        down = max(down, math.hypot(independent, fall))
     return Interval(
         least if down is None else max(least, mean - down), with_rise(upper, mean, independent, rise)
     )

@@ -4,11 +4,22 @@ import math
 
 import numpy as np
 import pytest
-from queue_models import stamps_of_slots
+from queue_models import stamps_of_slots, stamps_of_users
 from scipy import stats
 
-from pytest_llmbench.stats.backlog import Backlog, Drains, SlotQueue, backlog, slots_at_work
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.stats.backlog import (
+    NO_RISE,
+    Backlog,
+    Drains,
+    Load,
+    SlotQueue,
+    Work,
+    backlog,
+    slots_at_work,
+)
 from pytest_llmbench.stats.growth import IntArray
+from pytest_llmbench.stats.spectral import mean_interval
 
 MS = 1_000_000
 
@@ -119,11 +130,18 @@ def noisy(seconds: float) -> tuple[np.ndarray, np.ndarray]:
     return 1 + waits + np.random.default_rng(5).permutation(np.tile([-1.0, 1.0], 1000)), waits
 
 
+def hidden(latencies: np.ndarray, waits: np.ndarray) -> tuple[float, float]:
+    """The shares of rises that the latencies do not show themselves, of the mean and beyond."""
+    explained = float(np.corrcoef(waits, latencies)[0, 1] ** 2)
+    return 1 - 2 * explained, (1 - explained) * (1 + 2 * explained)
+
+
 def test_a_rise_is_the_stretch_of_the_waits_seen() -> None:
     latencies, waits = noisy(0.1)
     many = Backlog((waits,), 100.0)
-    shown = 1 - 2 * np.corrcoef(waits, latencies)[0, 1] ** 2
-    assert many.rise(latencies) == pytest.approx(shown * many.stretch(0.95) * 0.01)
+    mean, beyond = hidden(latencies, waits)
+    longer = many.stretch(0.95) * 0.01
+    assert many.rise(latencies) == pytest.approx((mean * longer, beyond * longer, 0.0))
     halves = Backlog(tuple(np.split(waits, 2)), 100.0)
     assert halves.rise(np.split(latencies, 2)) == pytest.approx(many.rise(latencies))
 
@@ -131,18 +149,21 @@ def test_a_rise_is_the_stretch_of_the_waits_seen() -> None:
 def test_a_rise_is_hidden_by_noise() -> None:
     latencies, waits = noisy(0.5)
     noise = stats.norm.ppf(0.975) * latencies.std() / math.sqrt(2000)
-    shown = 1 - 2 * np.corrcoef(waits, latencies)[0, 1] ** 2
-    assert Backlog((waits,), 0.0).rise(latencies) == pytest.approx(shown * 6 * (0.05**2 * noise) ** (1 / 3))
+    mean, beyond = hidden(latencies, waits)
+    longer = 6 * (0.05**2 * noise) ** (1 / 3)
+    assert Backlog((waits,), 0.0).rise(latencies) == pytest.approx((mean * longer, beyond * longer, 0.0))
 
 
 def test_waits_that_show_or_say_nothing_raise_nothing() -> None:
     latencies, waits = noisy(10.0)
-    assert Backlog((waits,), 0.0).rise(latencies) == 0.0
+    assert Backlog((waits,), 0.0).rise(latencies).mean == 0.0
+    assert Backlog((waits,), 0.0, Load(1.0, 0.1, 1, 1.0, 0.0)).rise(latencies).mean == 0.0
+    assert Backlog((waits,), 0.0).rise(waits) == NO_RISE
     latencies, waits = noisy(0.5)
-    assert Backlog((np.ones(2000),), 0.0).rise(latencies) == 0.0
-    assert Backlog((waits,), 0.0).rise(np.ones(2000)) == 0.0
-    assert Backlog((waits,), 0.0).rise(-latencies) == 0.0
-    assert Backlog((waits[:9],), 0.0).rise(latencies[:9]) == 0.0
+    assert Backlog((np.ones(2000),), 0.0).rise(latencies) == NO_RISE
+    assert Backlog((waits,), 0.0).rise(np.ones(2000)) == NO_RISE
+    assert Backlog((waits,), 0.0).rise(-latencies) == NO_RISE
+    assert Backlog((waits[:9],), 0.0).rise(latencies[:9]) == NO_RISE
     with pytest.raises(ValueError, match="wait"):
         Backlog((waits[:-1],), 0.0).rise(latencies)
 
@@ -188,4 +209,145 @@ def test_waits_that_latencies_do_not_have_in_them_count_for_less() -> None:
     believed = slope + stats.norm.ppf(0.975) * error
     assert 0 < believed < 0.05
     shown = 1 - 2 * np.corrcoef(waits, tokens)[0, 1] ** 2
-    assert of.rise(tokens) == pytest.approx(shown * of.stretch(0.95) * waits.mean() * believed)
+    assert of.rise(tokens).mean == pytest.approx(shown * of.stretch(0.95) * waits.mean() * believed)
+
+
+def test_a_slope_below_zero_by_chance_hides_as_much() -> None:
+    latencies, waits = noisy(0.01)
+    slope = np.cov(waits, latencies, bias=True)[0, 1] / waits.var()
+    error = 1 / waits.std() / math.sqrt(2000)
+    assert -error < slope < 0
+    assert Backlog((waits,), 100.0).rise(latencies).mean > 0
+
+
+def test_work_is_the_slot_time_of_all() -> None:
+    # Every 2 ms, in turns of 1 and 3, one of 4 ms that begins at once and one of 2 that waits for none.
+    starts = np.cumsum(np.tile([3, 1], 50)) * MS
+    ends = starts + np.tile([4, 2], 50) * MS
+    found = queue(starts, ends)
+    assert found.slots == 2
+    assert found.work == Work(
+        requests=100,
+        done_ns=pytest.approx(300 * MS),
+        offered_ns=pytest.approx(2 * 100 * (197 / 99) * MS),
+        waited_ns=0.0,
+        variation=pytest.approx(np.tile([1, 3], 50)[:99].var() / (197 / 99) ** 2 + 1 / 9),
+        slots=2,
+    )
+    # What has not ended is under way until the last end.
+    ends[0] = -1
+    open_end = queue(starts, ends).work
+    assert open_end is not None
+    assert open_end.requests == 100
+    assert queue(starts[:9], ends[:9]).work is None
+    assert queue(starts * 0, starts + MS).work is None
+
+
+@pytest.mark.parametrize(("slots", "load"), [(32, 0.8), (32, 0.9), (64, 0.9)])
+def test_utilisation_is_known_to_its_error(slots: int, load: float) -> None:
+    loads = [
+        backlog([each], [each.starts_ns]).load
+        for each in (queue(*of_slots(slots, load, 1000, seed)) for seed in range(8))
+    ]
+    off = [math.log(one.utilisation / load) / one.error for one in loads if one is not None]
+    assert len(off) == 8
+    assert abs(np.mean(off)) < 3 / math.sqrt(8)
+    assert max(map(abs, off)) < 3
+    assert all(one is not None and 0.03 < one.error < 0.06 for one in loads)
+
+
+def test_a_closed_loop_and_few_requests_have_no_load() -> None:
+    sent, ended = stamps_of_users(24, 8, 1000, 1, np.random.default_rng(3))
+    starts = (ended[0] * 1e9).astype(np.int64)
+    assert queue(starts, starts + (sent[0] * 1e9).astype(np.int64)).work is None
+    short = queue(*of_slots(8, 0.8, 499))
+    assert short.work is not None
+    assert backlog([short], [short.starts_ns]).load is None
+
+
+def test_runs_tell_one_load() -> None:
+    one, other = Work(600, 3e8, 4e8, 1e8, 2.0, 8), Work(200, 1e8, 1e8, 6e8, 1.0, 4)
+    both = Load.of([one, other])
+    assert both.utilisation == pytest.approx(0.8)
+    assert both.slots == pytest.approx(7)
+    assert both.error == pytest.approx(math.sqrt(1.75 / 800))
+    assert both.scale == pytest.approx(0.5 * 1.75 / 2)
+    assert both.waited == pytest.approx(0.875)
+
+
+def test_the_longest_wait_is_that_of_a_busier_system() -> None:
+    # Of one slot it is exactly that of M/M/1: ρ / (1 - ρ) services.
+    assert Load(0.8, 0.0, 1, 3.0, 0.0).longest_wait(0.95) == pytest.approx(12.0)
+    error = math.log(0.8 / 0.5) / stats.norm.ppf(0.975)
+    assert Load(0.5, error, 1, 3.0, 0.0).longest_wait(0.95) == pytest.approx(12.0)
+    assert Load(0.5, error, 1, 3.0, 0.0).longest_wait(0.9999) == pytest.approx(12.0)
+    # M/M/8: Erlang's formula says 0.2865 of a service at 80 %, 0.7026 at 90 %.
+    assert Load(0.8, 0.0, 8, 1.0, 0.0).longest_wait(0.95) == pytest.approx(0.2865, rel=0.15)
+    assert Load(0.9, 0.0, 8, 1.0, 0.0).longest_wait(0.95) == pytest.approx(0.8773, rel=0.05)
+    assert Load(0.9, 0.1, 8, 1.0, 0.0).longest_wait(0.95) == math.inf
+
+
+def test_so_many_more_requests_tell_it_from_an_overloaded_one() -> None:
+    short = Load(0.9, 0.2, 8, 1.0, 0.0)
+    longer = short.longer(0.95)
+    assert longer > 1
+    assert short._replace(error=0.2 / math.sqrt(longer * 0.99)).longest_wait(0.95) == math.inf
+    assert short._replace(error=0.2 / math.sqrt(longer * 1.01)).longest_wait(0.95) < math.inf
+    assert Load(1.0, 0.2, 8, 1.0, 0.0).longer(0.95) == math.inf
+
+
+def test_a_rise_is_as_high_as_the_longest_wait() -> None:
+    latencies, waits = noisy(0.1)
+    mean, beyond = hidden(latencies, waits)
+    of = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 0.1, 0.0))
+    assert of.rise(latencies) == pytest.approx((mean * 0.09, beyond * 0.09, 0.0))
+    # Of the mean as far as it goes, of others to 16 times what was waited.
+    far = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 1.0, 0.0))
+    assert far.rise(latencies) == pytest.approx((mean * 0.99, beyond * 0.16, 0.0))
+    overloaded = Backlog((waits,), 1e9, Load(1.0, 0.1, 1, 1.0, 0.0))
+    assert overloaded.rise(latencies) == pytest.approx((math.inf, beyond * 0.16, 0.0))
+    assert far.scaled(10).rise(10 * latencies) == pytest.approx((mean * 9.9, beyond * 1.6, 0.0))
+    # Shorter than what was seen raises nothing.
+    calm = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 0.001, 0.0))
+    assert calm.rise(latencies) == Backlog((waits,), 1e9).rise(latencies)
+
+
+def test_a_busy_system_that_may_be_overloaded_has_an_open_mean() -> None:
+    latencies, waits = noisy(0.1)
+    busy = Load(0.9, 0.2, 4, 1.0, 0.0)
+    found = distribution("x", latencies, backlog=Backlog((waits,), 1e9, busy))
+    plain = distribution("x", latencies, backlog=Backlog((waits,), 1e9))
+    assert plain["x.mean"].upper is not None
+    assert found["x.mean"].upper is None
+    assert found["x.mean"].n_required == math.ceil(2000 * busy.longer(0.95))
+    hopeless = distribution("x", latencies, backlog=Backlog((waits,), 1e9, busy._replace(utilisation=1.0)))
+    assert hopeless["x.mean"].n_required == 16 * 2000
+    # What bounds a moment or a higher percentile bounds the median.
+    assert plain["x.p50"].upper < found["x.p50"].upper <= found["x.p90"].upper  # type: ignore[operator]
+    assert found["x.p95"].lower == plain["x.p95"].lower
+
+
+def test_waits_of_a_queue_that_never_empties_may_be_of_chance() -> None:
+    latencies, waits = noisy(0.1)
+    mean, _ = hidden(latencies, waits)
+    full = Load(0.5, 0.0, 1, 0.0, 0.3)
+    assert Backlog((waits,), 0.0, full).rise(latencies).fall == pytest.approx(mean * 0.3)
+    # One visit in four standard errors of the drift: a = 1/4, and the waits are 1/(1 + a)² of it.
+    some = Backlog((waits,), 16 * stats.norm.ppf(0.975) ** 2, full)
+    assert some.rise(latencies).fall == pytest.approx(mean * 0.3 * (1 - 0.64))
+    assert some.scaled(10).rise(10 * latencies).fall == pytest.approx(mean * 3 * (1 - 0.64))
+    assert Backlog((waits,), 0.0).rise(latencies).fall == 0.0
+    independent = stats.norm.ppf(0.975) * latencies.std() / math.sqrt(2000)
+    lower = mean_interval(latencies, fall=0.3).lower
+    assert lower == pytest.approx(latencies.mean() - math.hypot(independent, 0.3))
+    assert mean_interval(latencies, fall=9.0).lower == latencies.min()
+
+
+def test_what_waited_is_slot_time_beyond_the_slots() -> None:
+    # One slot: ten of 2 ms, sent at once every 30 ms, wait 0, 2 … 18 ms.
+    starts = np.repeat(np.arange(0, 300, 30), 10) * MS
+    ends = starts + np.tile(np.arange(2, 22, 2), 10) * MS
+    found = SlotQueue(starts, ends, 1).work
+    assert found is not None
+    assert found.done_ns == pytest.approx(100 * 2 * MS)
+    assert found.waited_ns == pytest.approx(100 * 9 * MS)

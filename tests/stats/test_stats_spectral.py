@@ -220,6 +220,7 @@ def test_the_end_of_a_mean_allows_for_a_hidden_queue() -> None:
     assert with_rise(10.6, 10.0, 0.3, 0.4) == 10.6
     assert with_rise(10.2, 10.0, 0.3, 0.0) == 10.2
     assert with_rise(None, 10.0, 0.3, 0.4) is None
+    assert with_rise(10.2, 10.0, 0.3, math.inf) is None
     latencies = 1 + np.random.default_rng(5).permutation(np.tile([-1.0, 1.0], 1000))
     plain, risen = mean_interval(latencies), mean_interval(latencies, rise=0.5)
     independent = stats.norm.ppf(0.975) * latencies.std() / math.sqrt(2000)

@@ -14,13 +14,18 @@ import numpy as np
 
 from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
 from pytest_llmbench.model.plan import Watched
-from pytest_llmbench.stats.backlog import Backlog
+from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.interim.samples import waited
 from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required
-from pytest_llmbench.stats.percentile_intervals import ordered_interval, percentile_worth, series_memory
+from pytest_llmbench.stats.percentile_intervals import (
+    ordered_interval,
+    percentile_worth,
+    risen,
+    series_memory,
+)
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.proportion import exact_share_interval, share_within
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, as_runs, pooled
@@ -123,7 +128,8 @@ def _percentile(
                 bound_by_mean(mean_upper if mean_worth >= FEWEST_EFFECTIVE else None, float(ordered[0]), q),
             )
         if bound is not None:
-            upper, how = bound.end, f", {ONLY_BOUND} by {bound}"
+            upper = risen(bound.end, ordered, q, level=level, rise=rise)
+            how = "" if upper is None else f", {ONLY_BOUND} by {bound}"
         needed = of.required(samples_required(q, level), len(values), level)
     else:
         worth = size(exceedances(finite, q)[0], tail)
@@ -174,11 +180,11 @@ def _careful_mean(values: FloatArray, backlog: Backlog | None, tail: float) -> t
     if of is None:
         return 1.0, OPEN
     rise = _rise(values, backlog, tail)
-    return of.worth, mean_interval(values, level=1 - 2 * tail, of=of, rise=rise)
+    return of.worth, mean_interval(values, level=1 - 2 * tail, of=of, rise=rise.mean, fall=rise.fall)
 
 
-def _rise(values: FloatArray, backlog: Backlog | None, tail: float) -> float:
-    return 0.0 if backlog is None else backlog.rise(values, 1 - 2 * tail)
+def _rise(values: FloatArray, backlog: Backlog | None, tail: float) -> Rise:
+    return NO_RISE if backlog is None else backlog.rise(values, 1 - 2 * tail)
 
 
 def _quick_mean(values: FloatArray, tail: float, worth: float) -> Interval:
