@@ -34,8 +34,8 @@ them, would be 1/(1 + a)² of what they were, and the lower end of the mean allo
 
 Latencies with a wait in them rise by all of it: where their slope over the waits is less than 1 even at its
 upper end, waits count for so much less. Where waits explain the latencies, these show the queue themselves:
-the rise shrinks with the share r² of variance that is explained, as 1 - 2 r²; of higher percentiles and
-shares, which few long waits make, as (1 - r²) (1 + 2 r²).
+the rise shrinks with the share r² of variance that is explained, of the median as 1 - 2 r², of the mean as
+1 - r⁴, and of higher percentiles and shares, which few long waits make, as (1 - r²) (1 + 2 r²).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _FEWEST_BUSY = 5
 _DRIFT_AND_SHARE = 2.0
 _NOISE = 6.0
 _SHOWN = 0.5
-"""The share of variance from which on latencies need no help."""
+"""The share of variance from which on the median needs no help."""
 _MOST = 16.0
 """The longest that waits are drawn out where nothing else limits it, as a multiple."""
 _USUAL = 0.95
@@ -175,7 +175,9 @@ class Rise(NamedTuple):
     """How much higher figures of samples may be for a queue that noise hides, in their unit; 0 for none."""
 
     mean: float = 0.0
-    """The mean and the median; ∞ for "as much as they like"."""
+    """∞ for "as much as it likes"."""
+    median: float = 0.0
+    """The same of percentiles up to the median."""
     beyond: float = 0.0
     """The mean, where shares and percentiles beyond are asked for: long waits make those."""
     fall: float = 0.0
@@ -219,12 +221,14 @@ class Backlog(NamedTuple):
         longest = 0.0 if self.load is None else self.load.longest_wait(level)
         longer = max(0.0, longest / seen - 1)
         mean, beyond = (max(hidden, height * times) for times in (longer, min(longer, _MOST)))
-        unseen = 1 - slope.explained
-        shown = max(0.0, 1 - slope.explained / _SHOWN)
+        explained = slope.explained
+        shown = max(0.0, 1 - explained / _SHOWN)
         fall = 0.0 if self.load is None else self._lost(level) * self.load.waited * slope.believed(level)
         return Rise(
-            mean=shown * mean if shown > 0 else 0.0,  # Not 0 · ∞.
-            beyond=unseen * (1 + 2 * slope.explained) * beyond,
+            # Not 0 · ∞.
+            mean=(1 - explained) * (1 + explained) * mean if explained < 1 else 0.0,
+            median=shown * mean if shown > 0 else 0.0,
+            beyond=(1 - explained) * (1 + 2 * explained) * beyond,
             fall=shown * fall,
         )
 

@@ -222,7 +222,7 @@ def risen(upper: float | None, ordered: FloatArray, q: float, *, level: float, r
     independent = order_statistics.percentile_interval(ordered, q, level=level, effective_n=n).upper
     if independent is None:
         return upper
-    own = _RISE_BEYOND * rise.beyond if q > 50 else rise.mean
+    own = _RISE_BEYOND * rise.beyond if q > 50 else rise.median
     return with_rise(upper, point, independent - point, own)
 
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from queue_models import stamps_of_bursts, stamps_of_slots, stamps_of_users
+from queue_models import Services as QueueServices
+from queue_models import stamps_of_bursts, stamps_of_slots, stamps_of_users, standard_exponential
 
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
@@ -175,15 +176,59 @@ def waited(sample: Sample) -> Backlog | None:
     return backlog([SlotQueue.of(sent_ns, ended_ns, np.ones(len(sent_ns), dtype=bool))], [sent_ns])
 
 
-def many_slots(slots: int, load: float) -> Model:
+def erlang(random: np.random.Generator, shape: int) -> Sample:
+    """Of four stages: a squared coefficient of variation of 1/4."""
+    return random.gamma(4.0, 0.25, shape)
+
+
+def hyperexponential(random: np.random.Generator, shape: int) -> Sample:
+    """Of two exponential laws, each half of all work: a squared coefficient of variation of 4."""
+    short = (1 + math.sqrt(0.6)) / 2
+    return random.exponential(size=shape) / np.where(random.random(shape) < short, 2 * short, 2 - 2 * short)
+
+
+def many_slots(
+    slots: int, load: float, law: str = "M", services: QueueServices = standard_exponential
+) -> Model:
     """M/M/c: what a request waited is hidden by how long its own service took."""
 
     def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
         for first in range(0, replications, 250):
-            sent, ended = stamps_of_slots(slots, load, n, min(250, replications - first), random)
+            rows = min(250, replications - first)
+            sent, ended = stamps_of_slots(slots, load, n, rows, random, services)
             yield from np.stack((ended - sent, sent), axis=1)[:, :, -n:]
 
-    return simulated(f"M/M/{slots} at {load:.0%}", draw)
+    return simulated(f"M/{law}/{slots} at {load:.0%}", draw)
+
+
+def log_normal_services(random: np.random.Generator, rows: int) -> Sample:
+    return log_normal(random, (1, rows))[0]
+
+
+UNTUNED: tuple[Callable[[], Model], ...] = (
+    lambda: many_slots(12, 0.9),
+    lambda: many_slots(24, 0.9),
+    lambda: many_slots(40, 0.95),
+    lambda: many_slots(48, 0.9),
+    lambda: many_slots(96, 0.8),
+    lambda: many_slots(12, 0.85, "LN", log_normal_services),
+    lambda: many_slots(32, 0.9, "LN", log_normal_services),
+    lambda: many_slots(16, 0.9, "E4", erlang),
+    lambda: many_slots(48, 0.95, "E4", erlang),
+    lambda: many_slots(12, 0.8, "H2", hyperexponential),
+    lambda: many_slots(32, 0.9, "H2", hyperexponential),
+)
+"""Numbers of slots and laws of services, log-normal, Erlang and hyperexponential, that no weight was fitted
+to."""
+
+
+def untuned_table(replications: int) -> Iterator[str]:
+    yield "| not used for tuning, n = 1,000 | " + " | ".join(STATISTICS) + " |"
+    yield "|---|" + "---|" * len(STATISTICS)
+    for made in UNTUNED:
+        model = made()
+        found = measure(model, 1000, replications)
+        yield "| " + " | ".join((model.name, *(written(found[name]) for name in STATISTICS))) + " |"
 
 
 def closed_loop(users: int = 24, slots: int = 8) -> Model:
@@ -558,12 +603,13 @@ def main() -> None:
     parser.add_argument("--engine-requests", type=int, default=1_000_000, help="per load, cut into samples")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
     parser.add_argument("--truth", action="store_true")
-    alone = {"jain": jain_table, "shares": shares_table, "possible": possible_table}
+    alone = {"untuned": untuned_table, "jain": jain_table, "shares": shares_table, "possible": possible_table}
     parser.add_argument("--only", choices=tuple(alone), help="one of the smaller tables alone")
     asked = parser.parse_args()
     lines = []
     tables = [truths()] if asked.truth else [alone[asked.only](asked.replications)] if asked.only else [
         table(asked.replications, asked.engine_requests),
+        iter(("",)), untuned_table(asked.replications),
         iter(("",)), figures_table(asked.replications), iter(("",)), shares_table(asked.replications),
         iter(("",)), bootstrap_table(asked.replications), iter(("",)), jain_table(asked.replications),
         iter(("",)), possible_table(asked.replications),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 Series = npt.NDArray[np.float64]
+Services = Callable[[np.random.Generator, int], Series]
 
 
 def ar1(correlation: float, n: int, random: np.random.Generator) -> Series:
@@ -46,16 +48,25 @@ def times_of_slots(slots: int, load: float, n: int, rows: int, random: np.random
     return (ended - sent)[:, _BURN_IN:]
 
 
+def standard_exponential(random: np.random.Generator, rows: int) -> Series:
+    return random.exponential(size=rows)
+
+
 def stamps_of_slots(
-    slots: int, load: float, n: int, rows: int, random: np.random.Generator
+    slots: int,
+    load: float,
+    n: int,
+    rows: int,
+    random: np.random.Generator,
+    services: Services = standard_exponential,
 ) -> tuple[Series, Series]:
-    """When the same customers come and go, those of the burn-in too."""
+    """When the same customers come and go, those of the burn-in too. ``services``: 1 on average."""
     free, at, every = np.zeros((rows, slots)), np.zeros(rows), np.arange(rows)
     sent, ended = np.empty((2, _BURN_IN + n, rows))
     for customer in range(_BURN_IN + n):
         at += random.exponential(1 / (load * slots), rows)
         first = free.argmin(axis=1)
-        end = np.maximum(at, free[every, first]) + random.exponential(size=rows)
+        end = np.maximum(at, free[every, first]) + services(random, rows)
         free[every, first] = end
         sent[customer], ended[customer] = at, end
     return np.ascontiguousarray(sent.T), np.ascontiguousarray(ended.T)

@@ -130,18 +130,18 @@ def noisy(seconds: float) -> tuple[np.ndarray, np.ndarray]:
     return 1 + waits + np.random.default_rng(5).permutation(np.tile([-1.0, 1.0], 1000)), waits
 
 
-def hidden(latencies: np.ndarray, waits: np.ndarray) -> tuple[float, float]:
-    """The shares of rises that the latencies do not show themselves, of the mean and beyond."""
+def hidden(latencies: np.ndarray, waits: np.ndarray) -> tuple[float, float, float]:
+    """The shares of rises that the latencies do not show themselves, of the mean, the median and beyond."""
     explained = float(np.corrcoef(waits, latencies)[0, 1] ** 2)
-    return 1 - 2 * explained, (1 - explained) * (1 + 2 * explained)
+    return 1 - explained**2, 1 - 2 * explained, (1 - explained) * (1 + 2 * explained)
 
 
 def test_a_rise_is_the_stretch_of_the_waits_seen() -> None:
     latencies, waits = noisy(0.1)
     many = Backlog((waits,), 100.0)
-    mean, beyond = hidden(latencies, waits)
+    mean, median, beyond = hidden(latencies, waits)
     longer = many.stretch(0.95) * 0.01
-    assert many.rise(latencies) == pytest.approx((mean * longer, beyond * longer, 0.0))
+    assert many.rise(latencies) == pytest.approx((mean * longer, median * longer, beyond * longer, 0.0))
     halves = Backlog(tuple(np.split(waits, 2)), 100.0)
     assert halves.rise(np.split(latencies, 2)) == pytest.approx(many.rise(latencies))
 
@@ -149,15 +149,17 @@ def test_a_rise_is_the_stretch_of_the_waits_seen() -> None:
 def test_a_rise_is_hidden_by_noise() -> None:
     latencies, waits = noisy(0.5)
     noise = stats.norm.ppf(0.975) * latencies.std() / math.sqrt(2000)
-    mean, beyond = hidden(latencies, waits)
+    mean, median, beyond = hidden(latencies, waits)
     longer = 6 * (0.05**2 * noise) ** (1 / 3)
-    assert Backlog((waits,), 0.0).rise(latencies) == pytest.approx((mean * longer, beyond * longer, 0.0))
+    assert Backlog((waits,), 0.0).rise(latencies) == pytest.approx(
+        (mean * longer, median * longer, beyond * longer, 0.0)
+    )
 
 
 def test_waits_that_show_or_say_nothing_raise_nothing() -> None:
     latencies, waits = noisy(10.0)
-    assert Backlog((waits,), 0.0).rise(latencies).mean == 0.0
-    assert Backlog((waits,), 0.0, Load(1.0, 0.1, 1, 1.0, 0.0)).rise(latencies).mean == 0.0
+    assert Backlog((waits,), 0.0).rise(latencies).median == 0.0
+    assert Backlog((waits,), 0.0, Load(1.0, 0.1, 1, 1.0, 0.0)).rise(latencies).median == 0.0
     assert Backlog((waits,), 0.0).rise(waits) == NO_RISE
     latencies, waits = noisy(0.5)
     assert Backlog((np.ones(2000),), 0.0).rise(latencies) == NO_RISE
@@ -209,7 +211,7 @@ def test_waits_that_latencies_do_not_have_in_them_count_for_less() -> None:
     believed = slope + stats.norm.ppf(0.975) * error
     assert 0 < believed < 0.05
     shown = 1 - 2 * np.corrcoef(waits, tokens)[0, 1] ** 2
-    assert of.rise(tokens).mean == pytest.approx(shown * of.stretch(0.95) * waits.mean() * believed)
+    assert of.rise(tokens).median == pytest.approx(shown * of.stretch(0.95) * waits.mean() * believed)
 
 
 def test_a_slope_below_zero_by_chance_hides_as_much() -> None:
@@ -298,15 +300,15 @@ def test_so_many_more_requests_tell_it_from_an_overloaded_one() -> None:
 
 def test_a_rise_is_as_high_as_the_longest_wait() -> None:
     latencies, waits = noisy(0.1)
-    mean, beyond = hidden(latencies, waits)
+    mean, median, beyond = hidden(latencies, waits)
     of = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 0.1, 0.0))
-    assert of.rise(latencies) == pytest.approx((mean * 0.09, beyond * 0.09, 0.0))
+    assert of.rise(latencies) == pytest.approx((mean * 0.09, median * 0.09, beyond * 0.09, 0.0))
     # Of the mean as far as it goes, of others to 16 times what was waited.
     far = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 1.0, 0.0))
-    assert far.rise(latencies) == pytest.approx((mean * 0.99, beyond * 0.16, 0.0))
+    assert far.rise(latencies) == pytest.approx((mean * 0.99, median * 0.99, beyond * 0.16, 0.0))
     overloaded = Backlog((waits,), 1e9, Load(1.0, 0.1, 1, 1.0, 0.0))
-    assert overloaded.rise(latencies) == pytest.approx((math.inf, beyond * 0.16, 0.0))
-    assert far.scaled(10).rise(10 * latencies) == pytest.approx((mean * 9.9, beyond * 1.6, 0.0))
+    assert overloaded.rise(latencies) == pytest.approx((math.inf, math.inf, beyond * 0.16, 0.0))
+    assert far.scaled(10).rise(10 * latencies) == pytest.approx((mean * 9.9, median * 9.9, beyond * 1.6, 0.0))
     # Shorter than what was seen raises nothing.
     calm = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 0.001, 0.0))
     assert calm.rise(latencies) == Backlog((waits,), 1e9).rise(latencies)
@@ -329,13 +331,13 @@ def test_a_busy_system_that_may_be_overloaded_has_an_open_mean() -> None:
 
 def test_waits_of_a_queue_that_never_empties_may_be_of_chance() -> None:
     latencies, waits = noisy(0.1)
-    mean, _ = hidden(latencies, waits)
+    _, fallen, _ = hidden(latencies, waits)
     full = Load(0.5, 0.0, 1, 0.0, 0.3)
-    assert Backlog((waits,), 0.0, full).rise(latencies).fall == pytest.approx(mean * 0.3)
+    assert Backlog((waits,), 0.0, full).rise(latencies).fall == pytest.approx(fallen * 0.3)
     # One visit in four standard errors of the drift: a = 1/4, and the waits are 1/(1 + a)² of it.
     some = Backlog((waits,), 16 * stats.norm.ppf(0.975) ** 2, full)
-    assert some.rise(latencies).fall == pytest.approx(mean * 0.3 * (1 - 0.64))
-    assert some.scaled(10).rise(10 * latencies).fall == pytest.approx(mean * 3 * (1 - 0.64))
+    assert some.rise(latencies).fall == pytest.approx(fallen * 0.3 * (1 - 0.64))
+    assert some.scaled(10).rise(10 * latencies).fall == pytest.approx(fallen * 3 * (1 - 0.64))
     assert Backlog((waits,), 0.0).rise(latencies).fall == 0.0
     independent = stats.norm.ppf(0.975) * latencies.std() / math.sqrt(2000)
     lower = mean_interval(latencies, fall=0.3).lower
