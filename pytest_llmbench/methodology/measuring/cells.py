@@ -38,6 +38,12 @@ def value(estimate: Estimate | None, *, digits: int | None = None, unit: str | N
     return f"{number(estimate.point, digits)} {shown}".rstrip()
 
 
+def factor(estimate: Estimate) -> str:
+    """``× 1.25``, of a ratio that is no share."""
+    text = value(estimate, digits=2, unit="")
+    return text if text == NOT_MEASURED else f"× {text}"
+
+
 def tail(estimate: Estimate | None, statistic: str) -> str:
     """The value, tagged where the sample is too small for such a percentile (AMB-47)."""
     text = value(estimate)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.cells import (
-    NOT_MEASURED,
+    factor,
     interval,
     share_interval,
     share_value,
@@ -261,7 +261,7 @@ class SessionFairness:
                 share_value(each.metrics["session_completion_rate"]),
                 f"{len(each.mixed)}",
                 *_timed(each.metrics),
-                *(_factor(each.metrics[f"ttft_inflation.{q}"]) for q in _IN_TABLES),
+                *(factor(each.metrics[f"ttft_inflation.{q}"]) for q in _IN_TABLES),
             )
             for each in self.classes
         )
@@ -279,7 +279,7 @@ class SessionFairness:
             starved, inflated = each.metrics["starvation_rate"], each.metrics["ttft_inflation.p50"]
             rows += [
                 (f"{each.title} Sessions Starved", share_value(starved), share_interval(starved)),
-                (f"{each.title} TTFT Inflation P50", _factor(inflated), interval(inflated, digits=2)),
+                (f"{each.title} TTFT Inflation P50", factor(inflated), interval(inflated, digits=2)),
             ]
         columns = ("Metric", "Value", "95 % interval")
         return Table("session_fairness_metrics", "Fairness Metrics of Sessions", columns, tuple(rows))
@@ -320,8 +320,3 @@ def _timed(metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
         tail(metrics["tpot.p50"], "p50"),
         tail(metrics["job_time.p50"], "p50"),
     )
-
-
-def _factor(estimate: Estimate) -> str:
-    text = value(estimate, digits=2, unit="")
-    return text if text == NOT_MEASURED else f"× {text}"

@@ -22,7 +22,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.amounts import SPREAD_REQUESTS, SPREAD_SHARE, plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import (
-    NOT_MEASURED,
+    factor,
     interval,
     number,
     share_interval,
@@ -31,7 +31,7 @@ from pytest_llmbench.methodology.measuring.cells import (
     value,
 )
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.session_fairness import (
     ONE_CLASS,
@@ -73,7 +73,6 @@ from pytest_llmbench.workloads.mixture import SessionMix
 from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkload
 
-FAMILIES = ("ttft", "tpot", "e2e")
 HEADING = Heading("fairness", "5.6", "Scheduling Fairness")
 LOAD_PERCENT = 80.0
 REQUESTS_PER_CLASS = ByScale(quick=10, standard=500, full=500)
@@ -584,17 +583,12 @@ def classes_table(results: FairnessResults) -> Table:
             f"{len(each.mixed)}",
             *(tail(each.metrics[f"ttft.{q}"], q) for q in ("p50", "p95", "p99")),
             *(tail(each.metrics[f"tpot.{q}"], q) for q in ("p50", "p99")),
-            *(_factor(each, q) for q in ("p50", "p95", "p99")),
+            *(factor(each.metrics[f"ttft_inflation.{q}"]) for q in ("p50", "p95", "p99")),
             share_value(each.metrics["completion_rate"]),
         )
         for each in results.classes
     )
     return Table("fairness_classes", "Per-Class Results", columns, rows)
-
-
-def _factor(each: ClassResult, statistic: str) -> str:
-    text = value(each.metrics[f"ttft_inflation.{statistic}"], digits=2, unit="")
-    return text if text == NOT_MEASURED else f"× {text}"
 
 
 def metrics_table(results: FairnessResults) -> Table:
@@ -610,9 +604,9 @@ def metrics_table(results: FairnessResults) -> Table:
         ("Class-Level Fairness Index", value(by_class, digits=3, unit=""), interval(by_class, digits=3))
     )
     rows += [
-        (f"{each.title} Class TTFT Inflation P50", _factor(each, "p50"), interval(factor, digits=2))
+        (f"{each.title} Class TTFT Inflation P50", factor(inflated), interval(inflated, digits=2))
         for each in results.classes
-        for factor in [each.metrics["ttft_inflation.p50"]]
+        for inflated in [each.metrics["ttft_inflation.p50"]]
     ]
     rows += [
         (f"{each.title} Class Median Wait", f"{number(each.median_wait_ms)} ms", results.wait_source)
