@@ -8,7 +8,7 @@ so of all of them the test is void, and where it says nothing it is not a pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.model.estimate import Estimate
@@ -193,6 +194,28 @@ def recovered(
     state = "answers, but slower than before" if answered else "does not answer any more"
     method = f"not recovered within {MOST_PROBES} probes: the system {state}"
     return Recovery(Estimate.undefined(unit="s", method=method), gave_up=method, restarted=restarted)
+
+
+def pressed(
+    setting: Setting,
+    plan: Callable[[], LoadPlan],
+    see: Callable[[Observation], Seen],
+    probes: RequestSlice,
+    calm: Calm,
+) -> Procedure[tuple[Attempts, Recovery]]:
+    """The attempts at a level, and the recovery from the last. A further one begins, as the first did, with a
+    system that has recovered."""
+    sent = list[Observation]()
+
+    def saw(run: Observation) -> Seen:
+        sent.append(run)
+        return see(run)
+
+    def recover() -> Procedure[None]:
+        yield from recovered(setting, probes, calm, sent[-1])
+
+    attempts = yield from attempted(plan, saw, setting.remeasure, needed=True, prepare=recover)
+    return attempts, (yield from recovered(setting, probes, calm, sent[-1]))
 
 
 def _seconds(value: float, probes: int) -> Estimate:

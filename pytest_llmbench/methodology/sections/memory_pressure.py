@@ -14,7 +14,7 @@ alone, so clauses about these are not met then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -36,9 +36,9 @@ from pytest_llmbench.methodology.pressure import (
     Calm,
     Recovery,
     before_overload,
+    pressed,
     pressed_levels,
     pressure_finding,
-    recovered,
     recovery_probes,
 )
 from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
@@ -278,37 +278,14 @@ def _session_level(
     """A level, again with other sessions where this machine spoiled it."""
     numbers = count(1)
     role = "baseline" if slots == min(parameters.sessions) else "overload"
-    return (
-        yield from _pressed(
-            setting,
-            lambda: _session_plan(parameters, setting, slots, next(numbers)),
-            lambda run: session_level(setting, parameters.asked_of_sessions, run).with_(role=role),
-            probes,
-            calm,
-        )
-    )
 
+    def plan() -> LoadPlan:
+        return _session_plan(parameters, setting, slots, next(numbers))
 
-def _pressed(
-    setting: Setting,
-    plan: Callable[[], LoadPlan],
-    see: Callable[[Observation], Seen],
-    probes: RequestSlice,
-    calm: Calm,
-) -> Procedure[tuple[Attempts, Recovery]]:
-    """The attempts at a level, and the recovery from the last. A further one begins, as the first did, with a
-    system that has recovered."""
-    sent = list[Observation]()
+    def see(run: Observation) -> Seen:
+        return session_level(setting, parameters.asked_of_sessions, run).with_(role=role)
 
-    def saw(run: Observation) -> Seen:
-        sent.append(run)
-        return see(run)
-
-    def recover() -> Procedure[None]:
-        yield from recovered(setting, probes, calm, sent[-1])
-
-    attempts = yield from attempted(plan, saw, setting.remeasure, needed=True, prepare=recover)
-    return attempts, (yield from recovered(setting, probes, calm, sent[-1]))
+    return (yield from pressed(setting, plan, see, probes, calm))
 
 
 def _session_plan(parameters: Parameters, setting: Setting, slots: int, attempt: int = 1) -> LoadPlan:
@@ -437,7 +414,7 @@ def _level(
             role="baseline" if lowest and percent == 100 else "overload",
         )
 
-    attempts, recovery = yield from _pressed(setting, plan, see, probes, calm)
+    attempts, recovery = yield from pressed(setting, plan, see, probes, calm)
     overload.levels[percent] = attempts.level
     overload.void += attempts.runs[:-1]
     overload.notes += attempts.notes
