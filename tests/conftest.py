@@ -154,8 +154,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests and all the modules stay until the end: no collection of garbage looks at them again,
-    which sessions in this process cause often."""
+    """Thousands of tests and all the modules stay until the end: no collection of garbage looks at them
+    again, which sessions in this process cause often."""
     gc.freeze()
 
 

@@ -12,7 +12,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -76,11 +75,15 @@ class SharedRuns:
         return sum(kept.seen.records.nbytes for kept in self._kept.values())
 
 
+def _none_sent() -> BoolColumn:
+    return np.zeros(0, dtype=np.bool_)
+
+
 class SentBefore:
     """Prompts by server, and what of the measured ones of each test had been sent to it before."""
 
     def __init__(self) -> None:
-        self._sent: dict[Hashable, BoolColumn] = defaultdict(partial(np.zeros, 0, dtype=np.bool_))
+        self._sent: dict[Hashable, BoolColumn] = defaultdict(_none_sent)
         """Which requests were sent of sequences whose seed gives their prompts: by server, workload, seed."""
         self._prompts: dict[Hashable, set[bytes]] = defaultdict(set)
         """The digests of other prompts, by server."""

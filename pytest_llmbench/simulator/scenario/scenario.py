@@ -108,7 +108,7 @@ def _engine(text: str, mistakes: list[str]) -> EngineConfig | None:
 
 
 def _part(before: Part, given: dict[str, str], mistakes: list[str]) -> Part | None:
-    hints = _kinds(type(before))
+    hints = _kinds(type(before))  # type: ignore[arg-type]  # mypy takes no class for hashable
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name in hints:
