@@ -26,8 +26,8 @@ simulation (docs/reference/statistics.md).
   a queue waits E[S] (c_a² + c_s²) / 2 · ρ^(√(2 (c + 1)) - 1) / (c (1 - ρ)) (Sakasegawa 1977, Annals of the
   Institute of Statistical Mathematics 29), from 1 on as long as it likes: a run of about two relaxation times
   cannot tell a busy system from an overloaded one. Waits may be as long as that says, if it is more. The
-  median and the mean are then open above; of higher percentiles and shares waits are drawn out 16 times at
-  most.
+  median and the mean are then open above; of higher percentiles waits are drawn out 16 times at most, and of
+  shares that more than half keep not for this.
 
 A run that was full all along may have been so by chance: at the other end of the drift its waits, all of
 them, would be 1/(1 + a)² of what they were, and the lower end of the mean allows for it.
@@ -35,7 +35,7 @@ them, would be 1/(1 + a)² of what they were, and the lower end of the mean allo
 Latencies with a wait in them rise by all of it: where their slope over the waits is less than 1 even at its
 upper end, waits count for so much less. Where waits explain the latencies, these show the queue themselves:
 the rise shrinks with the share r² of variance that is explained, of the median as 1 - 2 r², of the mean as
-1 - r⁴, and of higher percentiles and shares, which few long waits make, as (1 - r²) (1 + 2 r²).
+1 - r⁴, and of higher percentiles, which few long waits make, as (1 - r²) (1 + 2 r²).
 """
 
 from __future__ import annotations
@@ -179,7 +179,9 @@ class Rise(NamedTuple):
     median: float = 0.0
     """The same of percentiles up to the median."""
     beyond: float = 0.0
-    """The mean, where shares and percentiles beyond are asked for: long waits make those."""
+    """The mean, where percentiles beyond are asked for: long waits make those."""
+    share: float = 0.0
+    """The mean, where a share is asked for that more than half keep."""
     fall: float = 0.0
     """How much lower the mean may be: a queue that never empties may be of chance."""
 
@@ -229,6 +231,7 @@ class Backlog(NamedTuple):
             mean=(1 - explained) * (1 + explained) * mean if explained < 1 else 0.0,
             median=shown * mean if shown > 0 else 0.0,
             beyond=(1 - explained) * (1 + 2 * explained) * beyond,
+            share=shown * hidden,
             fall=shown * fall,
         )
 

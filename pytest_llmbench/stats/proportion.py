@@ -48,7 +48,8 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
     found = share_of(met, level=level, dependence=exceedances(runs, q), median=median)
     if found is None or backlog is None or found.interval.lower is None:
         return found
-    worse = _within(backlog.lengthened(runs, backlog.rise(runs, level).beyond))
+    rise = backlog.rise(runs, level)
+    worse = _within(backlog.lengthened(runs, rise.share if q > 50 else rise.beyond))
     lower = min(found.interval.lower, float(np.mean(pooled(worse))))
     return found._replace(interval=Interval(lower, found.interval.upper))
 

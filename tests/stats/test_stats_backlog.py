@@ -141,7 +141,9 @@ def test_a_rise_is_the_stretch_of_the_waits_seen() -> None:
     many = Backlog((waits,), 100.0)
     mean, median, beyond = hidden(latencies, waits)
     longer = many.stretch(0.95) * 0.01
-    assert many.rise(latencies) == pytest.approx((mean * longer, median * longer, beyond * longer, 0.0))
+    assert many.rise(latencies) == pytest.approx(
+        (mean * longer, median * longer, beyond * longer, median * longer, 0.0)
+    )
     halves = Backlog(tuple(np.split(waits, 2)), 100.0)
     assert halves.rise(np.split(latencies, 2)) == pytest.approx(many.rise(latencies))
 
@@ -152,7 +154,7 @@ def test_a_rise_is_hidden_by_noise() -> None:
     mean, median, beyond = hidden(latencies, waits)
     longer = 6 * (0.05**2 * noise) ** (1 / 3)
     assert Backlog((waits,), 0.0).rise(latencies) == pytest.approx(
-        (mean * longer, median * longer, beyond * longer, 0.0)
+        (mean * longer, median * longer, beyond * longer, median * longer, 0.0)
     )
 
 
@@ -301,28 +303,30 @@ def test_so_many_more_requests_tell_it_from_an_overloaded_one() -> None:
 def test_a_rise_is_as_high_as_the_longest_wait() -> None:
     latencies, waits = noisy(0.1)
     mean, median, beyond = hidden(latencies, waits)
-    of = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 0.1, 0.0))
-    assert of.rise(latencies) == pytest.approx((mean * 0.09, median * 0.09, beyond * 0.09, 0.0))
+    of = Backlog((waits,), 1e30, Load(0.5, 0.0, 1, 0.1, 0.0))
+    assert of.rise(latencies) == pytest.approx((mean * 0.09, median * 0.09, beyond * 0.09, 0.0, 0.0))
     # Of the mean as far as it goes, of others to 16 times what was waited.
-    far = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 1.0, 0.0))
-    assert far.rise(latencies) == pytest.approx((mean * 0.99, median * 0.99, beyond * 0.16, 0.0))
-    overloaded = Backlog((waits,), 1e9, Load(1.0, 0.1, 1, 1.0, 0.0))
-    assert overloaded.rise(latencies) == pytest.approx((math.inf, math.inf, beyond * 0.16, 0.0))
-    assert far.scaled(10).rise(10 * latencies) == pytest.approx((mean * 9.9, median * 9.9, beyond * 1.6, 0.0))
+    far = Backlog((waits,), 1e30, Load(0.5, 0.0, 1, 1.0, 0.0))
+    assert far.rise(latencies) == pytest.approx((mean * 0.99, median * 0.99, beyond * 0.16, 0.0, 0.0))
+    overloaded = Backlog((waits,), 1e30, Load(1.0, 0.1, 1, 1.0, 0.0))
+    assert overloaded.rise(latencies) == pytest.approx((math.inf, math.inf, beyond * 0.16, 0.0, 0.0))
+    assert far.scaled(10).rise(10 * latencies) == pytest.approx(
+        (mean * 9.9, median * 9.9, beyond * 1.6, 0.0, 0.0)
+    )
     # Shorter than what was seen raises nothing.
-    calm = Backlog((waits,), 1e9, Load(0.5, 0.0, 1, 0.001, 0.0))
-    assert calm.rise(latencies) == Backlog((waits,), 1e9).rise(latencies)
+    calm = Backlog((waits,), 1e30, Load(0.5, 0.0, 1, 0.001, 0.0))
+    assert calm.rise(latencies) == Backlog((waits,), 1e30).rise(latencies)
 
 
 def test_a_busy_system_that_may_be_overloaded_has_an_open_mean() -> None:
     latencies, waits = noisy(0.1)
     busy = Load(0.9, 0.2, 4, 1.0, 0.0)
-    found = distribution("x", latencies, backlog=Backlog((waits,), 1e9, busy))
-    plain = distribution("x", latencies, backlog=Backlog((waits,), 1e9))
+    found = distribution("x", latencies, backlog=Backlog((waits,), 1e30, busy))
+    plain = distribution("x", latencies, backlog=Backlog((waits,), 1e30))
     assert plain["x.mean"].upper is not None
     assert found["x.mean"].upper is None
     assert found["x.mean"].n_required == math.ceil(2000 * busy.longer(0.95))
-    hopeless = distribution("x", latencies, backlog=Backlog((waits,), 1e9, busy._replace(utilisation=1.0)))
+    hopeless = distribution("x", latencies, backlog=Backlog((waits,), 1e30, busy._replace(utilisation=1.0)))
     assert hopeless["x.mean"].n_required == 16 * 2000
     # What bounds a moment or a higher percentile bounds the median.
     assert plain["x.p50"].upper < found["x.p50"].upper <= found["x.p90"].upper  # type: ignore[operator]

@@ -101,7 +101,7 @@ def test_a_share_allows_for_a_hidden_queue_below() -> None:
     waits = np.tile([0.0] * 15 + [0.01] * 5, 100)
     scores = np.random.default_rng(1).permutation(np.tile([0.6, 0.98], 1000)) + waits
     of = Backlog((waits,), 10.0)
-    rise = of.rise(scores).beyond
+    rise = of.rise(scores).share
     assert rise > 0
     plain, risen = share_within(scores), share_within(scores, backlog=of)
     assert plain is not None
