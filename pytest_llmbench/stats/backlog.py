@@ -27,7 +27,7 @@ simulation (docs/reference/statistics.md).
   Institute of Statistical Mathematics 29), from 1 on as long as it likes: a run of about two relaxation times
   cannot tell a busy system from an overloaded one. Waits may be as long as that says, if it is more. The
   median and the mean are then open above; of higher percentiles waits are drawn out 16 times at most, and of
-  shares that more than half keep not for this.
+  shares that nearly all keep not for this.
 
 A run that was full all along may have been so by chance: at the other end of the drift its waits, all of
 them, would be 1/(1 + a)² of what they were, and the lower end of the mean allows for it.
@@ -181,7 +181,7 @@ class Rise(NamedTuple):
     beyond: float = 0.0
     """The mean, where percentiles beyond are asked for: long waits make those."""
     share: float = 0.0
-    """The mean, where a share is asked for that more than half keep."""
+    """The mean, where a share is asked for that nearly all keep."""
     fall: float = 0.0
     """How much lower the mean may be: a queue that never empties may be of chance."""
 

@@ -39,8 +39,8 @@ def jain_interval(
     samples: Samples, *, level: float = 0.95, of: Spread | None = None, backlog: Backlog | None = None
 ) -> Interval:
     """Interval of J of dependent samples; open where J is undefined. ``of``: :func:`jain_spread`.
-    ``backlog``: of latencies, what each waited: the interval then holds the index of latencies whose waits
-    are drawn out as far as they may be.
+    ``backlog``: of latencies, what each waited: both ends allow for the index of latencies whose waits are
+    drawn out as far as they may be.
 
     J = 1 / (1 + c²), c the coefficient of variation: c² and both its ends are turned into J. c² rests on
     squares and is too small, with too small an error, whenever the few largest samples happen to be missing;
@@ -69,7 +69,11 @@ def jain_interval(
     if backlog is None:
         return Interval(lower, upper)
     worse = jain_index(pooled(backlog.drawn_out(runs, level))) or index
-    return Interval(None if lower is None else min(lower, worse), max(upper, worse))
+    if worse >= index:
+        return Interval(lower, max(upper, index + math.hypot(upper - index, worse - index)))
+    if lower is not None:
+        lower = max(1 / len(every), min(lower, index - math.hypot(index - lower, index - worse)))
+    return Interval(lower, upper)
 
 
 def _by_moments(runs: Runs, level: float) -> float | None:

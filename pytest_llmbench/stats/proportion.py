@@ -19,6 +19,10 @@ from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, p
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 
+_MANY = 75.0
+"""The share, in percent, from which on few misses tell more of it than how many waited."""
+
+
 class Share(NamedTuple):
     ones: int
     of: int
@@ -49,7 +53,7 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
     if found is None or backlog is None or found.interval.lower is None:
         return found
     rise = backlog.rise(runs, level)
-    worse = _within(backlog.lengthened(runs, rise.share if q > 50 else rise.beyond))
+    worse = _within(backlog.lengthened(runs, rise.share if q > _MANY else rise.beyond))
     lower = min(found.interval.lower, float(np.mean(pooled(worse))))
     return found._replace(interval=Interval(lower, found.interval.upper))
 

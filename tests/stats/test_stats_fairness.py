@@ -52,9 +52,22 @@ def test_the_interval_holds_the_index_of_longer_waits() -> None:
     of = Backlog((waits,), 8.0)
     plain, found = jain_interval(latencies), jain_interval(latencies, backlog=of)
     longer = latencies + of.stretch(0.95) * waits
-    assert found.lower == pytest.approx(longer.sum() ** 2 / (2000 * np.square(longer).sum()))
-    assert found.lower < plain.lower  # type: ignore[operator]
+    index, worse = (one.sum() ** 2 / (2000 * np.square(one).sum()) for one in (latencies, longer))
+    assert plain.lower is not None
+    assert worse < plain.lower
+    assert found.lower == pytest.approx(index - math.hypot(index - plain.lower, index - worse))
     assert found.upper == plain.upper
+    # Waits that vary less than the rest make latencies more alike.
+    waits = np.tile([0.9, 1.1], 1000)
+    latencies = waits + np.random.default_rng(2).exponential(size=2000)
+    of = Backlog((waits,), 8.0)
+    plain, found = jain_interval(latencies), jain_interval(latencies, backlog=of)
+    index, better = jain_index(latencies), jain_index(of.drawn_out(latencies)[0])
+    assert index is not None
+    assert better is not None
+    assert better > index
+    assert found.lower == plain.lower
+    assert found.upper == pytest.approx(index + math.hypot(plain.upper - index, better - index))  # type: ignore[operator]
 
 
 def test_equal_shares_are_certain() -> None:
