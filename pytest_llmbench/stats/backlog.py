@@ -170,6 +170,12 @@ class Load(NamedTuple):
             return math.inf
         return (normal_quantile(min(level, _USUAL)) * self.error / math.log(self.utilisation)) ** 2
 
+    @property
+    def relaxation_times(self) -> float:
+        """Of the queue, that the runs span: n / τ, τ = 2 (c_a² + c_s²) / ln² ρ requests for a ρ near 1; 0 for
+        an overloaded system."""
+        return 0.0 if self.utilisation >= 1 else (math.log(self.utilisation) / self.error) ** 2 / 2
+
 
 class Rise(NamedTuple):
     """How much higher figures of samples may be for a queue that noise hides, in their unit; 0 for none."""

@@ -18,7 +18,6 @@ from pytest_llmbench.stats.percentile_intervals import Worth, median_worth, seri
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
-
 _MANY = 75.0
 """The share, in percent, from which on few misses tell more of it than how many waited."""
 

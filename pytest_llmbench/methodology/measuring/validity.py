@@ -5,6 +5,7 @@ Each check gives one Finding. A voiding one that is not ok makes the run invalid
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.chunking import Runs, buffering
+from pytest_llmbench.metrics.latency import backlog_among
 from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
 from pytest_llmbench.metrics.session_figures import growth, jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
@@ -24,6 +26,7 @@ from pytest_llmbench.model.record import NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import answers_of
+from pytest_llmbench.stats.spectral import normal_quantile
 
 LOOP_LAG_WARNING_MS = 10.0
 CACHED_WARNING_SHARE = 0.05
@@ -35,6 +38,10 @@ go out as text are some 5 % more tokens to the very tokenizer that made it."""
 FEWEST_TOKENS_APART, AGREEMENT_SHARE = 2, 0.01
 """The difference between two prompts, in tokens and as a share of their length, that is no disagreement: a
 template may take away the space that a prompt begins with."""
+
+RUN_LEVEL, FEWEST_WAITED, MOST_TIMES_LONGER = 0.95, 5, 16
+FEWEST_RELAXATION_TIMES = normal_quantile(RUN_LEVEL) ** 2 / 2
+"""From about two on the upper end of the utilisation is less than 1."""
 
 BEYOND_OURS_NS, BEYOND_OURS_SHARE = 5_000_000, 0.01
 """The time by which what a server says of a request may be longer than it took here, and the share of
@@ -72,6 +79,7 @@ def validity(
         _not_offered(seen, set_aside),
         _error_budget(kept, budget) if kept is not None else None,
         _sessions_cut_off(counted, budget),
+        _shortest_run([run for run in counted if not any(run is seen[index] for index in set_aside)]),
         _planned_cuts(kept) if kept is not None else None,
         stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         _length_drift(seen),
@@ -315,6 +323,44 @@ def _loop_lag(run: Observation) -> Finding | None:
         value=lag / 1e6,
         limit=LOOP_LAG_WARNING_MS,
         unit="ms",
+    )
+
+
+def _shortest_run(counted: Sequence[Observation]) -> Finding | None:
+    """The finding about the run that spans the fewest relaxation times."""
+    found = [finding for finding in map(_run_length, counted) if finding is not None]
+    return min(found, key=lambda finding: finding.value or 0.0, default=None)
+
+
+def _run_length(run: Observation) -> Finding | None:
+    """Whether an open loop spans enough relaxation times of its queue to tell it from that of an overloaded
+    system; None where it is not known, or hardly a request waited for others."""
+    records = run.records
+    if not isinstance(run.plan.load, OpenLoop):
+        return None
+    waited = backlog_among([records], [records.submitted_ns[records.submitted_ns != MISSING]])
+    if waited is None or waited.load is None or np.count_nonzero(waited.waits[0]) < FEWEST_WAITED:
+        return None
+    load, longer = waited.load, waited.load.longer(RUN_LEVEL)
+    message = (
+        f"{len(records)} requests span about {load.relaxation_times:.1f} relaxation times of the queue "
+        f"({load.slots:.0f} slots at work {load.utilisation:.0%} of the time)"
+    )
+    if longer > 1:
+        message += ": too few to tell it from one that grows without end, so upper ends of means are open; "
+        enough = math.ceil(min(longer, MOST_TIMES_LONGER) * len(records) / 100) * 100
+        message += (
+            f"about {enough} requests would do if it is as it seems, or lower the rate"
+            if longer <= MOST_TIMES_LONGER
+            else f"more than {enough} requests would be needed, or a lower rate"
+        )
+    return Finding(
+        "run_length",
+        ok=longer <= 1,
+        voids=False,
+        message=message,
+        value=load.relaxation_times,
+        limit=FEWEST_RELAXATION_TIMES,
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -389,3 +392,60 @@ def test_the_budget_is_a_share_of_those_who_wait() -> None:
     judged = validity([cut_run([None] * 50, failures=3)], Budget(max_error_share=0.05))
     assert judged.verdict is ValidityVerdict.INVALID
     assert "3 of 50 requests failed" in finding(judged, "error_budget").message
+
+
+def queued(slots: int, utilisation: float, requests: int = 1000, seed: int = 1) -> Observation:
+    """Services of 1 s on average, exponential, of so many slots, first come first served."""
+    random = np.random.default_rng(seed)
+    sent_s = np.cumsum(random.exponential(1 / slots / utilisation, requests))
+    free, ended_s = [0.0] * slots, np.empty(requests)
+    for place, (at, service) in enumerate(zip(sent_s, random.exponential(size=requests), strict=True)):
+        ended_s[place] = max(at, heapq.heappop(free)) + service
+        heapq.heappush(free, ended_s[place])
+    seen = answer(plan(slots * utilisation, requests))
+    stamps = {"scheduled_ns": sent_s, "submitted_ns": sent_s, "finished_ns": ended_s}
+    return replace(
+        seen,
+        records=replace(
+            seen.records, **{name: (1e9 * at).astype(np.int64) + 1 for name, at in stamps.items()}
+        ),
+    )
+
+
+def test_a_run_of_many_relaxation_times_is_long_enough() -> None:
+    found = finding(validity([queued(8, 0.75)], Budget()), "run_length")
+    assert found.ok
+    assert not found.voids
+    assert found.value is not None
+    assert found.value > 5
+    assert "too few" not in found.message
+
+
+def test_a_short_run_of_a_busy_system_is_told_with_the_number_that_would_do() -> None:
+    judged = validity([queued(8, 0.75), queued(8, 0.93)], Budget())
+    assert judged.verdict is ValidityVerdict.VALID
+    short = finding(judged, "run_length")
+    assert not short.ok
+    assert short.value is not None
+    assert short.limit is not None
+    assert short.value < short.limit == pytest.approx(1.92, abs=0.01)
+    assert "upper ends of means are open" in short.message
+    (enough,) = map(int, re.findall(r"about (\d+) requests would do", short.message))
+    assert enough == math.ceil(short.limit / short.value * 10) * 100
+    assert finding(validity([queued(8, 1.2)], Budget()), "run_length").message.endswith(
+        "more than 16000 requests would be needed, or a lower rate"
+    )
+
+
+def test_runs_that_are_not_about_a_queue_have_no_length() -> None:
+    def checks(seen: Observation) -> set[str]:
+        return {found.check for found in validity([seen], Budget()).findings}
+
+    busy = queued(8, 0.93)
+    assert "run_length" in checks(busy)
+    assert "run_length" not in checks(replace(busy, plan=plan(None, 1000)))
+    assert "run_length" not in checks(queued(8, 0.93, requests=499))
+    # Each has a slot of its own: no queue that could be longer.
+    assert finding(validity([queued(200, 0.1)], Budget()), "run_length").ok
+    set_aside = validity([busy], Budget(), set_aside={0})
+    assert "run_length" not in {found.check for found in set_aside.findings}
