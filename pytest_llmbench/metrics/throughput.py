@@ -256,12 +256,19 @@ def _sliced(counted: _Counted, window: Window, slices: int) -> _Sliced | None:
 
 
 def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:
+    """What is counted in each slice; an instant on the border of two belongs to the one that it ends."""
     span = window.end_ns - window.start_ns
-    since = count.at_ns - window.start_ns
-    inside = (since > 0) & (since <= span)
-    places = (since[inside] * slices - 1) // span
-    weights = None if count.amounts is None else count.amounts[inside]
-    counted = np.bincount(places, weights=weights, minlength=slices)
+    places = (count.at_ns - window.start_ns) * slices
+    places -= 1
+    places //= span
+    amounts: IntColumn | FloatArray | None = count.amounts
+    if amounts is None:  # tokens of a reply follow one another, so most lie in the slice of the one before
+        is_last = np.ones(len(places), dtype=bool)
+        np.not_equal(places[1:], places[:-1], out=is_last[:-1])
+        lasts = np.flatnonzero(is_last)
+        places, amounts = places[lasts], np.diff(lasts, prepend=-1)
+    inside = (places >= 0) & (places < slices)
+    counted = np.bincount(places[inside], weights=amounts[inside], minlength=slices)
     return np.asarray(counted, dtype=np.float64)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -50,6 +51,28 @@ def replayed(preset: str, *plans: LoadPlan) -> list[Observation]:
 def as_bytes(records: Records) -> list[bytes]:
     values = [getattr(records, column.name) for column in fields(records)]
     return [v.tobytes() if isinstance(v, np.ndarray) else repr(list(v)).encode() for v in values]
+
+
+def test_nothing_is_left_for_the_collector_of_garbage() -> None:
+    for scenario in ("fast", "fast?fault=reset,http_error&fault_rate=0.2&output_filter=enabled"):
+        engine = ReplayEngine(parse_scenario(scenario))
+        gc.collect()
+        before = sum(each["collections"] for each in gc.get_stats())
+        seen = engine.run(plan(OpenLoop(60), 3000))
+        after = sum(each["collections"] for each in gc.get_stats())
+        assert after - before <= 2  # just before it and just after it; dozens otherwise
+        assert gc.isenabled()
+        assert gc.collect() < len(seen.records) // 100
+
+
+def test_the_collector_stays_as_it_was() -> None:
+    engine = ReplayEngine(parse_scenario("fast"))
+    gc.disable()
+    try:
+        engine.run(plan(OpenLoop(60), 10))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 # Determinism.
