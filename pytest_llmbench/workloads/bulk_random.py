@@ -60,6 +60,8 @@ class BulkRandom(random.Random):
         twister.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": internal[-1]}}
         self._twister = np.random.Generator(twister)
         self._words: npt.NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
+        self._single = self._words.data
+        """The same words, which are read one by one in half the time."""
         self._next = 0
         self._block = _FIRST_BLOCK
         self._inside: dict[int, _Inside] = {}
@@ -94,8 +96,12 @@ class BulkRandom(random.Random):
 
     def random(self) -> float:
         """A float in [0, 1) with 53 bits, from two words."""
-        high, low = self._take(), self._take()
-        return ((high >> 5) * 2**26 + (low >> 6)) / 2**53
+        first = self._next
+        if first + 2 > len(self._words):
+            self._peek(2)
+            first = self._next
+        self._next = first + 2
+        return ((self._single[first] >> 5) * 2**26 + (self._single[first + 1] >> 6)) / 2**53
 
     def getrandbits(self, k: int, /) -> int:
         """An integer with ``k`` random bits, from ceil(k / 32) words, the least significant first."""
@@ -125,7 +131,7 @@ class BulkRandom(random.Random):
     def _take(self) -> int:
         if self._next >= len(self._words):
             self._peek(1)
-        word = self._words.item(self._next)
+        word: int = self._single[self._next]
         self._next += 1
         return word
 
@@ -138,6 +144,7 @@ class BulkRandom(random.Random):
             fresh = self._twister.integers(0, 2**_WORD_BITS, some, dtype=np.uint32)
             self._block = min(2 * self._block, _LARGEST_BLOCK)
             self._words = np.concatenate((self._words[self._next :], fresh))
+            self._single = self._words.data
             self._next, end = 0, count
             self._inside.clear()
         return self._words[self._next : end]
