@@ -135,7 +135,7 @@ def test_looks_are_at_those_who_wait(by: str) -> None:
     rows = [
         row(i, submitted=10.0 * i, chunks=(10.0 * i + 100 + i % 7,))
         if i % 10 == 0
-        else cut(i, chunks=(10.0 * i + 900,), finished=10.0 * i + 900)
+        else cut(i, submitted=10.0 * i, chunks=(10.0 * i + 900,), finished=10.0 * i + 900)
         for i in range(4000)
     ]
     watched = Watched(Objective("ttft.p50", "<=", 150.0, "ms"), "ttft", 50.0)

@@ -166,17 +166,19 @@ def of_slots(slots: int, per_second: float, requests: int = 1000) -> Records:
 
 def test_intervals_of_latencies_know_what_requests_waited() -> None:
     """With 32 slots some wait, which the noise of service hides; with 1000 none does."""
-    busy, calm = of_slots(32, 28.8), of_slots(1000, 28.8)
+    busy, calm = of_slots(32, 27.2), of_slots(1000, 27.2)
     queued = latency.distribution_of("ttft", [busy])
     plain = distribution("ttft", latency.ttft_ms(busy))
     for statistic in ("mean", "p50", "p95"):
         name = f"ttft.{statistic}"
         assert queued[name].upper > 1.01 * plain[name].upper  # type: ignore[operator]
-        assert queued[name].lower == plain[name].lower
+        assert queued[name].lower <= plain[name].lower  # type: ignore[operator]
     alone, unhelped = latency.distribution_of("ttft", [calm]), distribution("ttft", latency.ttft_ms(calm))
     assert alone["ttft.mean"].upper < 1.01 * unhelped["ttft.mean"].upper  # type: ignore[operator]
     named = latency.distribution_of("latency", [busy], name="latency[chat]")
     assert named["latency[chat].mean"].upper == queued["ttft.mean"].upper
+    # Of 30 a second it cannot be told whether they are too many.
+    assert latency.distribution_of("ttft", [of_slots(32, 31)])["ttft.mean"].upper is None
 
 
 def test_requests_of_a_class_waited_for_all_others() -> None:

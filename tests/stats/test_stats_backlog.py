@@ -225,7 +225,7 @@ def test_a_slope_below_zero_by_chance_hides_as_much() -> None:
 
 
 def test_work_is_the_slot_time_of_all() -> None:
-    # Every 2 ms, in turns of 1 and 3, one of 4 ms that begins at once and one of 2 that waits for none.
+    # In turns of 1 and 3 ms, one of 4 ms and one of 2, which waits for none.
     starts = np.cumsum(np.tile([3, 1], 50)) * MS
     ends = starts + np.tile([4, 2], 50) * MS
     found = queue(starts, ends)

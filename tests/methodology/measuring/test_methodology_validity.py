@@ -422,7 +422,7 @@ def test_a_run_of_many_relaxation_times_is_long_enough() -> None:
 
 
 def test_a_short_run_of_a_busy_system_is_told_with_the_number_that_would_do() -> None:
-    judged = validity([queued(8, 0.75), queued(8, 0.93)], Budget())
+    judged = validity([queued(8, 0.75), queued(8, 0.93, seed=5)], Budget())
     assert judged.verdict is ValidityVerdict.VALID
     short = finding(judged, "run_length")
     assert not short.ok
@@ -441,10 +441,10 @@ def test_runs_that_are_not_about_a_queue_have_no_length() -> None:
     def checks(seen: Observation) -> set[str]:
         return {found.check for found in validity([seen], Budget()).findings}
 
-    busy = queued(8, 0.93)
+    busy = queued(8, 0.93, seed=5)
     assert "run_length" in checks(busy)
     assert "run_length" not in checks(replace(busy, plan=plan(None, 1000)))
-    assert "run_length" not in checks(queued(8, 0.93, requests=499))
+    assert "run_length" not in checks(queued(8, 0.93, requests=499, seed=5))
     # Each has a slot of its own: no queue that could be longer.
     assert finding(validity([queued(200, 0.1)], Budget()), "run_length").ok
     set_aside = validity([busy], Budget(), set_aside={0})
