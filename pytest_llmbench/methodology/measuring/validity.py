@@ -40,8 +40,6 @@ FEWEST_TOKENS_APART, AGREEMENT_SHARE = 2, 0.01
 template may take away the space that a prompt begins with."""
 
 RUN_LEVEL, FEWEST_WAITED, MOST_TIMES_LONGER = 0.95, 5, 16
-FEWEST_RELAXATION_TIMES = normal_quantile(RUN_LEVEL) ** 2 / 2
-"""From about two on the upper end of the utilisation is less than 1."""
 
 BEYOND_OURS_NS, BEYOND_OURS_SHARE = 5_000_000, 0.01
 """The time by which what a server says of a request may be longer than it took here, and the share of
@@ -360,7 +358,8 @@ def _run_length(run: Observation) -> Finding | None:
         voids=False,
         message=message,
         value=load.relaxation_times,
-        limit=FEWEST_RELAXATION_TIMES,
+        # From about two on the upper end of the utilisation is less than 1.
+        limit=normal_quantile(RUN_LEVEL) ** 2 / 2,
     )
 
 
