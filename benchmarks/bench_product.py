@@ -71,8 +71,7 @@ class Session:
         with tempfile.TemporaryDirectory(dir=work) as name:
             suite = Path(name) / "test_load.py"
             suite.write_text(SUITE.format(load=self.load, requests=requests), "utf-8")
-            command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-            command += [f"--llm-endpoint=http://127.0.0.1:{port}/v1", "--llm-remeasure=0", "--llm-report=out"]
+            command = pytest_command(python, port)
             before, began_ns = _children_s(), time.monotonic_ns()
             process = subprocess.Popen(
                 ["taskset", "-c", ",".join(map(str, self.cpus)), *command, *self.flags, suite.name],
@@ -90,6 +89,12 @@ class Session:
             kept = work / "records.jsonl"
             kept.write_text("".join(_lines(out)), "utf-8")
             return row, kept
+
+
+def pytest_command(python: str, port: int) -> list[str]:
+    """``pytest`` against the server at ``port``, its report in ``out``; the suite is to follow."""
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    return [*command, f"--llm-endpoint=http://127.0.0.1:{port}/v1", "--llm-remeasure=0", "--llm-report=out"]
 
 
 def _lines(out: Path) -> list[str]:
