@@ -25,12 +25,12 @@ import numpy.typing as npt
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.records import (
     IN_RAGGED,
-    MISSING,
     RAGGED,
     CodedTexts,
     IntColumn,
     PackedTexts,
     Records,
+    submission_keys,
 )
 
 Array = npt.NDArray[Any]
@@ -80,7 +80,10 @@ class Vocabulary:
     def codes(self, texts: Sequence[str | None]) -> npt.NDArray[np.int32]:
         if isinstance(texts, CodedTexts):
             return self.recoding(texts.table)[texts.codes]
-        return np.fromiter(map(self.code, texts), dtype=np.int32, count=len(texts))
+        found = {text: self.code(text) for text in dict.fromkeys(texts)}
+        if len(found) == 1:
+            return np.full(len(texts), next(iter(found.values())), dtype=np.int32)
+        return np.fromiter(map(found.__getitem__, texts), dtype=np.int32, count=len(texts))
 
     def recoding(self, texts: Sequence[str | None]) -> npt.NDArray[np.int32]:
         """The code here of each code there."""
@@ -91,9 +94,9 @@ class Vocabulary:
 class Block:
     """Requests in order of submission."""
 
-    columns: Mapping[str, Array]
+    columns: dict[str, Array]
     """The columns of ``PER_REQUEST``."""
-    entries: Mapping[str, Array]
+    entries: dict[str, Array]
     """The columns of ``PER_ENTRY``."""
 
     def __len__(self) -> int:
@@ -111,12 +114,7 @@ class Block:
         columns = {name: values[order] for name, values in self.columns.items()}
         entries: dict[str, Array] = {}
         for counts_name, names in ENTRIES.items():
-            every = self.columns[counts_name]
-            counts = columns[counts_name]
-            ends = np.cumsum(counts)
-            starts = (np.cumsum(every) - every)[order]
-            total = int(ends[-1]) if len(ends) else 0
-            places = np.repeat(starts - (ends - counts), counts) + np.arange(total, dtype=np.int64)
+            places = _entry_places(self.columns[counts_name], order)
             entries |= {name: self.entries[name][places] for name in names}
         return Block(columns, entries)
 
@@ -137,15 +135,33 @@ def joined(blocks: Sequence[Block]) -> Block:
     )
 
 
-def submission_keys(columns: Mapping[str, Array]) -> IntColumn:
-    """The instant that orders each request, as in ``Records.from_rows``: submitted, else dispatched, else
-    scheduled."""
-    instants = np.where(
-        columns["dispatched_ns"] != MISSING, columns["dispatched_ns"], columns["scheduled_ns"]
+def joined_in_order(blocks: Sequence[Block]) -> Block:
+    """Join blocks into a single one that is in order. They lose their columns on the way, one after the
+    other, so that little more memory is taken than theirs."""
+    keys = np.concatenate([block.keys() for block in blocks])
+    order = np.lexsort((np.concatenate([block.columns["index"] for block in blocks]), keys))
+    places = {
+        name: _entry_places(np.concatenate([block.columns[name] for block in blocks]), order)
+        for name in ENTRIES
+    }
+    return Block(
+        {name: np.concatenate([block.columns.pop(name) for block in blocks])[order] for name in PER_REQUEST},
+        {
+            name: np.concatenate([block.entries.pop(name) for block in blocks])[places[counts]]
+            for counts, names in ENTRIES.items()
+            for name in names
+        },
     )
-    instants = np.where(columns["submitted_ns"] != MISSING, columns["submitted_ns"], instants)
-    found: IntColumn = np.where(instants != MISSING, instants, 0)
-    return found
+
+
+def _entry_places(counts: Array, order: IntColumn) -> IntColumn:
+    """Of the entries of requests with these counts, the places once the requests are in this order."""
+    taken = counts[order]
+    ends = np.cumsum(taken)
+    starts = (np.cumsum(counts) - counts)[order]
+    total = int(ends[-1]) if len(ends) else 0
+    places: IntColumn = np.repeat(starts - (ends - taken), taken) + np.arange(total, dtype=np.int64)
+    return places
 
 
 def block_of(records: Records, vocabulary: Vocabulary) -> Block:
@@ -182,7 +198,7 @@ def records_of(block: Block, vocabulary: Vocabulary) -> Records:
 
 def _packed(texts: Sequence[str]) -> tuple[Array, Array]:
     """Bytes of each text, and all of them."""
-    encoded = [text.encode() for text in texts]
+    encoded = list(map(str.encode, texts))
     counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     return counts, np.frombuffer(b"".join(encoded), dtype=np.uint8)
 

@@ -22,6 +22,7 @@ from pytest_llmbench.columns.blocks import (
     Vocabulary,
     block_of,
     joined,
+    joined_in_order,
     records_of,
     temporary_file,
     write_all,
@@ -271,7 +272,8 @@ class RecordLog:
             return merged([self._file])
         if not self._blocks:
             return Records.from_rows(())
-        return records_of(joined(self._blocks).in_order(), self._vocabulary)
+        self._blocks = [joined_in_order(self._blocks)]
+        return records_of(self._blocks[0], self._vocabulary)
 
     def close(self) -> None:
         self._blocks.clear()

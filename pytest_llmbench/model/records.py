@@ -7,9 +7,10 @@ are read-only sequences and stand where a list of strings stands in short runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
+from operator import attrgetter
 from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
@@ -139,6 +140,9 @@ RAGGED = {
     "server_token_offsets": ("server_token_ns",),
 }
 IN_RAGGED = {name for offsets, names in RAGGED.items() for name in (offsets, *names)}
+_RAGGED_FIELDS = tuple(name for names in RAGGED.values() for name in names)
+_ROW_FIELDS = tuple(column.name for column in fields(RequestRecord))
+_row_values = attrgetter(*_ROW_FIELDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,18 +320,26 @@ class Records:
     @classmethod
     def from_rows(cls, rows: Iterable[RequestRecord]) -> Records:
         """Columns from rows, ordered by submission (requests that never reached the wire: by schedule)."""
-        ordered = sorted(rows, key=_submission_order)
-        columns: dict[str, Any] = {
-            name: _int_column([getattr(row, name) for row in ordered]) for name in ("index", *_INT_COLUMNS)
-        }
-        for name in _TEXT_COLUMNS:
-            columns[name] = [getattr(row, name) for row in ordered]
+        values = list(map(_row_values, rows))
+        by_name = dict(zip(_ROW_FIELDS, zip(*values, strict=True) if values else repeat(()), strict=False))
         for name, codes in _CODES.items():
-            coded = [codes[getattr(row, name)] for row in ordered]
-            columns[name] = np.array(coded, dtype=np.int8)
-        columns |= _chunk_columns(ordered)
-        columns |= _server_columns(ordered)
-        return cls(**columns)
+            by_name[name] = tuple(map(codes.__getitem__, by_name[name]))
+        return cls.from_columns(by_name)
+
+    @classmethod
+    def from_columns(cls, by_name: Mapping[str, Sequence[Any]]) -> Records:
+        """:meth:`from_rows` of their values, field by field; of enumerations the places of their members."""
+        columns: dict[str, Any] = {name: _int_column(by_name[name]) for name in ("index", *_INT_COLUMNS)}
+        columns |= {name: np.array(by_name[name], dtype=np.int8) for name in _CODES}
+        keys = submission_keys(columns)
+        order = np.lexsort((columns["index"], keys))
+        columns = {name: values[order] for name, values in columns.items()}
+        places = order.tolist()
+        rest = {
+            name: [by_name[name][place] for place in places] for name in (*_TEXT_COLUMNS, *_RAGGED_FIELDS)
+        }
+        columns |= {name: rest[name] for name in _TEXT_COLUMNS}
+        return cls(**(columns | _ragged_columns(rest)))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Records]) -> Records:
@@ -423,15 +435,21 @@ def _taken(texts: Sequence[Any], keep: IntColumn) -> Sequence[Any]:
     return [texts[i] for i in keep.tolist()]
 
 
-def _submission_order(row: RequestRecord) -> tuple[int, int]:
-    instants = (row.submitted_ns, row.dispatched_ns, row.scheduled_ns)
-    return next((instant for instant in instants if instant is not None), 0), row.index
+def submission_keys(columns: Mapping[str, Any]) -> IntColumn:
+    """The instant that orders each request: submitted, else dispatched, else scheduled, else 0."""
+    instants = np.where(
+        columns["dispatched_ns"] != MISSING, columns["dispatched_ns"], columns["scheduled_ns"]
+    )
+    instants = np.where(columns["submitted_ns"] != MISSING, columns["submitted_ns"], instants)
+    found: IntColumn = np.where(instants != MISSING, instants, 0)
+    return found
 
 
 def _int_column(values: Sequence[int | None]) -> IntColumn:
+    first = values[0] if values else None
+    if values.count(first) == len(values):  # as most columns are
+        return np.full(len(values), MISSING if first is None else first, dtype=np.int64)
     unknown = values.count(None)
-    if unknown == len(values):
-        return np.full(len(values), MISSING, dtype=np.int64)
     known = [MISSING if value is None else value for value in values] if unknown else values
     return np.array(known, dtype=np.int64)
 
@@ -440,25 +458,18 @@ def _offsets(counts: IntColumn) -> IntColumn:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-def _chunk_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
-    offsets = _offsets(np.array([len(row.chunk_ns) for row in rows], dtype=np.int64))
-    tokens = (row.chunk_tokens if _is_attributed(row) else (MISSING,) * len(row.chunk_ns) for row in rows)
+def _ragged_columns(ragged: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, IntColumn]:
+    chunks = list(map(len, ragged["chunk_ns"]))
+    tokens = [
+        each if len(each) == count else (MISSING,) * count
+        for each, count in zip(ragged["chunk_tokens"], chunks, strict=True)
+    ]
     return {
-        "chunk_offsets": offsets,
-        "chunk_ns": _joined([row.chunk_ns for row in rows]),
+        "chunk_offsets": _offsets(np.array(chunks, dtype=np.int64)),
+        "chunk_ns": _joined(ragged["chunk_ns"]),
         "chunk_tokens": _joined(tokens),
-    }
-
-
-def _is_attributed(row: RequestRecord) -> bool:
-    return len(row.chunk_tokens) == len(row.chunk_ns)
-
-
-def _server_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
-    counts = np.array([len(row.server_token_ns) for row in rows], dtype=np.int64)
-    return {
-        "server_token_offsets": _offsets(counts),
-        "server_token_ns": _joined([row.server_token_ns for row in rows]),
+        "server_token_offsets": _offsets(np.array(list(map(len, ragged["server_token_ns"])), dtype=np.int64)),
+        "server_token_ns": _joined(ragged["server_token_ns"]),
     }
 
 

@@ -53,8 +53,8 @@ def spooled_records(spool: SpoolReader, more: Iterable[RequestRecord] = ()) -> R
     """The requests in a spool, and ``more``, as columns."""
     log = RecordLog()
     try:
-        for batch in spool.batches():
-            log.extend(Records.from_rows(batch))
+        for columns in spool.columns():
+            log.extend(Records.from_columns(columns))
         log.extend(Records.from_rows(more))
         return log.records()
     finally:
