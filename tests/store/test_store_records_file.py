@@ -105,6 +105,11 @@ def test_a_compact_line_says_what_the_whole_one_says(data: st.DataObject) -> Non
         "first_content_early_ns": data.draw(st.sampled_from([0, 5])),
         "attribution": data.draw(st.sampled_from(["none", "exact"])),
         "class_label": data.draw(st.sampled_from(["", "chat"])),
+        "cached_tokens": data.draw(st.sampled_from([None, 0, 3])),
+        "shared_prefix_tokens": data.draw(st.sampled_from([None, 0, 3])),
+        "http_status": data.draw(st.sampled_from([None, 0, 200])),
+        "finish_reason": data.draw(st.sampled_from([None, "", "stop"])),
+        "coalesced_chunks": data.draw(st.sampled_from([0, 1])),
     }
     request_id = data.draw(st.sampled_from(["", "a-12", "a-1", "12", "a-12-"]))
     record = RequestRecord(index=12, request_id=request_id, phase=Phase.MEASURE, **values)
