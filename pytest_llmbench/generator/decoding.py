@@ -29,11 +29,15 @@ class DecodeQueue:
         decode: Callable[[Exchange], Steps],
         deliver: Callable[[RequestRecord], None],
         clock: Clock,
+        *,
+        at_once: Callable[[Exchange], RequestRecord | None] = lambda _: None,
         may_wait: Callable[[], int] = lambda: 0,
         busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``may_wait``: how many replies may, while there are chunks to read (which run together with those
+        """``at_once``: makes the record where that is a single step; for all others ``decode`` makes it.
+        ``may_wait``: how many replies may, while there are chunks to read (which run together with those
         behind them if they are not) or, ``busy``, requests to be replaced."""
+        self._at_once = at_once
         self._decode = decode
         self._deliver = deliver
         self._now = clock.monotonic_ns
@@ -64,19 +68,31 @@ class DecodeQueue:
             return
         until = self._now() + _SLICE_NS + _SLICE_PER_WAITING_NS * too_many
         while self._now() < until:
-            if self._current is None:
-                if not self._waiting:
-                    self._scheduled = False
-                    self._empty.set()
-                    return
-                self._current = self._decode(self._waiting.popleft())
+            if self._current is None and not self._waiting:
+                self._scheduled = False
+                self._empty.set()
+                return
             try:
-                next(self._current)
-            except StopIteration as stop:
-                self._current = None
-                self._deliver(stop.value)
+                record = self._step()
             except BaseException:  # told to the loop, which tells its owner; the other replies are decoded
                 self._current = None
                 self._loop.call_soon(self._slice)
                 raise
+            if record is not None:
+                self._deliver(record)
         self._loop.call_soon(self._slice)
+
+    def _step(self) -> RequestRecord | None:
+        if self._current is None:
+            exchange = self._waiting.popleft()
+            record = self._at_once(exchange)
+            if record is not None:
+                return record
+            self._current = self._decode(exchange)
+        try:
+            next(self._current)
+        except StopIteration as stop:
+            self._current = None
+            found: RequestRecord = stop.value
+            return found
+        return None

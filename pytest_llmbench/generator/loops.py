@@ -84,13 +84,14 @@ class _Slots:
         if self.over.is_set() or self._is_enough(due_ns):
             self._finish(self.until_ns)
             return
-        if len(self._requests):
-            self._dispatcher.dispatch(self._requests.take(), due_ns)
-            self._requests.top_up()
-        if self._dispatcher.submitted < self._least and len(self._requests):
+        requests = self._requests
+        if requests.left:
+            self._dispatcher.dispatch(requests.take(), due_ns)
+            requests.top_up()
+        if self._dispatcher.submitted < self._least and requests.left:
             return
         now_ns = self._now()
-        if not len(self._requests) or self._is_enough(now_ns):
+        if not requests.left or self._is_enough(now_ns):
             self._finish(now_ns)
 
     def ring(self) -> None:

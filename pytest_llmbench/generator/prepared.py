@@ -73,38 +73,42 @@ class PreparedRequests:
         self._prepare = prepare
         self._room = budget_bytes
         self._planned = iter(planned)
-        self._rest = count
-        self._ready: deque[PreparedRequest] = deque()
+        self.left = self._rest = count
+        """Requests not taken yet; and those of them that are not encoded either."""
+        self._ready: deque[tuple[PreparedRequest, int]] = deque()
+        """Each with its weight."""
         self.top_up(count)
 
     def __len__(self) -> int:
-        """Requests not taken yet."""
-        return len(self._ready) + self._rest
+        return self.left
 
     def take(self) -> PreparedRequest:
         """The next request. Raises IndexError when there is none."""
+        if not self.left:
+            raise IndexError("all requests have been taken")
+        self.left -= 1
         if not self._ready:
             return self._encoded()
-        request = self._ready.popleft()
-        self._room += weight(request)
+        request, size = self._ready.popleft()
+        self._room += size
         return request
 
     def drop(self) -> None:
         """Forget what has not been taken: it will not be sent."""
         self._ready.clear()
-        self._rest, self._planned = 0, iter(())
+        self.left = self._rest = 0
+        self._planned = iter(())
 
     def top_up(self, at_most: int = 1) -> None:
         """Encode up to ``at_most`` further requests, as far as the budget goes."""
         while at_most > 0 and self._rest and self._room > 0:
             request = self._encoded()
-            self._room -= weight(request)
-            self._ready.append(request)
+            size = weight(request)
+            self._room -= size
+            self._ready.append((request, size))
             at_most -= 1
 
     def _encoded(self) -> PreparedRequest:
-        if not self._rest:
-            raise IndexError("all requests have been taken")
         self._rest -= 1
         return self._prepare(next(self._planned))
 

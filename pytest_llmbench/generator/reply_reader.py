@@ -71,10 +71,21 @@ class ReplyReader:
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
-        if exchange.known is not None:
-            record, received = self._recognised(exchange, exchange.known), exchange.unparsed
-        else:
-            record, received = (yield from self._read(exchange)), exchange.bodies
+        record = self.at_once(exchange)
+        if record is None:
+            record = self._completed((yield from self._read(exchange)), exchange, exchange.bodies)
+        return record
+
+    def at_once(self, exchange: Exchange) -> RequestRecord | None:
+        """The record of a response that was recognised; None: it has to be read, by :meth:`steps`."""
+        if exchange.known is None:
+            return None
+        return self._completed(self._recognised(exchange, exchange.known), exchange, exchange.unparsed)
+
+    def _completed(
+        self, record: RequestRecord, exchange: Exchange, received: Sequence[bytes]
+    ) -> RequestRecord:
+        """With what is known of every reply."""
         if (turn := exchange.request.turn) is not None:
             record.session, record.turn, record.session_turns = turn.session, turn.number, turn.turns
         if not is_modest(record):

@@ -279,6 +279,7 @@ class LoadGenerator:
             deadlines=plan.deadlines,
             connections=connections,
             decode=reader.steps,
+            decode_at_once=reader.at_once,
             on_record=on_record,
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,

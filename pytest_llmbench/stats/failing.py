@@ -29,6 +29,9 @@ FEWEST = 3
 CHANCE = 0.001
 """The chance that so many in a row fail by themselves, anywhere in the load, where others had failed
 before."""
+_OK = Outcome.OK
+"""By a name of its own, as it is asked for with each reply: a look-up in an enumeration takes 0.2 µs."""
+_OF_OURS = frozenset({Outcome.CANCELLED, Outcome.CUT_BY_USER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +122,15 @@ class FailureWatch:
 
     def ended(self, outcome: Outcome, status: int | None, error: str | None, at_ns: int) -> None:
         """:meth:`note` by what counts of it."""
-        if outcome in (Outcome.CANCELLED, Outcome.CUT_BY_USER):
+        if outcome in _OF_OURS:
             return
         self._ended += 1
-        if outcome is not Outcome.OK:
+        if outcome is not _OK:
             self._failed += 1
             self._last = error or str(outcome)
-        if _is_unanswered(outcome, status):
-            self._streak += 1
-            return
+            if _is_unanswered(outcome, status):
+                self._streak += 1
+                return
         self._unanswered_before += self._streak
         self._streak = 0
         self._answers += 1

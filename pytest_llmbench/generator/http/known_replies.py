@@ -122,9 +122,11 @@ class _Shape:
         head = identity.join(self.head)
         known = {length: self.sizes[length] + head for length in set(lengths)}
         heads = list(map(known.__getitem__, lengths))
-        if not pieces or not all(map(bytes.startswith, pieces, heads)):
+        without = list(map(bytes.removeprefix, pieces, heads))
+        # What has lost the length of its head began with it.
+        if not pieces or sum(map(len, without)) != sum(lengths) - sum(map(len, heads)):
             return None
-        texts = plain_texts(list(map(bytes.removeprefix, pieces, heads)))
+        texts = plain_texts(without)
         if texts is None:
             return None
         visible = 0 if not texts[0].isspace() else _first_visible(texts)

@@ -20,6 +20,7 @@ from pytest_llmbench.model.records import Records
 MEMORY_BYTES = 16 * 1024 * 1024
 """The bytes of records in memory, about: some 8000 of short replies."""
 _ROW_BYTES = 1200
+_FORGOTTEN_AT_ONCE = 3
 _ENTRY_BYTES = 48
 """A chunk: its stamp and its tokens, as Python's numbers in lists."""
 
@@ -35,6 +36,8 @@ class RowLog:
         self._room = memory_bytes
         self._recent: deque[RequestRecord] = deque()
         self._count = 0
+        self._forgets = False
+        """They all have to be read from the shared spool: those in memory go, a few at a time."""
         self.last_finished_ns: int | None = None
         """The latest end of all requests."""
 
@@ -42,17 +45,23 @@ class RowLog:
         return self._count
 
     def append(self, record: RequestRecord) -> None:
-        self._recent.append(record)
         self._count += 1
-        self._room -= _weight(record)
         ended_ns = record.finished_ns
         if ended_ns is not None and (self.last_finished_ns is None or ended_ns > self.last_finished_ns):
             self.last_finished_ns = ended_ns
+        if self._forgets:
+            for _ in range(min(_FORGOTTEN_AT_ONCE, len(self._recent))):
+                self._recent.popleft()
+            return
+        self._recent.append(record)
+        self._room -= _weight(record)
         while self._room < 0 and len(self._recent) > 1:
+            if self._shared is not None:
+                self._forgets = True
+                return
             oldest = self._recent.popleft()
             self._room += _weight(oldest)
-            if self._shared is None:
-                self._spool_of_ours().write(oldest)
+            self._spool_of_ours().write(oldest)
 
     def records(self) -> Records:
         """All of them as columns, in order of submission. To be called once."""
