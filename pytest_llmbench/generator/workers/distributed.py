@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.generator.host_watch import quiet_gc
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.loop_thread import result_of
 from pytest_llmbench.generator.progress import Progress
@@ -241,7 +242,8 @@ class DistributedLoadGenerator:
 
         def execute() -> None:
             try:
-                play()
+                with quiet_gc():  # a collection would go through all that the session holds
+                    play()
             except BaseException as error:  # noqa: BLE001 - it is raised where the plan was asked for
                 played.set_exception(error)
             else:
