@@ -153,10 +153,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place[item.path])
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of tests and all the modules stay until the end: no collection of garbage looks at them
-    again, which sessions in this process cause often."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests and all the modules stay until the end: no collection of garbage looks at them,
+    while they are gathered or later, when sessions in this process cause many."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
