@@ -18,6 +18,8 @@ from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, varia
 from pytest_llmbench.workloads.catalogue import workload
 
 Change = Callable[[Observation], Observation]
+QUARTER = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
+"""The embedded engine at a quarter of its speed: a search has a quarter of the requests in as many loads."""
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from replayed_sut import ReplayedSUT
+from replayed_sut import QUARTER, ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.methodology.advice import advised
@@ -34,7 +34,7 @@ def _slow(metric: str) -> Objective:
 def _judged(test: TestDefinition, given: dict[str, Any], scale: Scale = "standard") -> JudgedObjective:
     """The least decided limit."""
     parameters = build(test.parameters, given)
-    result = ReplayedSUT("fast").measure(test, scale, **given)
+    result = ReplayedSUT(QUARTER).measure(test, scale, **given)
     judged = advised(gate(result.objectives, result.metrics), result, parameters, scale).objectives
     return max(judged, key=lambda each: each.growth or 0.0)
 
@@ -85,7 +85,7 @@ def test_following_the_advice_decides_the_limit(test: TestDefinition, given: dic
 def test_the_keyword_is_one_that_the_marker_takes(test: TestDefinition) -> None:
     given = {"overload_allowed": True} if test.name == "memory_pressure" else {}
     parameters = build(test.parameters, MARKERS.get(test.name, {}))
-    result = ReplayedSUT("fast").measure(test, "quick", keep=given, **MARKERS.get(test.name, {}))
+    result = ReplayedSUT(QUARTER).measure(test, "quick", keep=given, **MARKERS.get(test.name, {}))
     undecided = JudgedObjective(
         _slow("ttft.p99"), 1.0, 0.5, None, 100, GateVerdict.INCONCLUSIVE, "", 100, growth=2.0
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from canned_levels import QueueServer, canned_setting, prompts
 from canned_runs import answer
-from replayed_sut import ReplayedSUT
+from replayed_sut import QUARTER, ReplayedSUT
 
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.offered import shortfalls
@@ -320,8 +320,8 @@ def test_a_cache_that_cannot_be_emptied_is_not_measured_again() -> None:
 
 
 def test_configurations_of_guardrails_keep_their_requests() -> None:
-    sut = OpenLoopSUT()
-    result = sut.measure(guardrail.TEST, "quick", capacity_rps=100.0, levels_percent=[25], duration_s=1)
+    sut = OpenLoopSUT(QUARTER)
+    result = sut.measure(guardrail.TEST, "quick", capacity_rps=25.0, levels_percent=[25], duration_s=1)
     counted = [
         result.observations[level.observation]
         for level in result.levels

@@ -36,12 +36,12 @@ def llm_warmup():
 
 _OTHERS = ("hypothesispytest", "html", "metadata", "timeout")
 """Plugins that those sessions do not need, and which would take time to load."""
+_WITHOUT = [word for name in _OTHERS for word in ("-p", f"no:{name}")]
 
 
 def pytest_command(*arguments: str) -> list[str]:
     """pytest in a process of its own, and only with the plugins that belong to the subject."""
-    without = [word for name in _OTHERS for word in ("-p", f"no:{name}")]
-    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *without, *arguments]
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *_WITHOUT, *arguments]
 
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -81,7 +81,9 @@ class Suite:
             self.pytester.makeconftest(textwrap.dedent(conftest))
 
     def run(self, *arguments: str) -> pytest.RunResult:
-        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+        # Workers of pytest-xdist are processes.
+        without = _WITHOUT if any(argument.startswith("-n") for argument in arguments) else ()
+        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *without, *arguments)
 
     def measure(self, endpoint: str, *arguments: str, scale: str = "quick") -> pytest.RunResult:
         return self.run(f"--llm-endpoint={endpoint}", f"--llm-scale={scale}", "--llm-report=out", *arguments)
