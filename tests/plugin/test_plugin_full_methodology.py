@@ -13,13 +13,15 @@ from plugin_suite import Suite
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
 TEN = Path(__file__).parents[2] / "example_suites" / "full_methodology" / "test_ten_tests.py"
+QUARTER = "replay:fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
+"""At a quarter of the speed of the usual engine a smoke run sends fewer requests in as many loads."""
 NAMED_DATA_SET = {"prefix_cache": "S-5.7.2-workload", "guardrail": "S-5.10.2-workload"}
 """Tests whose advised workload is made of a data set that is not bundled, and the clause that says so."""
 
 
 def test_ten_tests_at_quick_scale(suite: Suite) -> None:
     suite.write(TEN.read_text("utf-8"))
-    suite.measure("replay", "--llm-inconclusive=pass", scale="quick").assert_outcomes(passed=10)
+    suite.measure(QUARTER, "--llm-inconclusive=pass", scale="quick").assert_outcomes(passed=10)
     tests = {entry["test"]: entry for entry in suite.report["tests"]}
     assert len(tests) == 10
     for entry in tests.values():
