@@ -214,12 +214,19 @@ def distribution_of(
     """The distribution of a family over several runs, whose intervals know what requests waited for a slot.
     ``among``: all requests of each run, default these. ``name``: default the family.
     """
-    samples = [_MEASURED[family](run) for run in runs]
-    waited = None
-    if family in WAITING:
-        entering = [run.submitted_ns[_ENTERING[family](run)] for run in runs]
-        waited = backlog_among(runs if among is None else among, entering)
+    samples, waited = waiting(family, runs, among=among)
     return distribution(name or family, samples, level=level, backlog=waited)
+
+
+def waiting(
+    family: str, runs: Sequence[Records], *, among: Sequence[Records] | None = None
+) -> tuple[list[FloatArray], Backlog | None]:
+    """The samples of each run, and what they waited for a slot, where that is known and part of them."""
+    samples = [_MEASURED[family](run) for run in runs]
+    if family not in WAITING:
+        return samples, None
+    entering = [run.submitted_ns[_ENTERING[family](run)] for run in runs]
+    return samples, backlog_among(runs if among is None else among, entering)
 
 
 def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> Backlog | None:

@@ -33,7 +33,9 @@ A run that was full all along may have been so by chance: at the other end of th
 them, would be 1/(1 + a)² of what they were, and the lower end of the mean allows for it.
 
 Latencies with a wait in them rise by all of it: where their slope over the waits is less than 1 even at its
-upper end, waits count for so much less. Where waits explain the latencies, these show the queue themselves:
+upper end, waits count for so much less. Where it is certainly less than 1/2, or over the whole number under
+way next to none, as for replies that take long and are all served at once, no request is in the way of
+another, and utilisation tells of no queue. Where waits explain the latencies, these show the queue:
 the rise shrinks with the share r² of variance that is explained, of the median as 1 - 2 r², of the mean as
 1 - r⁴, and of higher percentiles, which few long waits make, as (1 - r²) (1 + 2 r²).
 """
@@ -65,6 +67,8 @@ _SHOWN = 0.5
 _MOST = 16.0
 """The longest that waits are drawn out where nothing else limits it, as a multiple."""
 _USUAL = 0.95
+_CERTAIN, _HALF, _HARDLY = 3.0, 0.5, 0.15
+"""So many standard errors of a slope below these there is no queue: over waits, and over all under way."""
 _AT_ONCE = 64
 _NEVER = np.iinfo(np.int64).max
 
@@ -99,6 +103,10 @@ class _Slope(NamedTuple):
     def believed(self, level: float) -> float:
         """The most of waits that the samples may have in them, from 0 to 1: the upper end of their slope."""
         return min(1.0, max(0.0, self.value + normal_quantile(level) * self.error))
+
+    def is_below(self, least: float) -> bool:
+        """With certainty."""
+        return self.value + _CERTAIN * self.error < least
 
 
 def _slope(samples: FloatArray, waits: FloatArray) -> _Slope | None:
@@ -204,6 +212,8 @@ class Backlog(NamedTuple):
     """Visits to the queue that the runs are worth."""
     load: Load | None = None
     """``None`` for fewer than 500 requests, and where the number under way hardly varies."""
+    in_flight: Runs = ()
+    """How many were under way when each sample was sent, times the mean gap between sends."""
 
     def stretch(self, level: float) -> float:
         """f: how much longer waits may be, as a multiple of what was seen; ∞ for "as long as they like"."""
@@ -211,6 +221,16 @@ class Backlog(NamedTuple):
         if self.visits > 0:
             relative = normal_quantile(min(level, _USUAL)) / math.sqrt(self.visits)
         return _DRIFT_AND_SHARE * relative / (1 - relative) if relative < 1 else math.inf
+
+    def may_lengthen(self, samples: Samples) -> bool:
+        """Whether the samples may have waited. They would rise with the number under way; they do not where
+        replies take long and all are served at once."""
+        every = pooled(as_runs(samples))
+        over_waits = _slope(every, pooled(self.waits))
+        if over_waits is None or over_waits.is_below(_HALF):
+            return False
+        over_all = _slope(every, pooled(self.in_flight)) if self.in_flight else None
+        return over_all is None or not over_all.is_below(_HARDLY)
 
     def rise(self, samples: Samples, level: float = 0.95) -> Rise:
         """ValueError where the samples are not those of the waits."""
@@ -226,12 +246,13 @@ class Backlog(NamedTuple):
             return NO_RISE
         noise = normal_quantile(level) * float(every.std()) / math.sqrt(len(every))
         hidden = min(self.stretch(level) * height, _NOISE * math.cbrt(height * height * noise))
-        longest = 0.0 if self.load is None else self.load.longest_wait(level)
+        queue = self.load if self.load is not None and self.may_lengthen(runs) else None
+        longest = 0.0 if queue is None else queue.longest_wait(level)
         longer = max(0.0, longest / seen - 1)
         mean, beyond = (max(hidden, height * times) for times in (longer, min(longer, _MOST)))
         explained = slope.explained
         shown = max(0.0, 1 - explained / _SHOWN)
-        fall = 0.0 if self.load is None else self._lost(level) * self.load.waited * slope.believed(level)
+        fall = 0.0 if queue is None else self._lost(level) * queue.waited * slope.believed(level)
         return Rise(
             # Not 0 · ∞.
             mean=(1 - explained) * (1 + explained) * mean if explained < 1 else 0.0,
@@ -270,7 +291,8 @@ class Backlog(NamedTuple):
         load = self.load
         if load is not None:
             load = load._replace(scale=load.scale * factor, waited=load.waited * factor)
-        return self._replace(waits=tuple(waits * factor for waits in self.waits), load=load)
+        waits, in_flight = (tuple(run * factor for run in runs) for runs in (self.waits, self.in_flight))
+        return self._replace(waits=waits, load=load, in_flight=in_flight)
 
 
 class SlotQueue(NamedTuple):
@@ -297,12 +319,20 @@ class SlotQueue(NamedTuple):
         """Of requests sent at these instants, beyond the lower quartile of all."""
         if len(self.starts_ns) < 2:
             return np.zeros(len(instants_ns))
-        gap_ms = float(self.starts_ns[-1] - self.starts_ns[0]) / 1e6 / (len(self.starts_ns) - 1)
         every, own = (
             np.maximum(in_flight_at(at, self.starts_ns, self.ends_ns) + 1 - self.slots, 0.0)
             for at in (self.starts_ns, instants_ns)
         )
-        return np.asarray(np.maximum(own - np.percentile(every, _QUIET), 0.0) * gap_ms)
+        return np.asarray(np.maximum(own - np.percentile(every, _QUIET), 0.0) * self._gap_ms)
+
+    def in_flight_ms(self, instants_ns: IntArray) -> FloatArray:
+        """How many were under way at these instants, in mean gaps between sends."""
+        return np.asarray(in_flight_at(instants_ns, self.starts_ns, self.ends_ns) * self._gap_ms)
+
+    @property
+    def _gap_ms(self) -> float:
+        n = len(self.starts_ns)
+        return float(self.starts_ns[-1] - self.starts_ns[0]) / 1e6 / (n - 1) if n > 1 else 0.0
 
     @property
     def _after(self) -> IntArray:
@@ -355,10 +385,12 @@ def backlog(queues: Sequence[SlotQueue], instants_ns: Sequence[IntArray]) -> Bac
     """Of requests sent at these instants, those of one run after the other."""
     totals = [sum(parts) for parts in zip(*(queue.drains for queue in queues), strict=True)]
     drains = Drains(int(totals[0]), *totals[1:]) if totals else Drains(0, 0.0, 0.0)
-    waits = tuple(queue.waits_ms(at) for queue, at in zip(queues, instants_ns, strict=True) if len(at))
+    sent = [(queue, at) for queue, at in zip(queues, instants_ns, strict=True) if len(at)]
+    waits = tuple(queue.waits_ms(at) for queue, at in sent)
+    in_flight = tuple(queue.in_flight_ms(at) for queue, at in sent)
     works = [work for work in (queue.work for queue in queues) if work is not None]
     enough = sum(work.requests for work in works) >= FEWEST
-    return Backlog(waits, drains.visits, Load.of(works) if enough else None)
+    return Backlog(waits, drains.visits, Load.of(works) if enough else None, in_flight)
 
 
 def slots_at_work(starts: IntArray, ends: IntArray) -> int:

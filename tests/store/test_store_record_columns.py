@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_llmbench import redaction
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.records import MISSING, OnRecords, Records
@@ -136,6 +137,14 @@ def _written(path: Path, **changes: Any) -> tuple[list[bytes], int]:
     return (gzip.decompress(raw) if path.suffix == ".gz" else raw).splitlines()[1:], takes.rows
 
 
+@pytest.fixture
+def without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of other tests keep some as soon as they are imported."""
+    monkeypatch.setattr(redaction, "_KNOWN", set())
+    keep_secret()
+
+
+@pytest.mark.usefixtures("without_secrets")
 def test_a_writer_of_compact_lines_takes_columns(tmp_path: Path) -> None:
     lines, rows = _written(tmp_path / "a.compact.jsonl.gz")
     assert (len(lines), rows) == (200, 0)

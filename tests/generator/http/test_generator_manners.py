@@ -31,7 +31,17 @@ MakePlan = Callable[..., LoadPlan]
 
 
 @pytest.fixture
-def gc_settings() -> Iterator[tuple[int, int, int]]:
+def thawed() -> Iterator[None]:
+    """What these tests have frozen for their whole run is none of a load's."""
+    frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    yield
+    if frozen:
+        gc.freeze()
+
+
+@pytest.fixture
+def gc_settings(thawed: None) -> Iterator[tuple[int, int, int]]:
     before = gc.get_threshold()
     gc.set_threshold(701, 11, 13)
     yield (701, 11, 13)
@@ -42,6 +52,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.usefixtures("thawed")
 def test_nothing_is_left_behind(serve: Serve, plan: MakePlan, loop_factory: LoopFactory) -> None:
     """Threads, descriptors, loop policy, collector: as they were."""
     server = serve(reply(REPLY))
@@ -93,6 +104,16 @@ def test_gc_settings_are_restored_after_an_error(
         generator.run(plan(50), fail)
     assert gc.get_threshold() == gc_settings
     assert gc.get_freeze_count() == 0
+
+
+def test_what_others_have_frozen_stays_so(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, gc_settings: tuple[int, int, int]
+) -> None:
+    gc.freeze()
+    generator_for(serve(reply(REPLY))).run(plan(1))
+    assert gc.get_freeze_count() > 0
+    assert gc.get_threshold() == gc_settings
+    gc.unfreeze()
 
 
 def test_an_error_of_on_record_ends_the_run_with_its_cause(

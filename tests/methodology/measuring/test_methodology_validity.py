@@ -14,6 +14,8 @@ import pytest
 from canned_runs import answer
 
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.metrics import latency
+from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.observation import HostLimits, Observation, SelfCheck
@@ -435,6 +437,31 @@ def test_a_short_run_of_a_busy_system_is_told_with_the_number_that_would_do() ->
     assert finding(validity([queued(8, 1.2)], Budget()), "run_length").message.endswith(
         "more than 16000 requests would be needed, or a lower rate"
     )
+
+
+def test_replies_that_take_long_are_no_queue() -> None:
+    """As many as come in 5 s are under way, and none waits for another: were they all slots that there are,
+    the system would seem to be full."""
+    random = np.random.default_rng(3)
+    sent_s = np.cumsum(random.exponential(1 / 50, 2000))
+    service_s = 5 * np.exp(random.normal(0, 0.3, 2000))
+    seen = answer(plan(50.0, 2000))
+    stamps = {
+        "scheduled_ns": sent_s,
+        "submitted_ns": sent_s,
+        "first_content_ns": sent_s + 0.1 * np.exp(random.normal(0, 0.3, 2000)),
+        "finished_ns": sent_s + service_s,
+    }
+    records = replace(seen.records, **{name: (1e9 * at).astype(np.int64) + 1 for name, at in stamps.items()})
+    judged = validity([replace(seen, records=records)], Budget())
+    assert "run_length" not in {found.check for found in judged.findings}
+    for family, samples in (("ttft", latency.ttft_ms(records)), ("latency", np.asarray(1e3 * service_s))):
+        plain, among = distribution(family, samples), latency.distribution_of(family, [records])
+        for statistic in ("mean", "p50", "p95"):
+            upper, before = among[f"{family}.{statistic}"].upper, plain[f"{family}.{statistic}"].upper
+            assert upper is not None
+            assert before is not None
+            assert before <= upper < 1.15 * before
 
 
 def test_runs_that_are_not_about_a_queue_have_no_length() -> None:
