@@ -448,7 +448,9 @@ def submission_keys(columns: Mapping[str, Any]) -> IntColumn:
 def _int_column(values: Sequence[int | None]) -> IntColumn:
     first = values[0] if values else None
     if values.count(first) == len(values):  # as most columns are
-        return np.full(len(values), MISSING if first is None else first, dtype=np.int64)
+        # Not ``np.full``, which makes a number of infinity in a broken file.
+        one = np.array([MISSING if first is None else first][: len(values)], dtype=np.int64)
+        return np.repeat(one, len(values))
     unknown = values.count(None)
     known = [MISSING if value is None else value for value in values] if unknown else values
     return np.array(known, dtype=np.int64)
