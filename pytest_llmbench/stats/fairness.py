@@ -39,8 +39,8 @@ def jain_interval(
     samples: Samples, *, level: float = 0.95, of: Spread | None = None, backlog: Backlog | None = None
 ) -> Interval:
     """Interval of J of dependent samples; open where J is undefined. ``of``: :func:`jain_spread`.
-    ``backlog``: of latencies, what each waited: both ends allow for the index of latencies whose waits are
-    drawn out as far as they may be.
+    ``backlog``: of latencies, what each waited: if they have waits in them, both ends allow for the index of
+    latencies whose waits are drawn out as far as they may be.
 
     J = 1 / (1 + c²), c the coefficient of variation: c² and both its ends are turned into J. c² rests on
     squares and is too small, with too small an error, whenever the few largest samples happen to be missing;
@@ -66,7 +66,7 @@ def jain_interval(
     lower = _by_moments(runs, level) if most is None else 1 / (1 + most)
     lower = None if lower is None else max(1 / len(every), lower)
     upper = 1.0 if down is None else min(1.0, 1 / (1 + max(0.0, square - down)))
-    if backlog is None:
+    if backlog is None or not backlog.may_lengthen(runs):
         return Interval(lower, upper)
     worse = jain_index(pooled(backlog.drawn_out(runs, level))) or index
     if worse >= index:

@@ -70,6 +70,14 @@ def test_the_interval_holds_the_index_of_longer_waits() -> None:
     assert found.upper == pytest.approx(index + math.hypot(plain.upper - index, better - index))  # type: ignore[operator]
 
 
+def test_waits_that_are_in_no_sample_leave_the_interval_as_it_is() -> None:
+    random = np.random.default_rng(2)
+    waits, shares = random.exponential(size=2000), random.gamma(4.0, size=2000)
+    of = Backlog((waits,), 8.0)
+    assert jain_index(of.drawn_out(shares)[0]) != pytest.approx(jain_index(shares), rel=0.01)
+    assert jain_interval(shares, backlog=of) == jain_interval(shares)
+
+
 def test_equal_shares_are_certain() -> None:
     assert jain_interval(np.full(100, 2.5)) == (1.0, 1.0)
 
