@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns, sweep
-from pytest_llmbench.generator.host_watch import Heartbeat, HostCpu, SleepWatch, quiet_gc
+from pytest_llmbench.generator.host_watch import Heartbeat, HostCpu, SleepWatch
 from pytest_llmbench.generator.http.transport import End, Exchange, Transport
 from pytest_llmbench.generator.limits import exhaustion_remedy
 from pytest_llmbench.generator.loop_thread import describe_loop
@@ -24,6 +24,7 @@ from pytest_llmbench.model.record import OnRecord, Outcome, RequestRecord
 from pytest_llmbench.stats.failing import Cut, FailureWatch
 from pytest_llmbench.stats.interim.looks import LookTaker
 from pytest_llmbench.timing.clock import Clock
+from pytest_llmbench.timing.collector import quiet_gc
 
 T = TypeVar("T")
 

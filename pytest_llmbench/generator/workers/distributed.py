@@ -21,7 +21,6 @@ from typing import Any, Self
 import numpy as np
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.host_watch import quiet_gc
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.loop_thread import result_of
 from pytest_llmbench.generator.progress import Progress
@@ -40,6 +39,7 @@ from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
+from pytest_llmbench.timing.collector import quiet_gc
 from pytest_llmbench.tokens.hugging_face import TokenizerFile
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.declared import Declared
@@ -242,7 +242,7 @@ class DistributedLoadGenerator:
 
         def execute() -> None:
             try:
-                with quiet_gc():  # a collection would go through all that the session holds
+                with quiet_gc():
                     play()
             except BaseException as error:  # noqa: BLE001 - it is raised where the plan was asked for
                 played.set_exception(error)

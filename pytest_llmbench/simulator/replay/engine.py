@@ -9,11 +9,9 @@ one's; about a real engine it says what its figures say.
 
 from __future__ import annotations
 
-import gc
 import math
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -40,6 +38,7 @@ from pytest_llmbench.simulator.scenario.variants import (
     variant_facts,
     with_overrides,
 )
+from pytest_llmbench.timing.collector import quiet_gc
 
 _SOURCE = "replay in virtual time"
 
@@ -246,7 +245,7 @@ class ReplayEngine:
                 "a plan is already running", where=plan.label, remedy="one replay runs one plan at a time"
             )
         try:
-            with _uncollected():
+            with quiet_gc():
                 return self._run(plan, on_record)
         finally:
             self._busy.release()
@@ -338,19 +337,6 @@ class ReplayEngine:
             generates=self.generates,
         )
         return FlightLog(recording, on_record)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No collection of garbage meanwhile: a replay makes none that is not freed at once, and each collection
-    would look at all requests that are remembered."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _require_possible(plan: LoadPlan) -> None:
