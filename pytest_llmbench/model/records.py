@@ -128,13 +128,14 @@ _TEXT_COLUMNS = (
     "request_id", "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason",
     "end_before_cut",
 )  # fmt: skip
-_CODES: dict[str, dict[Any, int]] = {
-    name: {member: code for code, member in enumerate(members)}
-    for name, members in (
-        ("phase", PHASES), ("token_source", TOKEN_SOURCES), ("reasoning_token_source", TOKEN_SOURCES),
-        ("outcome", OUTCOMES),
-    )
-}  # fmt: skip
+KINDS: Mapping[str, tuple[Any, ...]] = {
+    "phase": PHASES,
+    "token_source": TOKEN_SOURCES,
+    "reasoning_token_source": TOKEN_SOURCES,
+    "outcome": OUTCOMES,
+}
+"""The columns of codes, each with the members that are meant."""
+_CODES = {name: {member: code for code, member in enumerate(kinds)} for name, kinds in KINDS.items()}
 RAGGED = {
     "chunk_offsets": ("chunk_ns", "chunk_tokens"),
     "server_token_offsets": ("server_token_ns",),

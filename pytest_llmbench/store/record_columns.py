@@ -15,10 +15,8 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.model.records import (
+    KINDS,
     MISSING,
-    OUTCOMES,
-    PHASES,
-    TOKEN_SOURCES,
     BoolColumn,
     IntColumn,
     Records,
@@ -34,12 +32,6 @@ from pytest_llmbench.store.record_line import (
     TIMES,
 )
 
-_KINDS: dict[str, Sequence[Any]] = {
-    "phase": PHASES,
-    "outcome": OUTCOMES,
-    "token_source": TOKEN_SOURCES,
-    "reasoning_token_source": TOKEN_SOURCES,
-}
 _NO_DEFAULT = object()
 _AT_ONCE = 1024
 """Lines that are made together: those of a thousand tokens are 4 MiB."""
@@ -125,8 +117,8 @@ def _fields(records: Records, label: str) -> Iterable[_Field]:
 def _plain(name: str, column: Any) -> _Field:
     """A field that stands in a line where it has not its default."""
     default = DEFAULTS.get(name, _NO_DEFAULT)
-    if name in _KINDS:
-        kinds = _KINDS[name]
+    if name in KINDS:
+        kinds = KINDS[name]
         there = np.ones(len(column), dtype=bool) if default is _NO_DEFAULT else column != kinds.index(default)
         told = [b'"%b"' % str(kind).encode() for kind in kinds]
         alike = bool((column == column[0]).all())

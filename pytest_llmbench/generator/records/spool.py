@@ -23,7 +23,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import KINDS
 
 FLUSH_S = 0.25
 _TOGETHER = 16
@@ -37,13 +38,8 @@ _PICKLED = b"\x80"
 _NAMES = [field.name for field in fields(RequestRecord)]
 _values = attrgetter(*_NAMES)
 _KINDS = tuple(
-    (_NAMES.index(name), tuple(kind), {member: code for code, member in enumerate(kind)})
-    for name, kind in (
-        ("phase", Phase),
-        ("token_source", TokenSource),
-        ("reasoning_token_source", TokenSource),
-        ("outcome", Outcome),
-    )
+    (_NAMES.index(name), members, {member: code for code, member in enumerate(members)})
+    for name, members in KINDS.items()
 )
 """Members of enumerations go as numbers."""
 _TIMINGS = _NAMES.index("server_timings")

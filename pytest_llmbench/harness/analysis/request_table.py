@@ -17,10 +17,8 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, per_request
 from pytest_llmbench.model.records import (
     IN_RAGGED,
+    KINDS,
     MISSING,
-    OUTCOMES,
-    PHASES,
-    TOKEN_SOURCES,
     BoolColumn,
     IntColumn,
     Records,
@@ -172,9 +170,9 @@ class RequestTable:
             return self.records.ok.copy()
         if name in LATENCIES:
             return per_request(name.removesuffix("_ms"), self.records)
-        if name in _KINDS:
+        if name in KINDS:
             codes: npt.NDArray[np.int8] = getattr(self.records, name)
-            return _texts([str(kind) for kind in _KINDS[name]])[codes]
+            return _texts([str(kind) for kind in KINDS[name]])[codes]
         own: Any = getattr(self.records, name)
         if name in TEXTS:
             return _texts(own)
@@ -182,14 +180,6 @@ class RequestTable:
             return np.array(own)
         numbers: FloatArray = np.where(own == MISSING, np.nan, own.astype(np.float64))
         return numbers
-
-
-_KINDS: dict[str, Sequence[Any]] = {
-    "phase": PHASES,
-    "outcome": OUTCOMES,
-    "token_source": TOKEN_SOURCES,
-    "reasoning_token_source": TOKEN_SOURCES,
-}
 
 
 def _texts(values: Sequence[Any]) -> TextColumn:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pytest_llmbench.columns.log import RecordLog
 from pytest_llmbench.model.record import OnRecord, Outcome, Phase, RequestRecord, TokenSource, of_planned_cut
 from pytest_llmbench.model.records import (
+    KINDS,
     MISSING,
     OUTCOMES,
     PHASES,
@@ -440,7 +441,7 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
     columns: dict[str, Iterable[Any]] = {name: repeat(value) for name, value in _BY_DEFAULT.items()}
     columns |= {name: _told(getattr(records, name)[order]) for name in _ROW_NUMBERS}
     columns |= {name: [getattr(records, name)[i] for i in places] for name in _ROW_TEXTS}
-    columns |= {name: [of[i] for i in getattr(records, name)[order].tolist()] for name, of in _ROW_KINDS}
+    columns |= {name: [of[i] for i in getattr(records, name)[order].tolist()] for name, of in KINDS.items()}
     counts = np.diff(records.chunk_offsets)[order]
     columns |= {
         "chunk_ns": _parts(records.chunk_ns, records.chunk_offsets, places),
@@ -489,12 +490,6 @@ _ROW_TEXTS = (
     "request_id", "class_label", "thinking_end_reason", "error", "finish_reason", "schema_check",
     "end_before_cut",
 )  # fmt: skip
-_ROW_KINDS: tuple[tuple[str, Sequence[Any]], ...] = (
-    ("phase", PHASES),
-    ("outcome", OUTCOMES),
-    ("token_source", TOKEN_SOURCES),
-    ("reasoning_token_source", TOKEN_SOURCES),
-)
 _ROW = tuple(each.name for each in fields(RequestRecord))
 _BY_DEFAULT = {each.name: each.default for each in fields(RequestRecord)}
 """Of fields that a replay does not know."""
