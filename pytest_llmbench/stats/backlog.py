@@ -226,7 +226,9 @@ class Backlog(NamedTuple):
         """Whether the samples may have waited. They would rise with the number under way; they do not where
         replies take long and all are served at once."""
         every = pooled(as_runs(samples))
-        over_waits = _slope(every, pooled(self.waits))
+        return self._may_lengthen(every, _slope(every, pooled(self.waits)))
+
+    def _may_lengthen(self, every: FloatArray, over_waits: _Slope | None) -> bool:
         if over_waits is None or over_waits.is_below(_HALF):
             return False
         over_all = _slope(every, pooled(self.in_flight)) if self.in_flight else None
@@ -246,7 +248,7 @@ class Backlog(NamedTuple):
             return NO_RISE
         noise = normal_quantile(level) * float(every.std()) / math.sqrt(len(every))
         hidden = min(self.stretch(level) * height, _NOISE * math.cbrt(height * height * noise))
-        queue = self.load if self.load is not None and self.may_lengthen(runs) else None
+        queue = self.load if self.load is not None and self._may_lengthen(every, slope) else None
         longest = 0.0 if queue is None else queue.longest_wait(level)
         longer = max(0.0, longest / seen - 1)
         mean, beyond = (max(hidden, height * times) for times in (longer, min(longer, _MOST)))

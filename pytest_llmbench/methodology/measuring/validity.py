@@ -15,7 +15,7 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.chunking import Runs, buffering
-from pytest_llmbench.metrics.latency import backlog_among, waiting
+from pytest_llmbench.metrics.latency import waiting
 from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
 from pytest_llmbench.metrics.session_figures import growth, jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
@@ -336,12 +336,13 @@ def _run_length(run: Observation) -> Finding | None:
     records = run.records
     if not isinstance(run.plan.load, OpenLoop):
         return None
-    waited = backlog_among([records], [records.submitted_ns[records.submitted_ns != MISSING]])
+    samples, waited = waiting("latency", [records])
     if waited is None or waited.load is None or np.count_nonzero(waited.waits[0]) < FEWEST_WAITED:
         return None
-    measured = (waiting(family, [records]) for family in ("ttft", "latency"))
-    if not any(own is not None and own.may_lengthen(samples) for samples, own in measured):
-        return None
+    if not waited.may_lengthen(samples):
+        samples, before = waiting("ttft", [records])
+        if before is None or not before.may_lengthen(samples):
+            return None
     load, longer = waited.load, waited.load.longer(RUN_LEVEL)
     message = (
         f"{len(records)} requests span about {load.relaxation_times:.1f} relaxation times of the queue "
