@@ -597,13 +597,60 @@ def _evidence(sample: Sample, slots: int, busy: float, calm: float) -> float:
     )
 
 
+def lengths_table(replications: int) -> Iterator[str]:
+    """How often 1000 requests are said to be too few, and their utilisation to tell of no queue."""
+    queues = [queue("M/M/1", load) for load in (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)]
+    queues += [many_slots(*of) for of in ((8, 0.9), (32, 0.8), (32, 0.9), (32, 0.95), (64, 0.9), (96, 0.9))]
+    drawn: list[tuple[str, Iterator[tuple[Sample, Backlog | None]]]] = [
+        (
+            model.name,
+            ((latencies(sample), waited(sample)) for sample in model.draw(1000, replications, _seeded())),
+        )
+        for model in queues
+    ]
+    for seconds in (5, 20):
+        name = f"50 a second, all served at once in {seconds} s"
+        drawn += [(f"{name}, {of}", _at_once(seconds, of, replications)) for of in ("TTFT", "whole latency")]
+    yield "| 1,000 requests | too few | mean open | no queue |"
+    yield "|---|---:|---:|---:|"
+    for name, samples in drawn:
+        found = [_told_of_length(sample, waits) for sample, waits in samples]
+        yield f"| {name} | " + " | ".join(f"{share:.1%}" for share in np.mean(found, axis=0)) + " |"
+
+
+def _seeded() -> np.random.Generator:
+    return np.random.default_rng([2026, 1000])
+
+
+def _at_once(seconds: float, of: str, replications: int) -> Iterator[tuple[Sample, Backlog | None]]:
+    """No request is in the way of another; milliseconds."""
+    random = _seeded()
+    for _ in range(replications):
+        sent = np.cumsum(random.exponential(20, 1000))
+        took, first = (
+            1e3 * seconds * random.lognormal(0, 0.3, 1000),
+            random.lognormal(math.log(100), 0.3, 1000),
+        )
+        yield (first if of == "TTFT" else took), waited(np.stack((took, sent)))
+
+
+def _told_of_length(sample: Sample, waits: Backlog | None) -> tuple[bool, bool, bool]:
+    assert waits is not None
+    may = waits.may_lengthen(sample)
+    short = waits.load is not None and waits.load.longer(0.95) > 1
+    return short and may, distribution("x", sample, backlog=waits)["x.mean"].upper is None, not may
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replications", type=int, default=400)
     parser.add_argument("--engine-requests", type=int, default=1_000_000, help="per load, cut into samples")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
     parser.add_argument("--truth", action="store_true")
-    alone = {"untuned": untuned_table, "jain": jain_table, "shares": shares_table, "possible": possible_table}
+    alone = {
+        "untuned": untuned_table, "jain": jain_table, "shares": shares_table, "possible": possible_table,
+        "lengths": lengths_table,
+    }  # fmt: skip
     parser.add_argument("--only", choices=tuple(alone), help="one of the smaller tables alone")
     asked = parser.parse_args()
     lines = []
