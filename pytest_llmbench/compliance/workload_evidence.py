@@ -14,10 +14,17 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
+from pytest_llmbench.metrics.server_side import (
+    BY_SERVER,
+    LEAST_READ_SHARE,
+    MOST_UNSHOWN_SHARE,
+    read_share,
+    unshown_share,
+)
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
-from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, Records
+from pytest_llmbench.model.record import LENGTH_FINISH, Outcome
+from pytest_llmbench.model.records import MISSING, BoolColumn, Records
 from pytest_llmbench.model.request import Workload, meaning, present
 from pytest_llmbench.model.session import LIVE_ANSWERS, answers_of
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
@@ -34,10 +41,6 @@ from pytest_llmbench.workloads.stream import part_seed
 MOST_CUT_SHORT = 0.01
 """Share of the replies of a run that may end at a limit below the one that was asked for."""
 _LIMIT_TOLERANCE, _FEWEST_TOKENS_SHORT = 0.02, 2
-_COUNTED_BY_SERVER = (
-    TOKEN_SOURCES.index(TokenSource.SERVER_USAGE),
-    TOKEN_SOURCES.index(TokenSource.CHUNK_USAGE),
-)
 
 
 def further_fields(view: EvidenceView, run: Observation) -> Mapping[str, Any]:
@@ -79,11 +82,33 @@ def held_to_another_limit(view: EvidenceView) -> str | None:
     return None
 
 
+def read_in_part(view: EvidenceView) -> str | None:
+    """A run of which the server counts so few input tokens that it cannot have read whole prompts."""
+    for run in view.evidence.runs:
+        share = read_share(run.records)
+        if share is not None and share < LEAST_READ_SHARE:
+            view.note("read_share", share)
+            return f"the server counts {share:.1%} of the input tokens of {run.plan.label!r}: prompts are cut"
+    return None
+
+
+def counted_unshown(view: EvidenceView) -> str | None:
+    """A run of which the server counts output tokens that nobody received."""
+    for run in view.evidence.runs:
+        share = unshown_share(run.records)
+        if share > MOST_UNSHOWN_SHARE:
+            view.note("unshown_share", share)
+            return (
+                f"{share:.1%} of the output tokens that the server counts for {run.plan.label!r} have no text"
+            )
+    return None
+
+
 def _cut_short(records: Records) -> BoolColumn:
     """Ended by length with fewer tokens than the request allowed, by the server's own count."""
     ended = np.fromiter((reason in LENGTH_FINISH for reason in records.finish_reason), bool, len(records))
     asked, got = records.requested_max_tokens, records.output_tokens
-    counted = np.isin(records.token_source, _COUNTED_BY_SERVER) & (asked != MISSING) & (got != MISSING)
+    counted = np.isin(records.token_source, BY_SERVER) & (asked != MISSING) & (got != MISSING)
     short = got < asked - np.maximum(_FEWEST_TOKENS_SHORT, _LIMIT_TOLERANCE * asked)
     return np.asarray(records.ok & ended & counted & short)
 

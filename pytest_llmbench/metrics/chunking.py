@@ -172,3 +172,56 @@ def buffering(records: Runs, pace_ns: float | None = None) -> Buffering:
         pace_ns = float(np.median(pace[~short]))
     short &= pace <= (ALONE_NS if pace_ns is None else PACE * pace_ns)
     return Buffering(len(spread), int(short.sum()), pace_ns)
+
+
+MOST_TIMES_THE_PACE = 5.0
+"""A second piece of text that takes longer than this many times the later ones is late."""
+
+
+class FirstGaps(NamedTuple):
+    """The wait for the second piece of text, of successes of eight chunks or more."""
+
+    replies: int
+    late: int
+    """Replies whose second piece is late."""
+    first_ns: float | None = None
+    """The median wait of those; None without any."""
+    later_ns: float | None = None
+    """The median of their mean waits for each later piece."""
+
+    @property
+    def share(self) -> float:
+        return self.late / self.replies if self.replies else 0.0
+
+
+def first_gaps(records: Runs) -> FirstGaps:
+    """How many replies begin with a piece of text that the rest does not follow: it was sent ahead."""
+    firsts, laters, replies = [], [], 0
+    for block in _blocks(records):
+        ends = block.chunk_offsets[1:]
+        first = ends - np.diff(block.chunk_offsets) + _before_content(block)
+        looked = block.ok & (block.first_content_ns != MISSING) & (ends - first >= FEWEST_CHUNKS)
+        at, last = first[looked], ends[looked] - 1
+        instants = block.chunk_ns
+        gap = instants[at + 1] - instants[at]
+        pace = (instants[last] - instants[at + 1]) / (last - at - 1)
+        late = gap > MOST_TIMES_THE_PACE * pace
+        firsts.append(gap[late])
+        laters.append(pace[late])
+        replies += len(at)
+    first_ns, later_ns = np.concatenate([np.zeros(0), *firsts]), np.concatenate([np.zeros(0), *laters])
+    if not len(first_ns):
+        return FirstGaps(replies, 0)
+    return FirstGaps(replies, len(first_ns), float(np.median(first_ns)), float(np.median(later_ns)))
+
+
+def _before_content(records: Records) -> IntColumn:
+    """Chunks of each request before the first with content: white space, reasoning."""
+    counts = np.diff(records.chunk_offsets)
+    begun = counts > 0
+    starts = records.chunk_offsets[:-1][begun]
+    if (records.chunk_ns[starts] == records.first_content_ns[begun]).all():  # mostly so, and quicker
+        return np.zeros(len(records), dtype=np.int64)
+    owner = np.repeat(np.arange(len(records)), counts)
+    early = records.chunk_ns < records.first_content_ns[owner]
+    return np.bincount(owner[early], minlength=len(records))

@@ -16,7 +16,8 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import EngineReadings
-from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.model.record import TokenSource
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 
 FloatArray = npt.NDArray[np.float64]
 NOT_MEASURABLE = "not measurable"
@@ -75,6 +76,37 @@ def _reported_beyond_ns(records: Records) -> IntColumn:
 
 def _came(records: Records) -> BoolColumn:
     return np.asarray(records.ok & (records.first_nonempty_ns != MISSING) & (records.submitted_ns != MISSING))
+
+
+BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
+"""Codes of the sources of token counts that are the server's own."""
+MOST_UNSHOWN_SHARE = 0.05
+"""Output tokens without a byte of text: ends of sequence, tags of reasoning and of calls are fewer."""
+LEAST_READ_SHARE = 0.5
+"""No vocabulary of large models makes half as many tokens of a text as another one does."""
+
+
+def by_server(records: Records) -> BoolColumn:
+    """Mask of the successes whose output tokens the server counted."""
+    return np.asarray(records.ok & np.isin(records.token_source, BY_SERVER) & (records.output_tokens > 0))
+
+
+def unshown_share(records: Records) -> float:
+    """Output tokens beyond the bytes of the text that came / those that the server counts: at least so many
+    did nobody receive. 0 where it counts none."""
+    counted = by_server(records)
+    total = int(records.output_tokens[counted].sum())
+    return int(records.unshown_tokens[counted].clip(0).sum()) / total if total else 0.0
+
+
+def read_share(records: Records) -> float | None:
+    """Input tokens as the server counts them / those asked for, over prompts with nothing in common: of what
+    it has in a cache some servers count nothing. None where it counts none."""
+    alone = (records.session == MISSING) & (records.shared_prefix_tokens <= 0)
+    known = by_server(records) & alone & (records.input_tokens > 0) & (records.requested_input_tokens > 0)
+    if not known.any():
+        return None
+    return float(records.input_tokens[known].sum() / records.requested_input_tokens[known].sum())
 
 
 PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(

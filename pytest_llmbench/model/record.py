@@ -165,6 +165,8 @@ class RequestRecord:
     """The time by which ``first_content_ns`` may be too late for that reason."""
     stale_retries: int = 0
     """Kept connections that the server had closed before a byte of this request came; a new one was taken."""
+    unshown_tokens: int = 0
+    """Output tokens, counted by the server, beyond the bytes of text that came: a token has one at least."""
     server_timings: dict[str, float] = field(default_factory=dict)
     """Timing figures the server itself put into the stream, under the server's own names."""
     queue_wait_ns: int | None = None

@@ -120,6 +120,7 @@ _INT_COLUMNS = (
     "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "input_tokens",
     "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens", "reasoning_tokens",
     "http_status", "coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries",
+    "unshown_tokens",
     "shared_prefix_tokens", "prefix_id", "session", "turn", "session_turns",
     "queue_wait_ns", "prefill_ns", "model_load_ns", "preemptions", "preempted_tokens",
     "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "cut_after_ns",
@@ -184,6 +185,7 @@ class Records:
     unresolved_chunks: IntColumn
     first_content_early_ns: IntColumn
     stale_retries: IntColumn
+    unshown_tokens: IntColumn
     shared_prefix_tokens: IntColumn
     prefix_id: IntColumn
     session: IntColumn

@@ -33,8 +33,8 @@ import orjson
 from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 
-RECORDS_SCHEMA = "pytest-llmbench/records/1.7"
-READ_SCHEMAS = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(7)), RECORDS_SCHEMA)
+RECORDS_SCHEMA = "pytest-llmbench/records/1.8"
+READ_SCHEMAS = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(8)), RECORDS_SCHEMA)
 """Earlier ones lack some fields of a line, which take their defaults; their compact lines have no times."""
 
 RowOf = Callable[[bytes], tuple[RequestRecord, str]]
@@ -195,7 +195,7 @@ def row_reader(header: Mapping[str, Any]) -> RowOf:
     """What reads the lines of a file with this header."""
     if not header.get("compact"):
         return row_of
-    return _compact_row if header["schema"] == RECORDS_SCHEMA else _earlier_compact_row
+    return _earlier_compact_row if header["schema"] in READ_SCHEMAS[:7] else _compact_row
 
 
 def row_of(line: bytes) -> tuple[RequestRecord, str]:

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+_NOTHING_SEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+"""Categories of white space, control characters and those of no width (joiners, marks of direction)."""
+_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | frozenset(
+    map(chr, range(0xFE00, 0xFE10))
+)
+"""Characters of other categories that show nothing: fillers of Hangul, the empty Braille pattern, selectors
+of variants (Unicode, ``Default_Ignorable_Code_Point``)."""
+
+
+def is_visible(text: str | bytes) -> bool:
+    """Whether a reader sees something of a text that is not empty: more than white space and characters of no
+    width, which any server could send ahead of an answer. Bytes are those of printable ASCII."""
+    if text.isspace():
+        return False
+    if isinstance(text, bytes) or (text.isprintable() and not _FILLERS.intersection(text)):
+        return True
+    return any(unicodedata.category(each) not in _NOTHING_SEEN and each not in _FILLERS for each in text)
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ def _of_output(record: RequestRecord, most: int) -> list[str]:
         chunks = len(record.chunk_ns)
         found.append(f"{_short(record.output_tokens)} output tokens where {chunks} chunks came")
         record.output_tokens, record.token_source = None, TokenSource.NONE
-        record.chunk_tokens, record.attribution = (), "none"
+        record.chunk_tokens, record.attribution, record.unshown_tokens = (), "none", 0
     if (record.reasoning_tokens or 0) > most:
         found.append(f"{_short(record.reasoning_tokens)} tokens of reasoning")
         record.reasoning_tokens, record.reasoning_token_source = None, TokenSource.NONE

@@ -1,9 +1,10 @@
 """One reply as a whole: its instants, its tokens and how it ended.
 
-First token (METHODOLOGY §10, AMB-29): T_first is the first chunk with visible text that is not whitespace
-only; of an API that sends token ids and no text, the first with a token (B.1). Reasoning, in a field of its
-own or between tags, is not content for TTFT, but it is output: it counts in tokens and content chunks. A
-reply of reasoning alone has no T_first and ends as ``empty``.
+First token (METHODOLOGY §10, AMB-29): T_first is the first chunk with text of which a reader sees something,
+neither white space alone nor characters of no width; of an API that sends token ids and no text, the first
+with a token (B.1). Reasoning, in a field of its own or between tags, is not content for TTFT, but it is
+output: it counts in tokens and content chunks. A reply of reasoning alone has no T_first and ends as
+``empty``.
 
 End of thinking: the last chunk of reasoning before T_first; where tags mark it, the chunk that completed the
 closing tag before T_first, if that came later. Where T_first has the same instant (one chunk carries both, or
@@ -34,7 +35,7 @@ from pytest_llmbench.wire.attribution import (
     counted_by_server,
     spread,
 )
-from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.chunk import Chunk, Usage, is_visible
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
 from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
 
@@ -89,6 +90,7 @@ class StreamSummary:
     outcome: Outcome = Outcome.EMPTY
     error: str | None = None
     coalesced_chunks: int = 0
+    unshown_tokens: int = 0
     server_timings: dict[str, float] = field(default_factory=dict)
     queue_wait_ns: int | None = None
     prefill_ns: int | None = None
@@ -148,6 +150,7 @@ def read_stream(
     if summary.first_reasoning_ns is not None:
         _set_end_of_thinking(summary, chunks, ends_ns)
     _set_reasoning_tokens(summary, usage, content, count_text)
+    summary.unshown_tokens = 0 if any(chunk.ids_alone for chunk in chunks) else unshown_tokens(summary)
     summary.finish_reason = _finish(chunks)
     _set_server_figures(summary, chunks)
     summary.outcome, problem = _outcome(chunks, summary, ended)
@@ -228,10 +231,10 @@ def _set_instants(summary: StreamSummary, chunks: Sequence[Chunk], content: Cont
     if chunks:
         summary.first_event_ns = chunks[0].stamp_ns
     visible = (
-        chunk.stamp_ns for chunk in chunks if (chunk.text and not chunk.text.isspace()) or chunk.ids_alone
+        chunk.stamp_ns for chunk in chunks if (chunk.text and is_visible(chunk.text)) or chunk.ids_alone
     )
     summary.first_content_ns = next(visible, None)
-    if summary.reasoning and not summary.reasoning.isspace():  # an empty block of thoughts is none
+    if summary.reasoning and is_visible(summary.reasoning):  # an empty block of thoughts is none
         summary.first_reasoning_ns = next(chunk.stamp_ns for chunk in chunks if chunk.reasoning)
     summary.chunk_ns = [chunk.stamp_ns for chunk in content.chunks]
     summary.chunk_tokens = content.tokens
@@ -274,6 +277,17 @@ def _set_reasoning_tokens(
     elif count_text and summary.token_source in COUNTED_HERE:
         summary.reasoning_tokens = count_text(summary.reasoning)
         summary.reasoning_token_source = summary.token_source
+
+
+def unshown_tokens(summary: StreamSummary) -> int:
+    """Output tokens beyond the bytes of the text that came. Hidden reasoning that the server counts apart is
+    told, not shown."""
+    total = summary.output_tokens or 0
+    if total <= len(summary.text) or summary.token_source in COUNTED_HERE:
+        return 0
+    hidden = 0 if summary.reasoning else summary.reasoning_tokens or 0
+    shown = sum(len(part.encode(errors="replace")) for part in (summary.text, summary.reasoning))
+    return max(0, total - hidden - shown)
 
 
 def _source_of_counts(chunks: Sequence[Chunk]) -> TokenSource:

@@ -18,10 +18,10 @@ from itertools import accumulate, repeat
 
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.wire.attribution import apportion, estimated_size
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.chunk import Chunk, is_visible
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.inline_reasoning import may_open
-from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream
+from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream, unshown_tokens
 from pytest_llmbench.wire.reply_memory import HOLE, KnownShape, ReplyMemory, SummaryKey, id_is_alone, id_of
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.text_template import learn
@@ -113,7 +113,7 @@ class _Reading:
     def summary(self, ended: Ended, teach: Callable[[Lesson], None] | None) -> StreamSummary:
         shape, start = self._shape()
         found = self._texts(shape, start)
-        visible = next((n for n, piece in enumerate(found.pieces) if not piece.isspace()), None)
+        visible = next((n for n, piece in enumerate(found.pieces) if is_visible(piece)), None)
         if visible is not None and may_open(found.pieces[visible]):
             raise _UnusualError  # with reasoning inside the text, perhaps
         around = self._body[: found.start] + HOLE + self._body[found.end :]
@@ -174,13 +174,15 @@ class _Reading:
         """The summary with the instants of another reply, as it were: they are yet to be set."""
         before = self._others(0, found.start)
         after = self._others(found.end, len(self._body))
-        piece = next((piece for piece in found.pieces if not piece.isspace()), found.pieces[0])
+        piece = next(filter(is_visible, found.pieces), found.pieces[0])
         standing = Chunk(0, 0, piece if isinstance(piece, str) else piece.decode(), choice=shape.choice)
         others = [*before, *after]
         if any(chunk.choice not in (None, shape.choice) for _, chunk in others):
             raise _UnusualError
         chunks = [*(chunk for _, chunk in before), standing, *(chunk for _, chunk in after)]
         summary = read_stream(chunks, ended=ended)
+        summary.text = found.text
+        summary.unshown_tokens = unshown_tokens(summary)
         total = summary.output_tokens
         if summary.token_source is not TokenSource.SERVER_USAGE or total is None or total == 0:
             raise _UnusualError

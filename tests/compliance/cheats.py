@@ -494,6 +494,16 @@ DECLARED = (
             counted_by(TokenSource.TOKENIZER_FILE),
         ),
     ),
+    gateway(
+        "output tokens that nobody received",
+        "M-4.4.2-counting-option",
+        with_columns(unshown_tokens=lambda column: column * 0 + 10),
+    ),
+    gateway(
+        "prompts of which the server reads a quarter",
+        "M-4.3.1-input-length-spec",
+        with_columns(input_tokens=lambda column: column // 4),
+    ),
     Cheat(
         "three conversations as ShareGPT",
         "P-A.3-conversation-params",

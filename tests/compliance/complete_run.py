@@ -98,6 +98,7 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "unresolved_chunks": filled * 0,
         "first_content_early_ns": filled * 0,
         "stale_retries": filled * 0,
+        "unshown_tokens": filled * 0,
         "shared_prefix_tokens": filled * 0,
         "prefix_id": filled,
         "session": filled,

@@ -13,10 +13,12 @@ from pytest_llmbench.metrics.server_side import (
     outside_ms,
     prefill_ms,
     queue_wait_ms,
+    read_share,
+    unshown_share,
 )
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.observation import EngineReadings
-from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import Records
 
 
@@ -88,3 +90,28 @@ def test_not_measurable(reading: EngineReadings | None) -> None:
     found = batch_utilisation([(reading, window(3.0))])
     assert found.point is None
     assert found.method.startswith("not measurable")
+
+
+def test_tokens_that_nobody_received_are_a_share_of_those_that_the_server_counts() -> None:
+    """Known: 30 + 10 of 50 + 50; the others failed, or were counted here."""
+    rows = [
+        row(0, tokens=50, unshown_tokens=30),
+        row(1, tokens=50, unshown_tokens=10),
+        row(2, tokens=50, unshown_tokens=50, outcome=Outcome.TIMEOUT),
+        row(3, tokens=50, token_source=TokenSource.REFERENCE_TOKENIZER),
+    ]
+    assert unshown_share(Records.from_rows(rows)) == 0.4
+    assert unshown_share(Records.from_rows(rows[2:])) == 0.0
+
+
+def test_how_much_of_the_prompts_the_server_reads() -> None:
+    """Known: 90 + 30 of 100 + 200. Of sessions and of shared prefixes a part may be in a cache."""
+    rows = [
+        row(0, input_tokens=90, requested_input_tokens=100),
+        row(1, input_tokens=30, requested_input_tokens=200),
+        row(2, input_tokens=1, requested_input_tokens=200, session=0, turn=1, session_turns=2),
+        row(3, input_tokens=1, requested_input_tokens=200, shared_prefix_tokens=100, prefix_id=0),
+        row(4, input_tokens=None, requested_input_tokens=200),
+    ]
+    assert read_share(Records.from_rows(rows)) == 0.4
+    assert read_share(Records.from_rows(rows[2:])) is None

@@ -69,7 +69,8 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
         "first_nonempty_ns first_reasoning_ns attribution "
         "requested_input_tokens cached_tokens reasoning_tokens reasoning_token_source "
         "shared_prefix_tokens prefix_id session turn session_turns schema_check "
-        "coalesced_chunks unresolved_chunks first_content_early_ns stale_retries server_timings "
+        "coalesced_chunks unresolved_chunks first_content_early_ns stale_retries unshown_tokens "
+        "server_timings "
         "queue_wait_ns prefill_ns model_load_ns preemptions preempted_tokens "
         "server_token_ns thinking_end_ns last_reasoning_ns thinking_end_reason critical_evictions "
         "cut_after_ns end_before_cut label"
@@ -197,7 +198,7 @@ def test_the_first_line_anchors_the_clock(tmp_path: Path) -> None:
         "wall_ns": ANCHOR.wall_ns,
         "wall": "2026-01-20T09:30:00.125Z",
     }
-    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.7", "a.py::a")
+    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.8", "a.py::a")
     assert header["plan"] == {"load": "20 req/s"}
 
 
@@ -290,7 +291,7 @@ def test_a_file_without_header(tmp_path: Path, content: str) -> None:
 def test_records_of_another_version(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     RecordsWriter(path, HEADER).close()
-    path.write_text(path.read_text().replace("records/1.7", "records/9.0"))
+    path.write_text(path.read_text().replace("records/1.8", "records/9.0"))
     with pytest.raises(StoreError, match=r"records/9\.0"):
         read_records(path)
 
@@ -459,7 +460,7 @@ def test_a_file_written_before_a_field_existed_is_read(tmp_path: Path, make_reco
     values = json.loads(line)
     for name in ("preemptions", "server_token_ns", "queue_wait_ns", "prefix_id"):
         del values[name]
-    path.write_text(header.replace("records/1.7", "records/1.0") + "\n" + json.dumps(values) + "\n")
+    path.write_text(header.replace("records/1.8", "records/1.0") + "\n" + json.dumps(values) + "\n")
     old = read_records(path).rows[0]
     assert (old.preemptions, old.server_token_ns, old.queue_wait_ns, old.prefix_id) == (None, (), None, None)
     assert old.chunk_ns == row.chunk_ns

@@ -50,10 +50,58 @@ def test_white_space_alone_is_no_content() -> None:
     assert summary.outcome is Outcome.EMPTY
 
 
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        "\u200b",
+        "\u2060\ufeff",
+        "\u00ad",
+        "\u200e \u200f",
+        "\u3164",
+        "\u2800",
+        "\ufe0f",
+        "\x00",
+        "\u2028",
+        "\x7f",
+    ],
+)
+def test_characters_that_show_nothing_are_no_content(ahead: str) -> None:
+    summary = read_stream(stream({"text": ahead}, {"text": "Hi"}, STOP, DONE))
+    assert (summary.first_nonempty_ns, summary.first_content_ns) == (100, 200)
+    assert read_stream(stream({"text": ahead}, STOP, DONE)).outcome is Outcome.EMPTY
+
+
+@pytest.mark.parametrize(
+    "seen", ["a", "\u200bHi", "é", "🦀", "👩\u200d🔬", "\ufffd", "\ue000", "́", "한", "。"]
+)
+def test_whatever_a_reader_sees_is_content(seen: str) -> None:
+    assert read_stream(stream({"text": seen}, STOP, DONE)).first_content_ns == 100
+
+
 def test_chunks_of_one_read_are_counted_as_coalesced() -> None:
     said = [{"text": "a"}, {"text": "b"}, {"text": "c"}, STOP, DONE]
     assert read_stream(stream(*said, one_read=True)).coalesced_chunks == 2
     assert read_stream(stream(*said)).coalesced_chunks == 0
+
+
+@pytest.mark.parametrize(
+    ("usage", "reasoning", "unshown"),
+    [
+        (Usage(9, 10), "", 0),
+        (Usage(9, 11), "", 1),
+        (Usage(9, 40, reasoning_tokens=30), "", 0),
+        (Usage(9, 40, reasoning_tokens=20), "", 10),
+        (Usage(9, 40, reasoning_tokens=20), "hm", 28),
+    ],
+)
+def test_tokens_beyond_the_bytes_of_the_text_are_not_shown(
+    usage: Usage, reasoning: str, unshown: int
+) -> None:
+    """Ten bytes came. What the server calls hidden reasoning is told."""
+    thoughts = [{"reasoning": reasoning}] if reasoning else []
+    said = [*thoughts, {"text": "one"}, {"text": " zw\u00f6lf"}, STOP, {"usage": usage, "choice": None}, DONE]
+    assert read_stream(stream(*said)).unshown_tokens == unshown
+    assert read_stream(stream(*said[:-2], DONE), count_text=lambda text: 99).unshown_tokens == 0
 
 
 USAGE = {"usage": Usage(9, 3, 4), "choice": None}

@@ -14,8 +14,10 @@ from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.workload_evidence import (
     REFERENCE_DIGESTS,
     against_workload,
+    counted_unshown,
     doubt_about,
     held_to_another_limit,
+    read_in_part,
     reference_digest,
     regenerated,
     sent_again,
@@ -59,7 +61,7 @@ def input_length(view: EvidenceView) -> Answer:
     kind, *_ = view.need_fields("workload.input_length", *_LENGTH_FIELDS)
     if kind not in LENGTH_TYPES:
         return view.unmet(f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}")
-    complaint = against_workload(view, INPUT_FIELDS)
+    complaint = against_workload(view, INPUT_FIELDS) or read_in_part(view)
     return view.answer(complaint is None, f"input length {kind}", complaint or "")
 
 
@@ -232,6 +234,9 @@ def vocabulary_size(view: EvidenceView) -> Answer:
 def counting_option(view: EvidenceView) -> Answer:
     """Declared always, not only where systems are compared (AMB-22), and what the counts come from."""
     option = view.need("tokenizer.counting_option")
+    unshown = counted_unshown(view)
+    if unshown is not None:
+        return view.unmet(unshown)
     name, ours = view.fact("tokenizer.name"), _counted_here(view, TokenSource.REFERENCE_TOKENIZER)
     if option == "B":
         reference = view.need("tokenizer.reference")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from pytest_llmbench.wire.chunk import is_visible
 from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.uniform import MOST_BYTES, Lesson, plain_texts
@@ -129,7 +130,7 @@ class _Shape:
         texts = plain_texts(without)
         if texts is None:
             return None
-        visible = 0 if not texts[0].isspace() else _first_visible(texts)
+        visible = 0 if is_visible(texts[0]) else _first_visible(texts)
         if visible is not None and may_open(texts[visible]):
             return None  # what it begins with may be reasoning
         summary = self.endings.get((ending, len(pieces), visible is not None))
@@ -153,7 +154,7 @@ class _Shape:
 
 
 def _first_visible(texts: Sequence[str | bytes]) -> int | None:
-    return next((number for number, text in enumerate(texts) if not text.isspace()), None)
+    return next((number for number, text in enumerate(texts) if is_visible(text)), None)
 
 
 class KnownReplies:

@@ -14,14 +14,21 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
-from pytest_llmbench.metrics.chunking import Runs, buffering
+from pytest_llmbench.metrics.chunking import Runs, buffering, first_gaps
 from pytest_llmbench.metrics.latency import waiting
-from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
+from pytest_llmbench.metrics.server_side import (
+    BY_SERVER,
+    LEAST_READ_SHARE,
+    MOST_UNSHOWN_SHARE,
+    cold_starts,
+    contradicted_by_ns,
+    unshown_share,
+)
 from pytest_llmbench.metrics.session_figures import growth, jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop, SessionLoad
+from pytest_llmbench.model.plan import Load, OpenLoop, SessionLoad
 from pytest_llmbench.model.record import NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
@@ -30,11 +37,13 @@ from pytest_llmbench.stats.spectral import normal_quantile
 
 LOOP_LAG_WARNING_MS = 10.0
 CACHED_WARNING_SHARE = 0.05
-_BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
 _BY_FILE = TOKEN_SOURCES.index(TokenSource.TOKENIZER_FILE)
 DRIFT_WARNING_SHARE = 0.10
 """The share by which the input tokens that the server counts may differ from those asked for. Random ids that
 go out as text are some 5 % more tokens to the very tokenizer that made it."""
+LATE_SECOND_SHARE = 0.9
+"""Replies whose second piece of text is late. Where prompts come before whoever has begun, the last one that
+began waits for none."""
 FEWEST_TOKENS_APART, AGREEMENT_SHARE = 2, 0.01
 """The difference between two prompts, in tokens and as a share of their length, that is no disagreement: a
 template may take away the space that a prompt begins with."""
@@ -84,6 +93,8 @@ def validity(
         _answers_in_history(seen),
         _tokenizer_agreement(seen),
         _output_limits(seen),
+        _unshown_tokens(records),
+        _first_gap(seen),
         _sent_again(records),
         _cache_state(records),
         _model_loaded(records),
@@ -205,12 +216,13 @@ def _length_drift(seen: Sequence[Observation]) -> Finding | None:
         return None
     ratio = counted / asked
     ok = abs(ratio - 1.0) <= DRIFT_WARNING_SHARE
+    cut = " or reads only a part of the prompts" if ratio < LEAST_READ_SHARE else ""
     why = (
         ""
         if ok
         else (
-            ": it has another vocabulary or chat template than the workload, so the lengths are not those "
-            "that were asked for"
+            f": it has another vocabulary or chat template than the workload{cut}, so the lengths are not "
+            "those that were asked for"
         )
     )
     return Finding(
@@ -291,7 +303,7 @@ def _output_limits(seen: Sequence[Observation]) -> Finding | None:
     for run in seen:
         records = run.records
         asked, got = records.requested_max_tokens, records.output_tokens
-        known = records.ok & np.isin(records.token_source, _BY_SERVER) & (asked > 0) & (got != MISSING)
+        known = records.ok & np.isin(records.token_source, BY_SERVER) & (asked > 0) & (got != MISSING)
         counted += int(known.sum())
         long += int((known & (got > asked)).sum())
         if run.plan.ignore_eos:
@@ -305,6 +317,48 @@ def _output_limits(seen: Sequence[Observation]) -> Finding | None:
     told = [text for text, count in zip(told, (short, long), strict=True) if count]
     message = f"{'; '.join(told)}: the server ignores it, so lengths are not those that were asked for"
     return Finding("output_limits", ok=False, voids=False, message=message, value=short + long, limit=0)
+
+
+def _unshown_tokens(records: Records) -> Finding | None:
+    """Output tokens that nobody received, as far as that is certain; None where they are few."""
+    share = unshown_share(records)
+    if share <= MOST_UNSHOWN_SHARE:
+        return None
+    return Finding(
+        "unshown_tokens",
+        ok=False,
+        voids=False,
+        message=f"{share:.1%} at least of the output tokens that the server counts have no byte of text in "
+        "the replies: throughput and time per token are of tokens that nobody received. Hidden reasoning "
+        "that is not counted apart, or a count that is wrong",
+        value=share,
+        limit=MOST_UNSHOWN_SHARE,
+        unit="ratio",
+    )
+
+
+def _first_gap(seen: Sequence[Observation]) -> Finding | None:
+    """A first token that came long before the second; None where few do. Where prompts come all at once, who
+    has begun waits for those of the others: such loads are left out."""
+    found = first_gaps([run.records for run in seen if _spaced(run.plan.load)])
+    if found.first_ns is None or found.later_ns is None or found.share < LATE_SECOND_SHARE:
+        return None
+    return Finding(
+        "first_gap",
+        ok=False,
+        voids=False,
+        message=f"in {found.share:.1%} of the replies the second piece of text comes late, after "
+        f"{found.first_ns / 1e6:.1f} ms in the median where later ones follow in {found.later_ns / 1e6:.2f} "
+        "ms: the first one is sent ahead of the generation (a preamble, a prefill elsewhere), so TTFT does "
+        "not tell when a user can begin to read",
+        value=found.share,
+        limit=LATE_SECOND_SHARE,
+        unit="ratio",
+    )
+
+
+def _spaced(load: Load) -> bool:
+    return isinstance(load, OpenLoop) and load.arrival in ("poisson", "uniform")
 
 
 def _loop_lag(run: Observation) -> Finding | None:

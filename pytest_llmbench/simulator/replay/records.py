@@ -475,7 +475,13 @@ _OF_OUTPUT = (
     "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "output_tokens", "reasoning_tokens",
 )  # fmt: skip
 """What a reply without output has none of."""
-_NEVER = ("coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries")
+_NEVER = (
+    "coalesced_chunks",
+    "unresolved_chunks",
+    "first_content_early_ns",
+    "stale_retries",
+    "unshown_tokens",
+)
 """What does not happen in virtual time."""
 _ROW_NUMBERS = (
     "index", "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns",

@@ -174,6 +174,7 @@ def test_whatever_becomes_of_a_byte_the_record_is_the_exact_one() -> None:
         ["a", "b", "c", "d", "e"],
         ["a", " ", "\n", "d", "e"],
         [" ", "\n", "c", "d", "e"],
+        ["\u200b", "\ufe0f", "c", "d", "e"],
         [" ", " ", " ", " ", " "],
         ["a" * 300, "b", "c" * 20, "d", "e"],
         ["", "b", "c", "d", "e"],

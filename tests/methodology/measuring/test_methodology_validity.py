@@ -220,6 +220,55 @@ def test_lengths_that_drift_are_a_warning_with_its_size(times: float, ok: bool) 
     assert judged.verdict is ValidityVerdict.VALID
 
 
+@pytest.mark.parametrize(("times", "cut"), [(0.6, False), (0.4, True)])
+def test_a_server_that_counts_too_little_may_read_a_part(times: float, cut: bool) -> None:
+    seen = answer(plan())
+    asked = np.full(len(seen.records), 200)
+    counted = np.round(asked * times).astype(np.int64)
+    told = replace(seen.records, input_tokens=counted, requested_input_tokens=asked)
+    drift = finding(validity([replace(seen, records=told)], Budget()), "prompt_length_drift")
+    assert ("reads only a part of the prompts" in drift.message) is cut
+
+
+@pytest.mark.parametrize(("unshown", "told"), [(0, False), (5, False), (6, True), (90, True)])
+def test_tokens_that_nobody_received_are_a_warning_with_their_share(unshown: int, told: bool) -> None:
+    seen = answer(plan())
+    count = np.full(len(seen.records), 100)
+    changed = replace(seen.records, output_tokens=count, unshown_tokens=count * 0 + unshown)
+    judged = validity([replace(seen, records=changed)], Budget())
+    found = [each for each in judged.findings if each.check == "unshown_tokens"]
+    assert [each.value for each in found] == ([unshown / 100] if told else [])
+    assert judged.verdict is ValidityVerdict.VALID
+
+
+def sent_ahead(seen: Observation, share: float = 1.0) -> Observation:
+    """The first token of so many replies comes with the status line, a second before the others."""
+    records = seen.records
+    ahead = np.arange(len(records)) < share * len(records)
+    firsts = records.chunk_offsets[:-1]
+    chunk_ns = records.chunk_ns.copy()
+    chunk_ns[firsts[ahead]] -= 1_000_000_000
+    begun = {
+        name: np.where(ahead, chunk_ns[firsts], getattr(records, name))
+        for name in ("first_content_ns", "first_nonempty_ns", "first_event_ns")
+    }
+    submitted_ns = records.submitted_ns - 2_000_000_000
+    return replace(seen, records=replace(records, chunk_ns=chunk_ns, submitted_ns=submitted_ns, **begun))
+
+
+@pytest.mark.parametrize(
+    ("share", "rate", "told"), [(1.0, 20.0, True), (0.85, 20.0, False), (1.0, None, False)]
+)
+def test_a_first_token_ahead_of_the_others_is_a_warning(share: float, rate: float | None, told: bool) -> None:
+    """In a closed loop all prompts come at once at first, and whoever has begun waits for the others'."""
+    judged = validity([sent_ahead(answer(plan(rate)), share)], Budget())
+    found = [each for each in judged.findings if each.check == "first_gap"]
+    assert bool(found) is told
+    assert not any(each.check == "first_gap" for each in validity([answer(plan(rate))], Budget()).findings)
+    if told:
+        assert "so TTFT does not tell when a user can begin to read" in found[0].message
+
+
 def test_a_drift_says_who_counted() -> None:
     seen = answer(plan())
     seen = replace(seen, records=replace(seen.records, requested_input_tokens=np.full(100, 200)))
