@@ -174,45 +174,54 @@ def buffering(records: Runs, pace_ns: float | None = None) -> Buffering:
     return Buffering(len(spread), int(short.sum()), pace_ns)
 
 
-MOST_TIMES_THE_PACE = 5.0
-"""A second piece of text that takes longer than this many times the later ones is late."""
+LEADING, FEWEST_BEHIND = 8, 4
+"""Pieces at the beginning of a reply, after each of which a pause is looked for, and those behind them."""
+TIMES_THE_PACE = 5.0
+"""A pause is longer than this many times the mean wait for each later piece."""
 
 
-class FirstGaps(NamedTuple):
-    """The wait for the second piece of text, of successes of eight chunks or more."""
+class EarlyPause(NamedTuple):
+    """The place among the first pieces of text after which most replies pause."""
 
     replies: int
-    late: int
-    """Replies whose second piece is late."""
-    first_ns: float | None = None
-    """The median wait of those; None without any."""
-    later_ns: float | None = None
-    """The median of their mean waits for each later piece."""
+    """Looked at: successes of twelve pieces or more."""
+    paused: int = 0
+    """Replies that pause there."""
+    after: int = 0
+    """The pieces before it."""
+    pause_ns: float = 0.0
+    """Median of the pauses."""
+    pace_ns: float = 0.0
+    """Median of the mean waits for a later piece, of the same replies."""
 
     @property
     def share(self) -> float:
-        return self.late / self.replies if self.replies else 0.0
+        return self.paused / self.replies if self.replies else 0.0
 
 
-def first_gaps(records: Runs) -> FirstGaps:
-    """How many replies begin with a piece of text that the rest does not follow: it was sent ahead."""
-    firsts, laters, replies = [], [], 0
+def early_pause(records: Runs) -> EarlyPause:
+    """Whether replies begin with text that the rest does not follow: it was sent ahead.
+
+    A busy server makes pauses too (the prefill of others, preemption), but not always behind the same piece.
+    """
+    leading, paces = [np.zeros((0, LEADING))], [np.zeros((0, LEADING))]
     for block in _blocks(records):
         ends = block.chunk_offsets[1:]
-        first = ends - np.diff(block.chunk_offsets) + _before_content(block)
-        looked = block.ok & (block.first_content_ns != MISSING) & (ends - first >= FEWEST_CHUNKS)
-        at, last = first[looked], ends[looked] - 1
-        instants = block.chunk_ns
-        gap = instants[at + 1] - instants[at]
-        pace = (instants[last] - instants[at + 1]) / (last - at - 1)
-        late = gap > MOST_TIMES_THE_PACE * pace
-        firsts.append(gap[late])
-        laters.append(pace[late])
-        replies += len(at)
-    first_ns, later_ns = np.concatenate([np.zeros(0), *firsts]), np.concatenate([np.zeros(0), *laters])
-    if not len(first_ns):
-        return FirstGaps(replies, 0)
-    return FirstGaps(replies, len(first_ns), float(np.median(first_ns)), float(np.median(later_ns)))
+        first = block.chunk_offsets[:-1] + _before_content(block)
+        looked = block.ok & (block.first_content_ns != MISSING) & (ends - first >= LEADING + FEWEST_BEHIND)
+        places = first[looked, np.newaxis] + np.arange(LEADING + 1)
+        instants, last = block.chunk_ns[places], ends[looked, np.newaxis] - 1
+        behind = block.chunk_ns[last] - instants[:, 1:]
+        leading.append(np.diff(instants))
+        paces.append(behind / (last - places[:, 1:]))
+    gaps, pace = np.concatenate(leading), np.concatenate(paces)
+    paused = gaps > TIMES_THE_PACE * pace
+    counts = paused.sum(axis=0)
+    at = int(counts.argmax())
+    if not counts[at]:
+        return EarlyPause(len(gaps))
+    pauses = gaps[paused[:, at], at], pace[paused[:, at], at]
+    return EarlyPause(len(gaps), int(counts[at]), at + 1, *map(float, map(np.median, pauses)))
 
 
 def _before_content(records: Records) -> IntColumn:

@@ -87,33 +87,43 @@ def test_nothing_to_count_is_none() -> None:
         assert chunking.reasoning_share(seen) is None
 
 
-STEADY = [100.0 + 10 * number for number in range(10)]
+STEADY = [100.0 + 10 * number for number in range(15)]
 AHEAD = [3.0, *STEADY[1:]]
 
 
 def test_a_first_piece_that_was_sent_ahead() -> None:
     """Known: a token at 3 ms and the others from 110 ms on, every 10 ms."""
-    found = chunking.first_gaps(records(row(0, chunks=AHEAD), row(1, chunks=STEADY), row(2, chunks=AHEAD)))
-    assert (found.replies, found.late, found.share) == (3, 2, pytest.approx(2 / 3))
-    assert (found.first_ns, found.later_ns) == (107e6, 10e6)
+    found = chunking.early_pause(records(row(0, chunks=AHEAD), row(1, chunks=STEADY), row(2, chunks=AHEAD)))
+    assert found == (3, 2, 1, 107e6, 10e6)
+    assert found.share == pytest.approx(2 / 3)
+
+
+def test_a_preamble_of_several_pieces() -> None:
+    preamble = [1.0, 2.0, 3.0, *STEADY]
+    found = chunking.early_pause(records(*(row(number, chunks=preamble) for number in range(4))))
+    assert found == (4, 4, 3, 97e6, 10e6)
+
+
+def test_pauses_at_other_places_are_those_of_a_busy_server() -> None:
+    paused = [[*STEADY[:at], *(each + 200 for each in STEADY[at:])] for at in range(1, 9)]
+    found = chunking.early_pause(records(*(row(at, chunks=each) for at, each in enumerate(paused))))
+    assert (found.replies, found.paused) == (8, 1)
 
 
 def test_what_comes_before_the_first_content_is_no_first_piece() -> None:
     """Reasoning, or a space, and then an answer as steady as any."""
     thought = row(0, chunks=AHEAD, first_content=STEADY[1])
     spoken = row(1, chunks=[3.0, *AHEAD], first_content=3.0)
-    found = chunking.first_gaps(records(thought, spoken))
-    assert (found.replies, found.late) == (2, 0)
-    late = row(1, chunks=[1.0, 2.0, 3.0, *STEADY], first_content=3.0)
-    assert chunking.first_gaps(records(thought, late)).late == 1
+    assert chunking.early_pause(records(thought)) == (1, 0, 0, 0.0, 0.0)
+    assert chunking.early_pause(records(thought, spoken)).paused == 1
 
 
-def test_short_replies_and_failures_say_nothing_of_the_first_piece() -> None:
-    short, failed = row(0, chunks=AHEAD[:7]), row(1, chunks=AHEAD, outcome=Outcome.TIMEOUT)
-    assert chunking.first_gaps(records(short, failed)) == (0, 0, None, None)
-    assert chunking.first_gaps(records(short)).share == 0.0
+def test_short_replies_and_failures_say_nothing_of_a_pause() -> None:
+    short, failed = row(0, chunks=AHEAD[:11]), row(1, chunks=AHEAD, outcome=Outcome.TIMEOUT)
+    assert chunking.early_pause(records(short, failed)) == (0, 0, 0, 0.0, 0.0)
+    assert chunking.early_pause(records(short)).share == chunking.early_pause([]).share == 0.0
 
 
 def test_a_reply_held_back_behind_its_first_piece() -> None:
-    found = chunking.first_gaps([records(row(0, chunks=[3.0] + [200.0] * 9)), records(row(1, chunks=STEADY))])
-    assert (found.late, found.first_ns, found.later_ns) == (1, 197e6, 0.0)
+    held = records(row(0, chunks=[3.0] + [200.0] * 12))
+    assert chunking.early_pause([held, records(row(1, chunks=STEADY))]) == (2, 1, 1, 197e6, 0.0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
-from pytest_llmbench.metrics.chunking import Runs, buffering, first_gaps
+from pytest_llmbench.metrics.chunking import Runs, buffering, early_pause
 from pytest_llmbench.metrics.latency import waiting
 from pytest_llmbench.metrics.server_side import (
     BY_SERVER,
@@ -41,9 +41,8 @@ _BY_FILE = TOKEN_SOURCES.index(TokenSource.TOKENIZER_FILE)
 DRIFT_WARNING_SHARE = 0.10
 """The share by which the input tokens that the server counts may differ from those asked for. Random ids that
 go out as text are some 5 % more tokens to the very tokenizer that made it."""
-LATE_SECOND_SHARE = 0.9
-"""Replies whose second piece of text is late. Where prompts come before whoever has begun, the last one that
-began waits for none."""
+SENT_AHEAD_SHARE = 0.9
+"""Replies that pause behind the same one of their first pieces."""
 FEWEST_TOKENS_APART, AGREEMENT_SHARE = 2, 0.01
 """The difference between two prompts, in tokens and as a share of their length, that is no disagreement: a
 template may take away the space that a prompt begins with."""
@@ -89,15 +88,9 @@ def validity(
         _shortest_run([run for run in counted if not any(run is seen[index] for index in set_aside)]),
         _planned_cuts(kept) if kept is not None else None,
         stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
-        _length_drift(seen),
-        _answers_in_history(seen),
-        _tokenizer_agreement(seen),
-        _output_limits(seen),
-        _unshown_tokens(records),
-        _first_gap(seen),
-        _sent_again(records),
-        _cache_state(records),
-        _model_loaded(records),
+        *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
+        *(check(seen) for check in (_output_limits, _sent_ahead)),
+        *(check(records) for check in (_unshown_tokens, _sent_again, _cache_state, _model_loaded)),
         _server_times(records),
         _client_cpu(seen),
     ]
@@ -337,22 +330,22 @@ def _unshown_tokens(records: Records) -> Finding | None:
     )
 
 
-def _first_gap(seen: Sequence[Observation]) -> Finding | None:
-    """A first token that came long before the second; None where few do. Where prompts come all at once, who
-    has begun waits for those of the others: such loads are left out."""
-    found = first_gaps([run.records for run in seen if _spaced(run.plan.load)])
-    if found.first_ns is None or found.later_ns is None or found.share < LATE_SECOND_SHARE:
+def _sent_ahead(seen: Sequence[Observation]) -> Finding | None:
+    """A beginning that the rest does not follow; None where few replies have one. Where prompts come all at
+    once, who has begun waits for those of the others: such loads are left out."""
+    found = early_pause([run.records for run in seen if _spaced(run.plan.load)])
+    if found.share < SENT_AHEAD_SHARE:
         return None
     return Finding(
-        "first_gap",
+        "sent_ahead",
         ok=False,
         voids=False,
-        message=f"in {found.share:.1%} of the replies the second piece of text comes late, after "
-        f"{found.first_ns / 1e6:.1f} ms in the median where later ones follow in {found.later_ns / 1e6:.2f} "
-        "ms: the first one is sent ahead of the generation (a preamble, a prefill elsewhere), so TTFT does "
-        "not tell when a user can begin to read",
+        message=f"{found.share:.1%} of the replies pause behind their piece of text number {found.after}, "
+        f"for {found.pause_ns / 1e6:.1f} ms in the median where later ones follow in "
+        f"{found.pace_ns / 1e6:.2f} ms: what comes before is sent ahead of the generation (a preamble, a "
+        "prefill elsewhere), so TTFT does not tell when a user can begin to read",
         value=found.share,
-        limit=LATE_SECOND_SHARE,
+        limit=SENT_AHEAD_SHARE,
         unit="ratio",
     )
 

@@ -262,9 +262,9 @@ def sent_ahead(seen: Observation, share: float = 1.0) -> Observation:
 def test_a_first_token_ahead_of_the_others_is_a_warning(share: float, rate: float | None, told: bool) -> None:
     """In a closed loop all prompts come at once at first, and whoever has begun waits for the others'."""
     judged = validity([sent_ahead(answer(plan(rate)), share)], Budget())
-    found = [each for each in judged.findings if each.check == "first_gap"]
+    found = [each for each in judged.findings if each.check == "sent_ahead"]
     assert bool(found) is told
-    assert not any(each.check == "first_gap" for each in validity([answer(plan(rate))], Budget()).findings)
+    assert not any(each.check == "sent_ahead" for each in validity([answer(plan(rate))], Budget()).findings)
     if told:
         assert "so TTFT does not tell when a user can begin to read" in found[0].message
 
