@@ -15,16 +15,17 @@ import numpy as np
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
 from pytest_llmbench.metrics.server_side import (
-    BY_SERVER,
     LEAST_READ_SHARE,
+    MOST_CUT_SHORT,
     MOST_UNSHOWN_SHARE,
+    cut_short,
     read_share,
     unshown_share,
 )
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.record import LENGTH_FINISH, Outcome
-from pytest_llmbench.model.records import MISSING, BoolColumn, Records
+from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import Workload, meaning, present
 from pytest_llmbench.model.session import LIVE_ANSWERS, answers_of
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
@@ -37,10 +38,6 @@ from pytest_llmbench.workloads.sequence import (
     stretches_sha256,
 )
 from pytest_llmbench.workloads.stream import part_seed
-
-MOST_CUT_SHORT = 0.01
-"""Share of the replies of a run that may end at a limit below the one that was asked for."""
-_LIMIT_TOLERANCE, _FEWEST_TOKENS_SHORT = 0.02, 2
 
 
 def further_fields(view: EvidenceView, run: Observation) -> Mapping[str, Any]:
@@ -73,7 +70,7 @@ def held_to_another_limit(view: EvidenceView) -> str | None:
     """A run whose replies ended at a limit that nobody asked for; None where there is none."""
     for run in view.evidence.runs:
         ended = int(run.records.ok.sum())
-        share = int(_cut_short(run.records).sum()) / ended if ended else 0.0
+        share = int(cut_short(run.records).sum()) / ended if ended else 0.0
         if share > MOST_CUT_SHORT:
             view.note("cut_short_share", share)
             return (
@@ -102,15 +99,6 @@ def counted_unshown(view: EvidenceView) -> str | None:
                 f"{share:.1%} of the output tokens that the server counts for {run.plan.label!r} have no text"
             )
     return None
-
-
-def _cut_short(records: Records) -> BoolColumn:
-    """Ended by length with fewer tokens than the request allowed, by the server's own count."""
-    ended = np.fromiter((reason in LENGTH_FINISH for reason in records.finish_reason), bool, len(records))
-    asked, got = records.requested_max_tokens, records.output_tokens
-    counted = np.isin(records.token_source, BY_SERVER) & (asked != MISSING) & (got != MISSING)
-    short = got < asked - np.maximum(_FEWEST_TOKENS_SHORT, _LIMIT_TOLERANCE * asked)
-    return np.asarray(records.ok & ended & counted & short)
 
 
 def unverified(view: EvidenceView) -> str | None:

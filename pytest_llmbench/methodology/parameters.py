@@ -252,10 +252,28 @@ def _made(name: str, value: Any) -> Any:
     return find_workload(value) if name == "workload" and isinstance(value, Mapping) else value
 
 
+_BY_WORKLOAD = (
+    "lengths are the workload's: from pytest_llmbench import Fixed, SyntheticWorkload, and "
+    "workload=SyntheticWorkload('name', Fixed(512), Fixed(128))"
+)
+_ELSEWHERE = {
+    **dict.fromkeys(("input_tokens", "input_len", "input_length", "isl", "prompt_tokens"), _BY_WORKLOAD),
+    **dict.fromkeys(("output_tokens", "output_len", "output_length", "osl", "max_tokens"), _BY_WORKLOAD),
+    **dict.fromkeys(("model", "endpoint", "url"), "say it on the command line: --llm-model, --llm-endpoint"),
+}
+"""Keywords that users of other load generators look for, and where it is said here."""
+_ALIKE = {
+    "request_rate": "rate", "qps": "rate", "rps": "rate", "max_concurrency": "concurrency",
+    "num_prompts": "requests", "num_requests": "requests", "min_tokens_per_s": "min_output_tok_s",
+}  # fmt: skip
+
+
 def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
-    return f"unknown parameter {shown(name)}; {hint}"
+    same = _ALIKE.get(name, "")
+    close = [same] if same in known else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+    close = close or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
+    return f"unknown parameter {shown(name)}; {_ELSEWHERE.get(name, hint)}"
 
 
 def _positive(value: Any) -> list[str]:

@@ -16,7 +16,7 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import EngineReadings
-from pytest_llmbench.model.record import TokenSource
+from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 
 FloatArray = npt.NDArray[np.float64]
@@ -107,6 +107,22 @@ def read_share(records: Records) -> float | None:
     if not known.any():
         return None
     return float(records.input_tokens[known].sum() / records.requested_input_tokens[known].sum())
+
+
+MOST_CUT_SHORT = 0.01
+"""Share of the replies of a run that may end at a limit below the one that was asked for."""
+_LIMIT_TOLERANCE, _FEWEST_TOKENS_SHORT = 0.02, 2
+
+
+def cut_short(records: Records) -> BoolColumn:
+    """Mask of the replies that ended by length with fewer tokens than asked for, by the server's own count:
+    at a limit of its own."""
+    asked, got = records.requested_max_tokens, records.output_tokens
+    short = got < asked - np.maximum(_FEWEST_TOKENS_SHORT, _LIMIT_TOLERANCE * asked)
+    found: BoolColumn = by_server(records) & (asked != MISSING) & short
+    reasons = records.finish_reason
+    found[found] = [reasons[int(at)] in LENGTH_FINISH for at in np.flatnonzero(found)]
+    return found
 
 
 PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(

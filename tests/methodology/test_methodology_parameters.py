@@ -23,6 +23,11 @@ from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
     [
         ({"p99ms": 5}, "unknown parameter 'p99ms'; did you mean p99_ms?"),
         ({"zebra": 1}, "unknown parameter 'zebra'; it takes"),
+        ({"p_ms": 5}, "did you mean p99_ms or p95_ms or p90_ms?"),
+        ({"request_rate": 5}, "unknown parameter 'request_rate'; did you mean rate?"),
+        ({"num_prompts": 5}, "did you mean requests?"),
+        ({"isl": 512}, "workload=SyntheticWorkload('name', Fixed(512), Fixed(128))"),
+        ({"model": "m"}, "say it on the command line: --llm-model"),
         ({"rate": 5, "concurrency": 4}, "rate (open loop) and concurrency (closed loop) exclude each other"),
         ({"p99_ms": 0}, "p99_ms must be greater than zero, got 0"),
         ({"p99_ms": -1.5}, "p99_ms must be greater than zero"),

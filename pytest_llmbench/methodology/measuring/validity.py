@@ -19,9 +19,11 @@ from pytest_llmbench.metrics.latency import waiting
 from pytest_llmbench.metrics.server_side import (
     BY_SERVER,
     LEAST_READ_SHARE,
+    MOST_CUT_SHORT,
     MOST_UNSHOWN_SHARE,
     cold_starts,
     contradicted_by_ns,
+    cut_short,
     unshown_share,
 )
 from pytest_llmbench.metrics.session_figures import growth, jobs_of, unsent_turns
@@ -290,26 +292,33 @@ def _tokenizer_agreement(seen: Sequence[Observation]) -> Finding | None:
 
 
 def _output_limits(seen: Sequence[Observation]) -> Finding | None:
-    """Replies that ended before their limit though ``ignore_eos`` was asked for, or went on beyond it, as the
-    server counts them: it ignores the field. None where there are none."""
-    counted = short = long = 0
+    """Replies that ended before their limit though ``ignore_eos`` was asked for, or at another limit, or went
+    on beyond it, as the server counts them: it ignores the field. None where there are none, or of those at
+    another limit few."""
+    counted = short = long = limited = 0
     for run in seen:
         records = run.records
         asked, got = records.requested_max_tokens, records.output_tokens
         known = records.ok & np.isin(records.token_source, BY_SERVER) & (asked > 0) & (got != MISSING)
         counted += int(known.sum())
         long += int((known & (got > asked)).sum())
+        limited += int(cut_short(records).sum())
         if run.plan.ignore_eos:
             # At the end of its context an engine says length.
             early = np.flatnonzero(known & (got < asked))
             short += sum(records.finish_reason[int(i)] != "length" for i in early)
-    if not short and not long:
+    limited = limited if limited > MOST_CUT_SHORT * counted else 0
+    told = {
+        f"{short} of {counted} replies ended before max_tokens, although ignore_eos was asked for": short,
+        f"{limited} of {counted} replies ended at a limit below max_tokens": limited,
+        f"{long} of {counted} replies are longer than max_tokens": long,
+    }
+    if not any(told.values()):
         return None
-    told = [f"{short} of {counted} replies ended before max_tokens, although ignore_eos was asked for"]
-    told += [f"{long} of {counted} replies are longer than max_tokens"]
-    told = [text for text, count in zip(told, (short, long), strict=True) if count]
-    message = f"{'; '.join(told)}: the server ignores it, so lengths are not those that were asked for"
-    return Finding("output_limits", ok=False, voids=False, message=message, value=short + long, limit=0)
+    message = "; ".join(text for text, count in told.items() if count)
+    message += ": the server ignores it, so lengths are not those that were asked for"
+    count = short + limited + long
+    return Finding("output_limits", ok=False, voids=False, message=message, value=count, limit=0)
 
 
 def _unshown_tokens(records: Records) -> Finding | None:

@@ -389,6 +389,19 @@ def test_a_server_that_ignores_how_long_replies_are_to_be(
     assert found[0].message.startswith(said)
 
 
+@pytest.mark.parametrize(("limited", "told"), [(0, 0), (1, 0), (2, 2), (100, 100)])
+def test_replies_that_end_at_a_limit_of_the_servers_own(limited: int, told: int) -> None:
+    """One in a hundred may: at the end of a context, say."""
+    seen = answer(plan())
+    tokens = seen.records.requested_max_tokens.copy()
+    tokens[:limited] //= 2
+    changed = replace(seen.records, output_tokens=tokens, finish_reason=["length"] * 100)
+    judged = validity([replace(seen, records=changed)], Budget())
+    found = [each for each in judged.findings if each.check == "output_limits"]
+    assert [each.value for each in found] == ([told] if told else [])
+    assert all(each.message.startswith(f"{told} of 100 replies ended at a limit below") for each in found)
+
+
 class _Exact(SyntheticWorkload):
     def specification(self) -> Mapping[str, Any]:
         stated = dict(SyntheticWorkload.specification(self))
