@@ -24,7 +24,7 @@ from pytest_llmbench.reports.html_assets import POLICY, SCRIPT, STYLE
 from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip, metric_strips
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, table
 from pytest_llmbench.reports.numbers import Entry
-from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.summaries import SECTIONS
 
 MOST_PICTURES = 60
@@ -50,6 +50,7 @@ def html_report(report: Entry) -> str:
         "body",
         _top(view, screen, title),
         _cards(screen),
+        _warnings(view),
         comparison_strip(screen.compared),
         limit_strip(screen.held),
         element("section", _filters(view), _test_table(view), id="tests"),
@@ -111,6 +112,13 @@ def _card(card: Card) -> Html:
         class_="card",
         **html_blocks.filtered(card.test),
     )
+
+
+def _warnings(view: ReportView) -> Html | None:
+    """What a reader of the figures has to know, whatever the verdict."""
+    texts = [element("li", text) for text in warnings_of(view.tests)]
+    heading = element("h2", "Warnings", class_="plain")
+    return element("section", heading, element("ul", texts), class_="warned") if texts else None
 
 
 def _deciding(held: Held, more: int) -> Html:

@@ -168,6 +168,8 @@ a { color: inherit; }
 .figure { margin: 0 .4rem; } .distance { font-weight: 650;
   padding: 0 .45rem; border-radius: 999px; margin-right: .5rem; font-size: .9em; }
 .cause { color: var(--soft); }
+.warned ul { margin: .3rem 0 1rem; padding: .5rem 1rem .5rem 2rem; border-radius: 8px;
+  background: var(--warn-bg); color: var(--warn); font-size: .9rem; overflow-wrap: anywhere; }
 h2.plain { border: 0; margin: 1.6rem 0 .1rem; font-size: 1.05rem; } h2.plain + p { margin: 0 0 .5rem;
   font-size: .86rem; }
 .strip-row { display: grid; grid-template-columns: minmax(0, 22rem) minmax(0, 1fr) minmax(0, 17rem);

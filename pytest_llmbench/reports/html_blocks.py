@@ -90,7 +90,7 @@ def objectives(test: TestView) -> Html:
     rows = [
         (
             element("code", objective_text(objective), class_="nowrap"),
-            element("span", measured_text(objective), class_="nowrap"),
+            measured_text(objective),
             str(objective.get("n", 0)),
             pill(test.judged(objective["verdict"])),
             (objective.get("reason") or "") if test.valid else "",

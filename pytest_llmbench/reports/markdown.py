@@ -206,10 +206,7 @@ def _stands_for(test: TestView) -> str:
 
 def _warnings(view: ReportView) -> Iterator[_Part]:
     found = warnings_of(view.tests)
-    texts = [
-        clipped(text, 500) + (f" ({count} tests)" if count > 1 else "")
-        for text, count in list(found.items())[:_SHOWN_WARNINGS]
-    ]
+    texts = [clipped(text, 500) for text in found[:_SHOWN_WARNINGS]]
     if len(found) > _SHOWN_WARNINGS:
         texts.append(f"… and {len(found) - _SHOWN_WARNINGS} more")
     if texts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -93,13 +93,13 @@ class ReportView:
         return _BOUNDARIES.get(str(declared), str(declared)) if declared is not None else "not declared"
 
 
-def warnings_of(tests: Iterable[TestView]) -> Mapping[str, int]:
-    """What is not as it should be in any test and voids nothing, each thing once: in how many tests."""
+def warnings_of(tests: Iterable[TestView]) -> list[str]:
+    """What is not as it should be in any test and voids nothing, each thing once, and in how many tests."""
     found: Counter[str] = Counter()
     for test in tests:
         told = [f"{one['check']}: {one['message']}" for one in test.noteworthy_findings if not one["voids"]]
         found.update(list(dict.fromkeys([*told, *test.void_loads])) if test.measured else ())
-    return found
+    return [text if count == 1 else f"{text} ({count} tests)" for text, count in found.items()]
 
 
 def incomplete_text(found: Entry) -> str:

@@ -132,9 +132,8 @@ def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:
     """What is not as it should be in any test, each thing once."""
     found = warnings_of(tests)
     lines = []
-    for text, count in list(found.items())[:SHOWN_WARNINGS]:
-        where = f" ({count} tests)" if count > 1 else ""
-        lines += _wrapped(f"warning: {text}{where}", width, "  ", _MARKUP["warn"])
+    for text in found[:SHOWN_WARNINGS]:
+        lines += _wrapped(f"warning: {text}", width, "  ", _MARKUP["warn"])
     rest = len(found) - SHOWN_WARNINGS
     return [*lines, Line(f"  … and {rest} more warnings")] if rest > 0 else lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -117,6 +118,20 @@ def test_what_a_reviewer_looks_for_is_there(page: str) -> None:
         "Distribution of TTFT",
     ):
         assert text in page, text
+
+
+def test_warnings_stand_before_the_figures(report: Entry) -> None:
+    """Whatever the verdict; each once, and a void run's reason is told elsewhere."""
+    report["tests"] = [report["tests"][1], copy.deepcopy(report["tests"][1])]
+    for test in report["tests"]:
+        found = {"check": "sent_ahead", "ok": False, "voids": False, "message": "all replies <pause>"}
+        test["validity"]["findings"] = [{**test["validity"]["findings"][0], **found}]
+    page = html_report(report)
+    warned = page.index("<li>sent_ahead: all replies &lt;pause&gt; (2 tests)</li>")
+    assert page.index('class="banner') < warned < page.index('id="tests"')
+    for test in report["tests"]:
+        test["validity"]["findings"][0]["ok"] = True
+    assert 'class="warned"' not in html_report(report)
 
 
 def test_text_from_outside_is_escaped(page: str) -> None:

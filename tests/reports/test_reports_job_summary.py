@@ -26,6 +26,7 @@ def test_a_dozen_lines(report: Entry, entry: Entry) -> None:
         "- 🚫 INVALID `test_void`: sends were late by 62 ms at P99",
         "- ⚠️ INCONCLUSIVE `test_first_token_is_quick`: `ttft.p99_9 <= 900 ms`: 557.4 ms (&gt; 535.1 ms), "
         "-38 %",
+        "- Warnings: `client_cpu`",
         "",
         "Report: `out/report.html`",
     ]
@@ -33,9 +34,13 @@ def test_a_dozen_lines(report: Entry, entry: Entry) -> None:
 
 def test_what_passed_needs_no_line(report: Entry) -> None:
     report["tests"] = report["tests"][1:2]
+    warned = job_summary(report)
+    for finding in report["tests"][0]["validity"]["findings"]:
+        finding["ok"] = True
     text = job_summary(report)
     assert text.startswith("## ✅ LLM benchmark: the limit kept\n")
     assert "\n- " not in text
+    assert set(warned.splitlines()) - set(text.splitlines()) == {"- Warnings: `client_cpu`"}
     assert text.endswith("\nNo report was written (`--llm-report DIR`).\n")
 
 
