@@ -272,7 +272,8 @@ class RecordLog:
             return merged([self._file])
         if not self._blocks:
             return Records.from_rows(())
-        self._blocks = [joined_in_order(self._blocks)]
+        if len(self._blocks) > 1:
+            self._blocks = [joined_in_order(self._blocks)]
         return records_of(self._blocks[0], self._vocabulary)
 
     def close(self) -> None:

@@ -93,6 +93,8 @@ def reasoning_share(records: Runs) -> float | None:
 
 def _streamed_reasoning_share(records: Records) -> npt.NDArray[np.float64]:
     """The share of each request's chunks, weighted with their tokens, that came as reasoning."""
+    if (records.first_reasoning_ns == MISSING).all():  # mostly so, and there may be millions of chunks
+        return np.zeros(len(records))
     owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
     first, content = records.first_reasoning_ns[owner], records.first_content_ns[owner]
     thinking = (first != MISSING) & (records.chunk_ns >= first)

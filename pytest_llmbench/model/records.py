@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, pairwise, repeat
 from operator import attrgetter
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +102,38 @@ Texts = CodedTexts | PackedTexts
 
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
+
+
+class Ragged(NamedTuple):
+    """A column of several numbers per request: how many each has, and all of them one after another."""
+
+    counts: IntColumn
+    entries: IntColumn
+
+    @classmethod
+    def of(cls, values: Sequence[Sequence[int]]) -> Ragged:
+        counts = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
+        entries = np.fromiter(chain.from_iterable(values), dtype=np.int64, count=int(counts.sum()))
+        return cls(counts, entries)
+
+    def times(self, count: int) -> Ragged:
+        """All of them so often."""
+        return Ragged(np.tile(self.counts, count), np.tile(self.entries, count))
+
+    def taken(self, order: IntColumn) -> Ragged:
+        """Of the requests at these places, in this order."""
+        return Ragged(self.counts[order], self.entries[entry_places(self.counts, order)])
+
+
+def entry_places(counts: IntColumn, order: IntColumn) -> IntColumn:
+    """Of the entries of requests with these counts, the places once the requests are in this order."""
+    taken = counts[order]
+    ends = np.cumsum(taken)
+    starts = (np.cumsum(counts) - counts)[order]
+    total = int(ends[-1]) if len(ends) else 0
+    places: IntColumn = np.repeat(starts - (ends - taken), taken) + np.arange(total, dtype=np.int64)
+    return places
+
 
 MISSING = -1
 """A value that was not observed. Never a legal instant or count, so it cannot pass for a measurement."""
@@ -327,22 +359,21 @@ class Records:
         by_name = dict(zip(_ROW_FIELDS, zip(*values, strict=True) if values else repeat(()), strict=False))
         for name, codes in _CODES.items():
             by_name[name] = tuple(map(codes.__getitem__, by_name[name]))
-        return cls.from_columns(by_name)
+        return cls.from_columns(by_name | {name: Ragged.of(by_name[name]) for name in _RAGGED_FIELDS})
 
     @classmethod
-    def from_columns(cls, by_name: Mapping[str, Sequence[Any]]) -> Records:
-        """:meth:`from_rows` of their values, field by field; of enumerations the places of their members."""
+    def from_columns(cls, by_name: Mapping[str, Any]) -> Records:
+        """:meth:`from_rows` of their values, field by field; of enumerations the places of their members, and
+        of several numbers per request a :class:`Ragged`."""
         columns: dict[str, Any] = {name: _int_column(by_name[name]) for name in ("index", *_INT_COLUMNS)}
         columns |= {name: np.array(by_name[name], dtype=np.int8) for name in _CODES}
         keys = submission_keys(columns)
         order = np.lexsort((columns["index"], keys))
         columns = {name: values[order] for name, values in columns.items()}
         places = order.tolist()
-        rest = {
-            name: [by_name[name][place] for place in places] for name in (*_TEXT_COLUMNS, *_RAGGED_FIELDS)
-        }
-        columns |= {name: rest[name] for name in _TEXT_COLUMNS}
-        return cls(**(columns | _ragged_columns(rest)))
+        columns |= {name: [by_name[name][place] for place in places] for name in _TEXT_COLUMNS}
+        ragged = {name: by_name[name].taken(order) for name in _RAGGED_FIELDS}
+        return cls(**(columns | _ragged_columns(ragged)))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Records]) -> Records:
@@ -463,23 +494,20 @@ def _offsets(counts: IntColumn) -> IntColumn:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-def _ragged_columns(ragged: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, IntColumn]:
-    chunks = list(map(len, ragged["chunk_ns"]))
-    tokens = [
-        each if len(each) == count else (MISSING,) * count
-        for each, count in zip(ragged["chunk_tokens"], chunks, strict=True)
-    ]
+def _ragged_columns(ragged: Mapping[str, Ragged]) -> dict[str, IntColumn]:
+    chunks, tokens, server = ragged["chunk_ns"], ragged["chunk_tokens"], ragged["server_token_ns"]
+    alike = tokens.counts == chunks.counts
+    chunk_tokens = tokens.entries
+    if not alike.all():
+        chunk_tokens = np.full(len(chunks.entries), MISSING, dtype=np.int64)
+        chunk_tokens[np.repeat(alike, chunks.counts)] = tokens.entries[np.repeat(alike, tokens.counts)]
     return {
-        "chunk_offsets": _offsets(np.array(chunks, dtype=np.int64)),
-        "chunk_ns": _joined(ragged["chunk_ns"]),
-        "chunk_tokens": _joined(tokens),
-        "server_token_offsets": _offsets(np.array(list(map(len, ragged["server_token_ns"])), dtype=np.int64)),
-        "server_token_ns": _joined(ragged["server_token_ns"]),
+        "chunk_offsets": _offsets(chunks.counts),
+        "chunk_ns": chunks.entries,
+        "chunk_tokens": chunk_tokens,
+        "server_token_offsets": _offsets(server.counts),
+        "server_token_ns": server.entries,
     }
-
-
-def _joined(parts: Iterable[Sequence[int]]) -> IntColumn:
-    return np.fromiter(chain.from_iterable(parts), dtype=np.int64)
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import attrgetter, sub
 from typing import Any
 
@@ -260,6 +260,8 @@ def _known_instants(submitted_ns: int | None, chunk_ns: Sequence[int]) -> tuple[
 
 
 def _gaps(instants: Sequence[int], base_ns: int) -> list[int]:
+    if instants[0] == instants[-1] and instants.count(instants[0]) == len(instants):  # one read brought all
+        return [instants[0] - base_ns, *repeat(0, len(instants) - 1)]
     return list(map(sub, instants, (base_ns, *instants)))
 
 

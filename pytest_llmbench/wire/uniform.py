@@ -239,7 +239,7 @@ class _Reading:
         whole = head + (tail + head).join(pieces) + tail
         if not pieces or not self._body.startswith(whole, start):
             raise _UnusualError
-        texts, text = _plain(pieces)
+        texts, text = _plain(pieces, b"".join(pieces))
         line_ends: Sequence[int] = ()
         if len(self._read_ends) > 1:
             lengths = map((len(head) + len(tail)).__add__, map(len, pieces))
@@ -281,20 +281,22 @@ def instants_of(
     return instants, reads
 
 
-def plain_texts(pieces: list[bytes]) -> Sequence[str | bytes] | None:
-    """The texts that stand between quotes, as JSON reads them; ``None`` if one is empty or no such text."""
+def plain_texts(pieces: list[bytes], whole: bytes) -> Sequence[str | bytes] | None:
+    """The texts that stand between quotes, as JSON reads them; ``None`` if one is empty or no such text.
+
+    ``whole``: the pieces, one after the other.
+    """
     try:
-        return _plain(pieces)[0]
+        return _plain(pieces, whole)[0]
     except _UnusualError:
         return None
 
 
-def _plain(pieces: list[bytes]) -> tuple[Sequence[str | bytes], str]:
+def _plain(pieces: list[bytes], whole: bytes) -> tuple[Sequence[str | bytes], str]:
     """The texts that stand between quotes, as JSON reads them, and all in one. None is empty.
 
     A line break in a piece would be an event in between: JSON strings hold none, so it is not read as text.
     """
-    whole = b"".join(pieces)
     texts: Sequence[str | bytes] = pieces
     try:
         text = whole.decode("ascii" if whole.isascii() else "utf-8")

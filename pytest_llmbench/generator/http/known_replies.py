@@ -121,13 +121,13 @@ class _Shape:
         pieces, ending = self.pieces(raw[len(before) :], identity)
         lengths = list(map(len, pieces))
         head = identity.join(self.head)
-        known = {length: self.sizes[length] + head for length in set(lengths)}
-        heads = list(map(known.__getitem__, lengths))
-        without = list(map(bytes.removeprefix, pieces, heads))
+        heads = {length: self.sizes[length] + head for length in set(lengths)}
+        without = list(map(bytes.removeprefix, pieces, map(heads.__getitem__, lengths)))
+        whole = b"".join(without)
         # What has lost the length of its head began with it.
-        if not pieces or sum(map(len, without)) != sum(lengths) - sum(map(len, heads)):
+        if not pieces or len(whole) != sum(lengths) - _total(heads, lengths):
             return None
-        texts = plain_texts(without)
+        texts = plain_texts(without, whole)
         if texts is None:
             return None
         visible = 0 if is_visible(texts[0]) else _first_visible(texts)
@@ -151,6 +151,14 @@ class _Shape:
             del pieces[-self.tails_after :]
             ending = self.tail.join([*after, ending])
         return pieces, ending.replace(identity, self.hole)
+
+
+def _total(heads: dict[int, bytes], lengths: Sequence[int]) -> int:
+    """Bytes of the heads of pieces with these lengths."""
+    widths = set(map(len, heads.values()))
+    if len(widths) == 1:  # as it is where all sizes have as many digits
+        return widths.pop() * len(lengths)
+    return sum(len(heads[length]) for length in lengths)
 
 
 def _first_visible(texts: Sequence[str | bytes]) -> int | None:

@@ -23,14 +23,18 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import KINDS
+from pytest_llmbench.model.records import KINDS, RAGGED, Ragged
 
 FLUSH_S = 0.25
 _TOGETHER = 16
 """Records that are packed together: some 30 µs of the loop's time."""
 _BATCH_BYTES = 64 * 1024
 """The bytes read at a time, some 400 short records: as objects they take ten times that."""
+_COLUMN_BATCH_BYTES = 1024 * 1024
+"""Likewise where columns are made of them, whose making takes half a millisecond however few there are."""
 
 _LENGTH = struct.Struct("<I")
 _PICKLED = b"\x80"
@@ -42,6 +46,7 @@ _KINDS = tuple(
     for name, members in KINDS.items()
 )
 """Members of enumerations go as numbers."""
+_RAGGED = frozenset(name for names in RAGGED.values() for name in names)
 _TIMINGS = _NAMES.index("server_timings")
 Column = Sequence[Any]
 """The values of a field; a single one, where all are the same."""
@@ -149,13 +154,14 @@ class SpoolReader:
         for frames in self._frames(batch_bytes):
             yield [record for count, columns in frames for record in _records(count, columns)]
 
-    def columns(self, batch_bytes: int = _BATCH_BYTES) -> Iterator[dict[str, Column]]:
+    def columns(self, batch_bytes: int = _COLUMN_BATCH_BYTES) -> Iterator[dict[str, Any]]:
         """The values of each field instead, as ``Records.from_columns`` takes them."""
         for frames in self._frames(batch_bytes):
-            whole = [map(_whole, repeat(count), columns) for count, columns in frames]
+            counts = [count for count, _ in frames]
+            by_field = zip(*(columns for _, columns in frames), strict=True)
             yield {
-                name: list(chain.from_iterable(parts))
-                for name, parts in zip(_NAMES, zip(*whole, strict=True), strict=True)
+                name: (_ragged if name in _RAGGED else _joined)(counts, parts)
+                for name, parts in zip(_NAMES, by_field, strict=True)
             }
 
     def _frames(self, batch_bytes: int) -> Iterator[list[tuple[int, list[Column]]]]:
@@ -196,6 +202,18 @@ def _records(count: int, columns: list[Column]) -> Iterator[RequestRecord]:
     values = list(map(_whole, repeat(count), columns))
     values[_TIMINGS] = map(dict, values[_TIMINGS])  # each its own
     return map(RequestRecord, *values)
+
+
+def _joined(counts: Sequence[int], columns: Sequence[Column]) -> list[Any]:
+    """The values of all, of whose columns each is of so many records."""
+    return list(chain.from_iterable(map(_whole, counts, columns)))
+
+
+def _ragged(counts: Sequence[int], columns: Sequence[Column]) -> Ragged:
+    first = columns[0]
+    if len(first) == 1 and columns.count(first) == len(columns):  # as tokens of a chunk mostly are
+        return Ragged.of(first).times(sum(counts))
+    return Ragged.of(_joined(counts, columns))
 
 
 def _whole(count: int, column: Column) -> Iterable[Any]:
