@@ -30,7 +30,6 @@ from pytest_llmbench.model.records import (
     IntColumn,
     PackedTexts,
     Records,
-    entry_places,
     submission_keys,
 )
 
@@ -115,7 +114,7 @@ class Block:
         columns = {name: values[order] for name, values in self.columns.items()}
         entries: dict[str, Array] = {}
         for counts_name, names in ENTRIES.items():
-            places = entry_places(self.columns[counts_name], order)
+            places = _entry_places(self.columns[counts_name], order)
             entries |= {name: self.entries[name][places] for name in names}
         return Block(columns, entries)
 
@@ -142,7 +141,7 @@ def joined_in_order(blocks: Sequence[Block]) -> Block:
     keys = np.concatenate([block.keys() for block in blocks])
     order = np.lexsort((np.concatenate([block.columns["index"] for block in blocks]), keys))
     places = {
-        name: entry_places(np.concatenate([block.columns[name] for block in blocks]), order)
+        name: _entry_places(np.concatenate([block.columns[name] for block in blocks]), order)
         for name in ENTRIES
     }
     return Block(
@@ -153,6 +152,16 @@ def joined_in_order(blocks: Sequence[Block]) -> Block:
             for name in names
         },
     )
+
+
+def _entry_places(counts: Array, order: IntColumn) -> IntColumn:
+    """Of the entries of requests with these counts, the places once the requests are in this order."""
+    taken = counts[order]
+    ends = np.cumsum(taken)
+    starts = (np.cumsum(counts) - counts)[order]
+    total = int(ends[-1]) if len(ends) else 0
+    places: IntColumn = np.repeat(starts - (ends - taken), taken) + np.arange(total, dtype=np.int64)
+    return places
 
 
 def block_of(records: Records, vocabulary: Vocabulary) -> Block:

@@ -256,10 +256,10 @@ class RecordLog:
 
     def extend(self, records: Records) -> None:
         """Requests that have ended, in any order."""
-        block = block_of(records, self._vocabulary).in_order()
+        block = block_of(records, self._vocabulary)
         self._requests += len(block)
         if self._file is not None:
-            self._file.append(block)
+            self._file.append(block.in_order())
             return
         self._blocks.append(block)
         self._held_bytes += block.nbytes
@@ -272,9 +272,9 @@ class RecordLog:
             return merged([self._file])
         if not self._blocks:
             return Records.from_rows(())
-        if len(self._blocks) > 1:
-            self._blocks = [joined_in_order(self._blocks)]
-        return records_of(self._blocks[0], self._vocabulary)
+        whole = self._blocks[0].in_order() if len(self._blocks) == 1 else joined_in_order(self._blocks)
+        self._blocks = [whole]
+        return records_of(whole, self._vocabulary)
 
     def close(self) -> None:
         self._blocks.clear()
@@ -285,5 +285,5 @@ class RecordLog:
         self._file = BlockFile()
         self._file.vocabulary = self._vocabulary
         for block in self._blocks:
-            self._file.append(block)
+            self._file.append(block.in_order())
         self._blocks.clear()

@@ -120,20 +120,6 @@ class Ragged(NamedTuple):
         """All of them so often."""
         return Ragged(np.tile(self.counts, count), np.tile(self.entries, count))
 
-    def taken(self, order: IntColumn) -> Ragged:
-        """Of the requests at these places, in this order."""
-        return Ragged(self.counts[order], self.entries[entry_places(self.counts, order)])
-
-
-def entry_places(counts: IntColumn, order: IntColumn) -> IntColumn:
-    """Of the entries of requests with these counts, the places once the requests are in this order."""
-    taken = counts[order]
-    ends = np.cumsum(taken)
-    starts = (np.cumsum(counts) - counts)[order]
-    total = int(ends[-1]) if len(ends) else 0
-    places: IntColumn = np.repeat(starts - (ends - taken), taken) + np.arange(total, dtype=np.int64)
-    return places
-
 
 MISSING = -1
 """A value that was not observed. Never a legal instant or count, so it cannot pass for a measurement."""
@@ -355,7 +341,7 @@ class Records:
     @classmethod
     def from_rows(cls, rows: Iterable[RequestRecord]) -> Records:
         """Columns from rows, ordered by submission (requests that never reached the wire: by schedule)."""
-        values = list(map(_row_values, rows))
+        values = list(map(_row_values, sorted(rows, key=_place_in_order)))
         by_name = dict(zip(_ROW_FIELDS, zip(*values, strict=True) if values else repeat(()), strict=False))
         for name, codes in _CODES.items():
             by_name[name] = tuple(map(codes.__getitem__, by_name[name]))
@@ -363,17 +349,12 @@ class Records:
 
     @classmethod
     def from_columns(cls, by_name: Mapping[str, Any]) -> Records:
-        """:meth:`from_rows` of their values, field by field; of enumerations the places of their members, and
-        of several numbers per request a :class:`Ragged`."""
+        """:meth:`from_rows` of their values, field by field, in the order in which they stand; of enumerations
+        the places of their members, and of several numbers per request a :class:`Ragged`."""
         columns: dict[str, Any] = {name: _int_column(by_name[name]) for name in ("index", *_INT_COLUMNS)}
         columns |= {name: np.array(by_name[name], dtype=np.int8) for name in _CODES}
-        keys = submission_keys(columns)
-        order = np.lexsort((columns["index"], keys))
-        columns = {name: values[order] for name, values in columns.items()}
-        places = order.tolist()
-        columns |= {name: [by_name[name][place] for place in places] for name in _TEXT_COLUMNS}
-        ragged = {name: by_name[name].taken(order) for name in _RAGGED_FIELDS}
-        return cls(**(columns | _ragged_columns(ragged)))
+        columns |= {name: list(by_name[name]) for name in _TEXT_COLUMNS}
+        return cls(**(columns | _ragged_columns(by_name)))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Records]) -> Records:
@@ -469,6 +450,12 @@ def _taken(texts: Sequence[Any], keep: IntColumn) -> Sequence[Any]:
     return [texts[i] for i in keep.tolist()]
 
 
+def _place_in_order(row: RequestRecord) -> tuple[int, int]:
+    """:func:`submission_keys` of a row, and its index."""
+    instants = row.submitted_ns, row.dispatched_ns, row.scheduled_ns
+    return next((instant for instant in instants if instant is not None), 0), row.index
+
+
 def submission_keys(columns: Mapping[str, Any]) -> IntColumn:
     """The instant that orders each request: submitted, else dispatched, else scheduled, else 0."""
     instants = np.where(
@@ -494,10 +481,9 @@ def _offsets(counts: IntColumn) -> IntColumn:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-def _ragged_columns(ragged: Mapping[str, Ragged]) -> dict[str, IntColumn]:
-    chunks, tokens, server = ragged["chunk_ns"], ragged["chunk_tokens"], ragged["server_token_ns"]
-    alike = tokens.counts == chunks.counts
-    chunk_tokens = tokens.entries
+def _ragged_columns(by_name: Mapping[str, Ragged]) -> dict[str, IntColumn]:
+    chunks, tokens, server = by_name["chunk_ns"], by_name["chunk_tokens"], by_name["server_token_ns"]
+    alike, chunk_tokens = tokens.counts == chunks.counts, tokens.entries
     if not alike.all():
         chunk_tokens = np.full(len(chunks.entries), MISSING, dtype=np.int64)
         chunk_tokens[np.repeat(alike, chunks.counts)] = tokens.entries[np.repeat(alike, tokens.counts)]
