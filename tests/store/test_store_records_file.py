@@ -89,7 +89,7 @@ def test_a_compact_line_says_what_the_whole_one_says(data: st.DataObject) -> Non
         each.name: data.draw(instants) for each in OPTIONAL if each.name.endswith("_ns")
     }
     values |= {
-        "chunk_ns": data.draw(st.sampled_from([(), [5], [5, 9], [0, 0], [9, 5, 7]])),
+        "chunk_ns": data.draw(st.sampled_from([(), [5], [5, 9], [0, 0], [9, 5, 7], [5, 9, 5]])),
         "chunk_tokens": data.draw(st.sampled_from([(), [1], [1, 1], [2, 1], [0, 0]])),
         "server_token_ns": data.draw(st.sampled_from([(), [3], [3, 3, 8]])),
         "input_tokens": data.draw(st.sampled_from([None, 0, 3])),

@@ -132,6 +132,14 @@ def test_a_reply_like_an_earlier_one_is_recognised() -> None:
     assert desk.record([NEXT]).output_tokens == 5
 
 
+def test_sizes_of_two_and_of_three_digits_in_one_reply_are_recognised() -> None:
+    words = [" a", " " + 200 * "b", " c"]
+    desk = taught(*(response(f"id-{number}-abc", words) for number in range(3)))
+    reply = response("id-7-abc", words)
+    assert desk.record([reply]) == exactly([reply])
+    assert desk.recognised
+
+
 def test_cut_at_any_byte() -> None:
     for at in range(1, len(NEXT)):
         reads = [NEXT[:at], NEXT[at:]]
