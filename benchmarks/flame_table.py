@@ -10,7 +10,7 @@ costs however short it is cancels out; imports are left out. *Own* is a function
 with what it calls of C.
 
 Sampling takes time itself, and where threads wait for a core, the places where they do are seen too often:
-read shares here, and costs in ``bench_product.py``.
+read shares here, and costs in ``bench_product.py`` and ``bench_threads.py``.
 """
 
 from __future__ import annotations
