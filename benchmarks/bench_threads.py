@@ -24,7 +24,7 @@ from pathlib import Path
 from bench_product import CLIENT_CPU, SERVER_CPU, SUITE, pytest_command
 from table_servers import KnownServer, compiled
 
-_HOOK = '''
+_HOOK = """
 import atexit, os, sys, threading, time
 
 _whose = "measuring" if any("workers.process" in each for each in sys.orig_argv) else "pytest's"
@@ -45,7 +45,7 @@ def _bootstrap(self, run=threading.Thread._bootstrap_inner):
 threading.Thread._bootstrap_inner = _bootstrap
 atexit.register(lambda: _tell("MainThread", time.thread_time_ns()))
 atexit.register(lambda: _tell("all threads", time.process_time_ns()))
-'''
+"""
 """Imported by every Python of a session, as ``sitecustomize``."""
 _NUMBER = re.compile(r"[-_]\d+.*$")
 Cpu = dict[tuple[str, str], float]
@@ -92,7 +92,8 @@ def report(rounds: dict[str, list[Cpu]]) -> None:
     print("| process | thread | " + " | ".join(rounds) + " |\n" + "|---" * (2 + len(rounds)) + "|")
     for whose, thread in sorted(places, key=lambda place: -max(map(statistics.median, of[place]))):
         told = [
-            f"{statistics.median(each):.1f} ({min(each):.1f} to {max(each):.1f})" for each in of[whose, thread]
+            f"{statistics.median(each):.1f} ({min(each):.1f} to {max(each):.1f})"
+            for each in of[whose, thread]
         ]
         if any(max(each) >= 0.5 for each in of[whose, thread]):
             print(f"| {whose} | {thread} | {' | '.join(told)} |")

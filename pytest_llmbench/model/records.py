@@ -349,8 +349,10 @@ class Records:
 
     @classmethod
     def from_columns(cls, by_name: Mapping[str, Any]) -> Records:
-        """:meth:`from_rows` of their values, field by field, in the order in which they stand; of enumerations
-        the places of their members, and of several numbers per request a :class:`Ragged`."""
+        """:meth:`from_rows` of their values, field by field, in the order in which they stand.
+
+        Of enumerations the places of their members, of several numbers per request a :class:`Ragged`.
+        """
         columns: dict[str, Any] = {name: _int_column(by_name[name]) for name in ("index", *_INT_COLUMNS)}
         columns |= {name: np.array(by_name[name], dtype=np.int8) for name in _CODES}
         columns |= {name: list(by_name[name]) for name in _TEXT_COLUMNS}

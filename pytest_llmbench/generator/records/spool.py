@@ -23,8 +23,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import KINDS, RAGGED, Ragged
 
