@@ -12,7 +12,8 @@ all the variation of a request rate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,11 @@ class Window:
     def duration_s(self) -> float:
         return (self.end_ns - self.start_ns) / 1e9
 
+    @cached_property
+    def in_finest_slices(self) -> Sliced | None:
+        """Its output tokens in :data:`SLICES`: asked for several times, and of a long run dear."""
+        return _sliced(_output_tokens, self, SLICES)
+
 
 @dataclass(frozen=True)
 class _Counts:
@@ -58,14 +64,18 @@ class _Counts:
 
 
 @dataclass(frozen=True)
-class _Sliced:
+class Sliced:
     amounts: FloatArray
     """The amount in each slice of the window."""
     requests: int
+    whole: bool
+    """All amounts that were added up are 1."""
 
 
 _Counted = Callable[[Records], _Counts | None]
 """``None``: a request has no count."""
+_Slicing = Callable[[Window, int], Sliced | None]
+"""What is counted in so many slices of a window; likewise."""
 
 
 def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dict[str, Estimate]:
@@ -90,15 +100,25 @@ def output_token_throughput(windows: Sequence[Window], *, seed: int, level: floa
     The tokens of a request arrive with its chunks, in proportion to the tokens of each chunk, or evenly over
     the chunks where these are not known.
     """
-    return _rate(_output_tokens, windows, "tok/s", seed, level)
+    return _rate(_tokens_sliced, windows, "tok/s", seed, level)
 
 
 def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
     """Output tokens that arrived in each of equal slices of the window; None where a count is missing."""
     if window.duration_s <= 0:
         return None
-    sliced = _sliced(_output_tokens, window, slices)
+    sliced = _tokens_sliced(window, slices)
     return None if sliced is None else sliced.amounts
+
+
+def _tokens_sliced(window: Window, slices: int) -> Sliced | None:
+    """The output tokens by slices, as many of the finest as make one: sums of whole numbers are exact."""
+    finest = window.in_finest_slices
+    if finest is None or slices == SLICES:
+        return finest
+    if finest.whole and SLICES % slices == 0:
+        return replace(finest, amounts=finest.amounts.reshape(slices, -1).sum(axis=1))
+    return _sliced(_output_tokens, window, slices)
 
 
 def input_tokens(window: Window) -> float | None:
@@ -119,12 +139,12 @@ def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float
     cache answered are included. Of requests that users were to cut none counts, though the server may have
     read them: its own count of a prompt comes with the end of a reply, which one that was cut does not have.
     """
-    return _rate(_input_tokens, windows, "tok/s", seed, level)
+    return _rate(partial(_sliced, _input_tokens), windows, "tok/s", seed, level)
 
 
 def request_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
     """Requests completed in the window / its duration, req/s (section 5.2.4.1)."""
-    return _rate(_completions, windows, "req/s", seed, level)
+    return _rate(partial(_sliced, _completions), windows, "req/s", seed, level)
 
 
 def completion_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
@@ -224,12 +244,12 @@ def _completed_ns(records: Records) -> IntColumn:
     return np.where(records.finished_ns != MISSING, records.finished_ns, records.last_content_ns)
 
 
-def _rate(counted: _Counted, windows: Sequence[Window], unit: str, seed: int, level: float) -> Estimate:
+def _rate(slicing: _Slicing, windows: Sequence[Window], unit: str, seed: int, level: float) -> Estimate:
     duration_s = sum(window.duration_s for window in windows)
     if duration_s <= 0 or not any(len(window.records) for window in windows):
         return Estimate.undefined(unit=unit, method="no requests in the window", level=level)
     width_s = duration_s / SLICES
-    sliced = [_sliced(counted, window, max(1, round(window.duration_s / width_s))) for window in windows]
+    sliced = [slicing(window, max(1, round(window.duration_s / width_s))) for window in windows]
     known = [each for each in sliced if each is not None]
     if len(known) < len(sliced):
         method = "undefined: a successful request has no token count"
@@ -243,16 +263,17 @@ def _rate(counted: _Counted, windows: Sequence[Window], unit: str, seed: int, le
     return _rate_of_slices(tops, bottoms, requests, unit, seed, level)
 
 
-def _sliced(counted: _Counted, window: Window, slices: int) -> _Sliced | None:
+def _sliced(counted: _Counted, window: Window, slices: int) -> Sliced | None:
     """What is counted, by slices of the window; a long run is gone through a block at a time."""
-    amounts, requests = np.zeros(slices), 0
+    amounts, requests, whole = np.zeros(slices), 0, True
     for block in window.records.blocks():
         counts = counted(block)
         if counts is None:
             return None
         amounts += _per_slice(counts, window, slices)
         requests += counts.requests
-    return _Sliced(amounts, requests)
+        whole = whole and counts.amounts is None
+    return Sliced(amounts, requests, whole)
 
 
 def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:

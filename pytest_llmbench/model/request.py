@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # few loads have messages
     from pytest_llmbench.model.messages import MessageArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made of every request, and that would take three times as long
 class PlannedRequest:
     """One request of a workload: what is to be asked, and for how many tokens.
 

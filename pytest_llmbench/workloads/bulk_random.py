@@ -32,17 +32,17 @@ class _Inside:
 
     values: npt.NDArray[np.uint32]
     """These bits."""
-    places: npt.NDArray[np.int64]
-    """The places of the words."""
+    places: memoryview
+    """The places of the words; read one by one, in half the time that an array takes."""
     cursor: int = 0
     """The first of them after the last draw."""
 
     def first_from(self, place: int) -> int:
         """The first of them that is not before this place, which is mostly a few words after that draw."""
-        some = self.places[self.cursor : self.cursor + _NEAR].tolist()
-        if some and some[-1] >= place:
-            return self.cursor + bisect_left(some, place)
-        return int(self.places.searchsorted(place))
+        near = self.cursor + _NEAR
+        if near < len(self.places) and self.places[near] >= place:
+            return bisect_left(self.places, place, self.cursor, near)
+        return bisect_left(self.places, place, self.cursor)
 
 
 class BulkRandom(random.Random):
@@ -71,27 +71,31 @@ class BulkRandom(random.Random):
 
         Returned as an array of unsigned ints (type code ``I``).
         """
+        return array("I", self.integers(low, high, count).tobytes())
+
+    def integers(self, low: int, high: int, count: int) -> npt.NDArray[np.uint32]:
+        """:meth:`randints` as an array of NumPy's, which is not to be changed."""
         span = high - low + 1
         if not (0 <= low <= high < 2**_WORD_BITS - 1):
             raise ValueError(f"randints draws between 0 and 2**32 - 2, not from {low} to {high}")
-        drawn = array("I")
-        while len(drawn) < count:
+        parts: list[npt.NDArray[np.uint32]] = []
+        while count > 0:
             if self._next >= len(self._words):
                 self._peek(1)
             inside = self._inside.get(span) or self._found(span)
             first = inside.first_from(self._next)
-            some = inside.values[first : first + count - len(drawn)]
-            drawn.frombytes((some + np.uint32(low) if low else some).tobytes())
+            some = inside.values[first : first + count]
+            parts.append(some + np.uint32(low) if low else some)
+            count -= len(some)
             inside.cursor = first + len(some)
-            whole = len(drawn) == count
-            self._next = inside.places.item(inside.cursor - 1) + 1 if whole else len(self._words)
-        return drawn
+            self._next = len(self._words) if count else inside.places[inside.cursor - 1] + 1
+        return parts[0] if len(parts) == 1 else np.concatenate((*parts, self._words[:0]))
 
     def _found(self, span: int) -> _Inside:
         """Found once for all draws from a buffer: long prompts of one law follow one another."""
         tops = self._words >> np.uint32(_WORD_BITS - span.bit_length())
         places = np.flatnonzero(tops < np.uint32(span))
-        found = self._inside[span] = _Inside(tops[places], places)
+        found = self._inside[span] = _Inside(tops[places], places.data)
         return found
 
     def random(self) -> float:
@@ -124,9 +128,13 @@ class BulkRandom(random.Random):
         if not 0 < span < 2**_WORD_BITS:
             return super().randint(a, b)
         unused = _WORD_BITS - span.bit_length()
-        while (value := self._take() >> unused) >= span:
-            pass
-        return a + value
+        while True:
+            if self._next >= len(self._words):
+                self._peek(1)
+            value = self._single[self._next] >> unused
+            self._next += 1
+            if value < span:
+                return a + value
 
     def _take(self) -> int:
         if self._next >= len(self._words):

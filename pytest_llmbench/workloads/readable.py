@@ -93,10 +93,10 @@ def readable_ids(generator: BulkRandom, tokens: int) -> npt.NDArray[np.uint32]:
     times ``randint(8, 20)``, each counting its full stop. The last sentence may be cut off.
     """
     words, stop = word_ids(), encoded(".")[0]
-    ids = words.take(np.array(generator.randints(0, len(WORDS) - 1, tokens), dtype=np.uint32))
-    lengths = generator.randints(_SHORTEST_SENTENCE, _LONGEST_SENTENCE, tokens // _SHORTEST_SENTENCE + 1)
-    ends = np.cumsum(np.array(lengths, dtype=np.int64)) - 1
-    ids[ends[ends < tokens]] = stop
+    ids = words.take(generator.integers(0, len(WORDS) - 1, tokens))
+    lengths = generator.integers(_SHORTEST_SENTENCE, _LONGEST_SENTENCE, tokens // _SHORTEST_SENTENCE + 1)
+    ends = np.cumsum(lengths, dtype=np.int64) - 1
+    ids[ends[: ends.searchsorted(tokens)]] = stop
     return ids
 
 

@@ -282,7 +282,12 @@ class EngineConfig:
         swapped_blocks: int = 0,
     ) -> int:
         """Duration of a step in nanoseconds, by the formula above."""
-        microseconds = self._step_us(prefill_tokens, decode_sequences) + self.kv_us_per_token * kv_tokens
+        microseconds = (
+            self.step_base_us
+            + self.prefill_us_per_token * prefill_tokens
+            + self.decode_us_per_sequence * decode_sequences
+            + self.kv_us_per_token * kv_tokens
+        )
         if prefill_pairs or swapped_blocks:
             microseconds += self.attention_ns_per_pair * prefill_pairs / 1000.0
             microseconds += self.swap_us_per_block * swapped_blocks
@@ -290,11 +295,4 @@ class EngineConfig:
 
     def decode_step_us(self, decode_sequences: int) -> float:
         """What a step of decoding alone takes without its KV tokens, in microseconds."""
-        return self._step_us(0, decode_sequences)
-
-    def _step_us(self, prefill_tokens: int, decode_sequences: int) -> float:
-        return (
-            self.step_base_us
-            + self.prefill_us_per_token * prefill_tokens
-            + self.decode_us_per_sequence * decode_sequences
-        )
+        return self.step_base_us + self.decode_us_per_sequence * decode_sequences

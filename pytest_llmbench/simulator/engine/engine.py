@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
@@ -53,6 +54,7 @@ class Engine:
         self._thoughts = ThinkLaw(config)
         self._memory = KVCache(config)
         self._waiting = waiting_queue(config.scheduler)
+        self._queued = self._waiting.members
         self._most_thinking = config.max_num_seqs if config.max_think_seqs is None else config.max_think_seqs
         self._expected: dict[EngineSequence, None] = {}
         self._reserved: dict[EngineSequence, None] = {}
@@ -85,7 +87,7 @@ class Engine:
         """Whether there is nothing to do, or nothing before a transfer of blocks has ended."""
         if self._decoding or self._prefilling or self._received:
             return False
-        return not self._waiting or self._blocked()
+        return not self._queued or self._blocked()
 
     def _blocked(self) -> bool:
         """Whether the head of the queue waits for blocks that are being sent or received."""
@@ -144,7 +146,7 @@ class Engine:
 
     def _draw_lengths(self, sequence: EngineSequence) -> None:
         thoughts, reason = self._thoughts.draw()
-        if not (sequence.thinks and sequence.generates):
+        if thoughts and not (sequence.thinks and sequence.generates):
             thoughts, reason = 0, None
         if not sequence.generates:
             self._law.skip()
@@ -267,37 +269,42 @@ class Engine:
         result.failed = failed
         return result
 
-    def glide(self, now_ns: int, until_ns: int, sample_ns: int, ends_ns: array[int]) -> int:
+    def glide(
+        self, now_ns: int, until_ns: int, sample_ns: int, ends_ns: array[int]
+    ) -> tuple[int, Sequence[EngineSequence]]:
         """Take the steps from ``now_ns`` on that begin before ``until_ns`` and only give every sequence of
         the batch its next token: what :meth:`step` would do in each, without a result for each.
 
-        The first that ends after ``sample_ns`` is the last. Appends the end of each to ``ends_ns``; returns
-        the last of them.
+        The last is the first that ends after ``sample_ns``, or with the last token of a sequence. Appends the
+        end of each to ``ends_ns``; returns the last of them, and the sequences that have finished with it.
         """
         decoding = len(self._decoding)
-        room = self.running < self.config.max_num_seqs
-        if self._prefilling or not decoding or (room and (self._waiting or self._received)):
-            return now_ns
+        if self._prefilling or not decoding:
+            return now_ns, ()
+        if (self._queued or self._received) and decoding < self.config.max_num_seqs:
+            return now_ns, ()
         ends, answers, grow, note = self._ends, self._answers, self._memory.grow, ends_ns.append
         first = index = self._next_step
         kv_tokens, fixed_us = self._decoding_kv_tokens, self.config.decode_step_us(decoding)
         per_token_us = self.config.kv_us_per_token
         while now_ns < until_ns and now_ns <= sample_ns:
-            if index in ends or index in answers or index + 1 in answers or not grow(index):
+            if index in answers or index + 1 in answers or not grow(index):
                 break
             now_ns += round((fixed_us + per_token_us * kv_tokens) * 1000.0)  # step_ns, most of it done before
             kv_tokens += decoding
             index += 1
             note(now_ns)
+            if index - 1 in ends:
+                break
         self._next_step, self._decoding_kv_tokens = index, kv_tokens
         self.totals.generated_tokens += decoding * (index - first)
-        return now_ns
+        return now_ns, self._end_step(index - 1) if index - 1 in ends else ()
 
     def _work(self, index: int, admit: bool) -> StepResult:
         """The step itself, once those that decode have their blocks."""
         admitted: list[EngineSequence] = []
         resumed: tuple[EngineSequence, ...] = ()
-        if admit and (self._waiting or self._received):
+        if admit and (self._queued or self._received):
             admitted, resumed = self._admit(index)
         decoded = list(self._decoding)
         decoding, kv_tokens, prefill_tokens, pairs = len(decoded), self._decoding_kv_tokens, 0, 0
@@ -319,17 +326,19 @@ class Engine:
             self.totals.generated_tokens += sequence.generates
         answering = self._answers.pop(index, [])
         finished = self._end_step(index)
+        # By place: by name it takes half as long again.
         return StepResult(
-            index=index,
-            duration_ns=duration_ns,
-            prefill_tokens=prefill_tokens,
-            kv_tokens=kv_tokens,
-            admitted=admitted,
-            first_tokens=first_tokens,
-            decoded=decoded,
-            finished=finished,
-            answering=answering,
-            resumed=resumed,
+            index,
+            duration_ns,
+            prefill_tokens,
+            kv_tokens,
+            admitted,
+            first_tokens,
+            decoded,
+            finished,
+            answering,
+            (),
+            resumed,
         )
 
     # -- making room -----------------------------------------------------------------------------------
@@ -406,12 +415,13 @@ class Engine:
             budget -= sequence.target_tokens - sequence.prefilled_tokens
         admitted: list[EngineSequence] = []
         resumed: list[EngineSequence] = []
-        while self._received and budget > 0 and self.running < self.config.max_num_seqs:
+        places = self.config.max_num_seqs
+        while self._received and budget > 0 and self.running < places:
             if self._received[0].thinking and self._thinking >= self._most_thinking:
                 break
             resumed.append(self._received.popleft())
             budget -= self._join(resumed[-1], index)
-        while budget > 0 and self._waiting and self.running < self.config.max_num_seqs:
+        while budget > 0 and self._queued and self.running < places:
             head = self._waiting.head(self._thinking < self._most_thinking)
             if head is None or not self._allot(head, budget):
                 break
@@ -480,10 +490,7 @@ class Engine:
         complete = [s for s in self._prefilling if s.prefilled_tokens == s.target_tokens]
         if not complete:
             return [], []
-        begun = len(complete) < len(self._prefilling)
-        self._prefilling = (
-            [s for s in self._prefilling if s.prefilled_tokens < s.target_tokens] if begun else []
-        )
+        self._prefilling = [s for s in self._prefilling if s.prefilled_tokens < s.target_tokens]
         first_tokens: list[EngineSequence] = []
         recomputed: list[EngineSequence] = []
         for sequence in complete:

@@ -90,14 +90,13 @@ class Guardrails:
         window, count = self.window_tokens, len(token_ns)
         if not self.holds or count == 0:
             return token_ns
-        rest = count % window
-        closed_ns = token_ns[window - 1 :: window].tolist() + ([int(token_ns[-1])] if rest else [])
-        sizes = [window] * (count // window) + ([rest] if rest else [])
-        released, free_ns = [], 0
-        for at_ns, tokens in zip(closed_ns, sizes, strict=True):
-            free_ns = max(at_ns, free_ns) + self.check_ns(tokens)
+        released, free_ns, whole_ns = [], 0, self.check_ns(window)
+        for at_ns in token_ns[window - 1 :: window].tolist():
+            free_ns = max(at_ns, free_ns) + whole_ns
             released.append(free_ns)
-        return np.repeat(np.array(released, dtype=np.int64), sizes)
+        if rest := count % window:
+            released.append(max(int(token_ns[-1]), free_ns) + self.check_ns(rest))
+        return np.repeat(np.array(released, dtype=np.int64), window)[:count]
 
 
 class Release:

@@ -140,6 +140,8 @@ class KVCache:
         self.blocks = config.kv_blocks
         self.prefix = PrefixCache() if config.prefix_caching else None
         self._tiered = config.scheduler == "phase"
+        self._plain = self.prefix is None and not self._tiered
+        """All blocks are alike, and whoever asks first has them: there is only a number to keep."""
         self._think_limit = think_blocks(config.kv_blocks, config.output_kv_share)
         self._private = 0
         self._held_by_thinking = 0
@@ -170,6 +172,12 @@ class KVCache:
     def grow(self, step: int) -> bool:
         """Take the blocks that decoding needs in this step. False, and none taken, if there are too few."""
         row = step % self.block_tokens
+        if self._plain:
+            held = self._private + self._due[row]
+            if held > self.blocks:
+                return False
+            self._private = held
+            return True
         thinking = self._due_thinking[row]
         need = self._due[row] + thinking
         if not need:
@@ -244,6 +252,11 @@ class KVCache:
         computing gives the next. ``share=False``: bring all from elsewhere (host memory).
         """
         blocks = self.blocks_for(tokens)
+        if self._plain:
+            if blocks > self.blocks - self._private:
+                return None
+            self._private += blocks
+            return 0
         held_by_thinking = self._held_by_thinking + (blocks if self._tiered and sequence.thinking else 0)
         hashes = self._shareable(sequence) if share else ()
         hits, taken = self._missing(hashes, tokens)
@@ -273,10 +286,13 @@ class KVCache:
     def free(self, sequence: EngineSequence, next_step: int) -> int:
         """Give back all it holds: how many blocks that was. Call it before its span is closed."""
         held = self.holding(sequence, next_step)
-        if self._tiered and sequence.thinking:
-            self._held_by_thinking -= held
         if sequence.span_start >= 0:
             self.stop_growing(sequence)
+        if self._plain:
+            self._private -= held
+            return held
+        if self._tiered and sequence.thinking:
+            self._held_by_thinking -= held
         self._private -= held - sequence.shared_blocks
         if self.prefix is not None and sequence.shared_blocks:
             self.prefix.release(self._shareable(sequence)[: sequence.shared_blocks])

@@ -70,7 +70,9 @@ class ClientDeadlines:
             still_open.popleft()
         silent.append(flight)
         still_open.append(flight)
-        self.look_ns = min(self.look_ns, flight.submitted_ns + self._shortest_ns)
+        look_ns = flight.submitted_ns + self._shortest_ns
+        if look_ns < self.look_ns:
+            self.look_ns = look_ns
 
     def overdue(self, now_ns: int) -> Iterator[tuple[Flight, int, str]]:
         """The requests that have to be given up, since when, and why.
@@ -118,7 +120,7 @@ def _is_open(flight: Flight) -> bool:
 def _waits(flight: Flight) -> bool:
     """Has no token yet. A later silence is a few steps long, and no deadline is that short."""
     sequence = flight.sequence
-    if flight.ended or sequence is None:
+    if flight.finished_ns != MISSING or sequence is None:
         return False
     return sequence.first_step is None or sequence.hands_over
 
@@ -128,6 +130,8 @@ _ENDS = {
     "error": (Outcome.IN_BAND_ERROR, "the engine ran out of memory"),
 }
 """What the client makes of a reply whose finish reason is not a normal one."""
+_OK = Outcome.OK  # looked up for every request otherwise
+_WELL = (_OK, None)
 _THOUGHTS_ALONE = (Outcome.EMPTY, "the reply held reasoning but no visible content")
 
 
@@ -231,7 +235,7 @@ class ReplayRun:
     def _play(self) -> None:
         replica, arrivals, patience = self.replicas[0], self._arrivals, self._patience
         engine, in_flight, gauges = replica.engine, replica.in_flight, replica.gauges
-        screened = self._screened
+        screened, faulty = self._screened, self._faults.options.fault  # a fault may happen at any token
         while True:
             if self._ended >= self._batch:
                 self._hand_over_ended()
@@ -245,8 +249,8 @@ class ReplayRun:
                 self.now_ns = max(self.now_ns, min(t for t in due_ns if t is not None))
                 if gauges.due_ns < self.now_ns:
                     gauges.idle_until(self.now_ns)
-            elif not self._faults.options.fault:  # a fault may happen at any token
-                self._glide(replica, arrives_ns)
+            elif not faulty and self._glide(replica, arrives_ns):
+                continue
             if self.now_ns >= self._deadline_ns and self.interrupted is None:
                 self._give_up()
                 continue
@@ -369,7 +373,9 @@ class ReplayRun:
         held = self._held_until_ns
         while held and held[0] <= self.now_ns:
             heapq.heappop(held)
-        self.peak_in_flight = max(self.peak_in_flight, self._running() + len(self._screened) + len(held))
+        in_flight = self._running() + len(self._screened) + len(held)
+        if in_flight > self.peak_in_flight:
+            self.peak_in_flight = in_flight
 
     def _refuse(self, flight: Flight, refusal: RefusalError, at_ns: int) -> None:
         """What a client sees of a refusal, by the same rules as on a real wire."""
@@ -380,8 +386,9 @@ class ReplayRun:
 
     # Working.
 
-    def _glide(self, replica: Replica, arrives_ns: int | None) -> None:
-        """Let the engine work until something may happen: an arrival, a deadline, an end."""
+    def _glide(self, replica: Replica, arrives_ns: int | None) -> bool:
+        """Let the engine work until something may happen: an arrival, a deadline, an end. Whether some
+        requests have ended."""
         until_ns = min(self._patience.look_ns, self._deadline_ns)
         if arrives_ns is not None:
             until_ns = min(until_ns, arrives_ns)
@@ -390,10 +397,15 @@ class ReplayRun:
                 until_ns = min(until_ns, heap[0][0])
         engine, gauges, ends_ns = replica.engine, replica.gauges, replica.step_ends_ns
         while self.now_ns < until_ns:
-            self.now_ns = engine.glide(self.now_ns, until_ns, gauges.due_ns, ends_ns)
-            if gauges.due_ns >= self.now_ns:
-                return
-            gauges.during((), self.now_ns)
+            self.now_ns, finished = engine.glide(self.now_ns, until_ns, gauges.due_ns, ends_ns)
+            sampled = gauges.due_ns < self.now_ns
+            if sampled:
+                gauges.during(finished, self.now_ns)
+            for sequence in finished:
+                self._finish(replica.in_flight.pop(sequence), sequence)
+            if finished or not sampled:
+                return bool(finished)
+        return False
 
     def _begin(self, replica: Replica, step: StepResult) -> int:
         """A step begins now: when it will end."""
@@ -439,11 +451,11 @@ class ReplayRun:
         if flight.fate in STRIKES:  # a fault that has not happened yet happens at the end
             self._hit(flight)
             return
-        outcome, error = _ENDS.get(sequence.finish_reason, (Outcome.OK, None))
-        if outcome is Outcome.OK and 0 < sequence.think_tokens == sequence.output_tokens:
+        outcome, error = _ENDS.get(sequence.finish_reason, _WELL)
+        if outcome is _OK and 0 < sequence.think_tokens == sequence.output_tokens:
             outcome, error = _THOUGHTS_ALONE
         reason: str | None = sequence.finish_reason if self._generates else None
-        if flight.answer is not None and reason is not None and outcome is Outcome.OK:
+        if flight.answer is not None and reason is not None and outcome is _OK:
             visible = sequence.output_tokens - sequence.think_tokens
             said = flight.answer.reply(visible, limited=reason == "length")
             flight.schema_check, reason = said.check, said.finish_reason(reason)
@@ -468,21 +480,20 @@ class ReplayRun:
     def _token_ns(self, flight: Flight) -> IntColumn:
         """The ends of the steps that made its tokens."""
         replica = self.replicas[flight.replica]
-        made_ns = array("q")
-        for first, last in flight.spans(replica.first_step):
-            made_ns += replica.step_ends_ns[first : last + 1]
-        return np.array(made_ns, dtype=np.int64)
+        made_ns = [replica.step_ends_ns[first : last + 1] for first, last in flight.spans(replica.first_step)]
+        return np.concatenate([np.frombuffer(own, np.int64) for own in made_ns] or [np.empty(0, np.int64)])
 
     def _end(
         self, flight: Flight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
     ) -> None:
-        if flight.cut_ns is not None and at_ns >= flight.cut_ns:  # what was on its way, nobody reads
-            outcome, at_ns, error, reason = Outcome.CUT_BY_USER, flight.cut_ns, None, None
+        cut_ns = flight.cut_ns
+        if cut_ns is not None and at_ns >= cut_ns:  # what was on its way, nobody reads
+            outcome, at_ns, error, reason = Outcome.CUT_BY_USER, cut_ns, None, None
             self._leave_unread(flight, at_ns)
         flight.end(outcome, at_ns, error=error, finish_reason=reason)
         self._ended += 1
         if self._watch is not None:
-            told = outcome if flight.cut_ns is None else of_planned_cut(outcome)[0]
+            told = outcome if cut_ns is None else of_planned_cut(outcome)[0]
             self._watch.ended(told, flight.http_status, error, at_ns)
             self._check_engine(self._watch, at_ns)
         self._arrivals.ended(flight)
@@ -564,7 +575,7 @@ class ReplayRun:
             if sequence is not None and sequence in replica.in_flight:
                 replica.give_up(sequence)
             else:  # still with the input filter
-                self._screened = [entry for entry in self._screened if entry[2] is not flight]
+                self._screened[:] = [entry for entry in self._screened if entry[2] is not flight]
                 heapq.heapify(self._screened)
             self._end(flight, Outcome.CUT_BY_USER, flight.cut_ns, None)
 

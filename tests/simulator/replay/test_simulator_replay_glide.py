@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Uniform
@@ -68,7 +70,7 @@ def test_the_same_comes_of_it(options: str, plan: LoadPlan, monkeypatch: pytest.
     preset = f"fast?step_base_us=9000&kv_block_tokens=16&{options}"
     together = seen(preset, plan)
     taken: list[bool] = []
-    monkeypatch.setattr(Engine, "glide", lambda _engine, now_ns, *_: (taken.append(True), now_ns)[1])
+    monkeypatch.setattr(Engine, "glide", lambda _engine, now_ns, *_: (taken.append(True), (now_ns, ()))[1])
     assert seen(preset, plan) == together
     assert bool(taken) is ("fault=" not in options)
 
@@ -77,11 +79,11 @@ def test_most_steps_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, single = [], []
     glide, step = Engine.glide, Engine.step
 
-    def gliding(engine: Engine, now_ns: int, until_ns: int, sample_ns: int, ends_ns: array[int]) -> int:
-        before = len(ends_ns)
-        after_ns = glide(engine, now_ns, until_ns, sample_ns, ends_ns)
-        whole.append(len(ends_ns) - before)
-        return after_ns
+    def gliding(engine: Engine, *asked: Any) -> tuple[int, Sequence[EngineSequence]]:
+        before = len(asked[-1])
+        found = glide(engine, *asked)
+        whole.append(len(asked[-1]) - before)
+        return found
 
     monkeypatch.setattr(Engine, "glide", gliding)
     monkeypatch.setattr(Engine, "step", lambda engine: (single.append(1), step(engine))[1])
