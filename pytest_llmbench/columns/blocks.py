@@ -115,7 +115,7 @@ class Block:
         entries: dict[str, Array] = {}
         for counts_name, names in ENTRIES.items():
             places = _entry_places(self.columns[counts_name], order)
-            entries |= {name: self.entries[name][places] for name in names}
+            entries |= {name: _picked(self.entries[name], places) for name in names}
         return Block(columns, entries)
 
     def in_order(self) -> Block:
@@ -131,7 +131,7 @@ def joined(blocks: Sequence[Block]) -> Block:
         return blocks[0]
     return Block(
         {name: np.concatenate([block.columns[name] for block in blocks]) for name in PER_REQUEST},
-        {name: np.concatenate([block.entries[name] for block in blocks]) for name in PER_ENTRY},
+        {name: _concatenated([block.entries[name] for block in blocks]) for name in PER_ENTRY},
     )
 
 
@@ -147,11 +147,30 @@ def joined_in_order(blocks: Sequence[Block]) -> Block:
     return Block(
         {name: np.concatenate([block.columns.pop(name) for block in blocks])[order] for name in PER_REQUEST},
         {
-            name: np.concatenate([block.entries.pop(name) for block in blocks])[places[counts]]
+            name: _picked(_concatenated([block.entries.pop(name) for block in blocks]), places[counts])
             for counts, names in ENTRIES.items()
             for name in names
         },
     )
+
+
+def _concatenated(parts: Sequence[Array]) -> Array:
+    """The parts one after another. Of one number in all of them, as views that take no memory, another view
+    is made: so replies of one token a chunk keep nothing of these ones."""
+    some = [part for part in parts if len(part)]
+    if some and all(_is_constant(part) and part[0] == some[0][0] for part in some):
+        return np.broadcast_to(some[0][0], sum(map(len, some)))
+    return np.concatenate(parts)
+
+
+def _picked(values: Array, places: IntColumn) -> Array:
+    """The values at these places, of which there are no more than values."""
+    return values[: len(places)] if _is_constant(values) else values[places]
+
+
+def _is_constant(values: Array) -> bool:
+    """Whether it is a view of one number."""
+    return values.strides == (0,)
 
 
 def _entry_places(counts: Array, order: IntColumn) -> IntColumn:

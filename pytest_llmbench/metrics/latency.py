@@ -8,7 +8,7 @@ Long runs are gone through a block at a time, so that only the vector itself nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
 
@@ -218,15 +218,40 @@ def distribution_of(
     return distribution(name or family, samples, level=level, backlog=waited)
 
 
+def distributions(
+    families: Iterable[str], runs: Sequence[Records], *, among: Sequence[Records] | None = None
+) -> dict[str, Estimate]:
+    """:func:`distribution_of` of each of these. What requests waited is worked out once for those families
+    after one another that the same requests enter, as those that ended well do all."""
+    found: dict[str, Estimate] = {}
+    known_ns: list[IntColumn] = []
+    waited: Backlog | None = None
+    for family in families:
+        entering_ns = _entering_ns(family, runs) if family in WAITING else []
+        same = known_ns and all(map(np.array_equal, entering_ns, known_ns))
+        if entering_ns and not same:
+            known_ns, waited = entering_ns, backlog_among(runs if among is None else among, entering_ns)
+        found |= distribution(family, _samples(family, runs), backlog=waited if entering_ns else None)
+    return found
+
+
 def waiting(
     family: str, runs: Sequence[Records], *, among: Sequence[Records] | None = None
 ) -> tuple[list[FloatArray], Backlog | None]:
     """The samples of each run, and what they waited for a slot, where that is known and part of them."""
-    samples = [_MEASURED[family](run) for run in runs]
     if family not in WAITING:
-        return samples, None
-    entering = [run.submitted_ns[_ENTERING[family](run)] for run in runs]
-    return samples, backlog_among(runs if among is None else among, entering)
+        return _samples(family, runs), None
+    entering_ns = _entering_ns(family, runs)
+    return _samples(family, runs), backlog_among(runs if among is None else among, entering_ns)
+
+
+def _samples(family: str, runs: Sequence[Records]) -> list[FloatArray]:
+    return [_MEASURED[family](run) for run in runs]
+
+
+def _entering_ns(family: str, runs: Sequence[Records]) -> list[IntColumn]:
+    """The submissions of the requests that the samples are of."""
+    return [run.submitted_ns[_ENTERING[family](run)] for run in runs]
 
 
 def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> Backlog | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 from io import FileIO
 from pathlib import Path
 
@@ -197,3 +197,20 @@ def test_long_runs_are_joined_and_selected_in_files(monkeypatch: pytest.MonkeyPa
     same(chosen, plain.select(thirds))
     same(long.select(np.zeros(300, dtype=bool)), plain.select(np.zeros(300, dtype=bool)))
     same(long.select(np.ones(300, dtype=bool)), plain)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 10**9])
+def test_one_number_in_all_batches_takes_no_memory(memory_bytes: int) -> None:
+    """As where each chunk is one token; of batches that differ every number comes back."""
+    ones = Records.from_rows(
+        [row for row in rows(300, chunks=9) if len(row.chunk_tokens) == len(row.chunk_ns)]
+    )
+    view = np.broadcast_to(np.int64(1), len(ones.chunk_ns))
+    for last in (view, 2 * view):
+        log = RecordLog(memory_bytes=memory_bytes)
+        log.extend(replace(ones, chunk_tokens=view))
+        log.extend(replace(ones, chunk_tokens=last, submitted_ns=ones.submitted_ns + 10**9))
+        tokens = log.records().chunk_tokens
+        log.close()
+        assert tokens.tolist() == [1] * len(view) + last.tolist()
+        assert (tokens.strides == (0,)) is (last is view)

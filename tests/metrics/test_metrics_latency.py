@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -196,3 +197,20 @@ def test_a_long_run_tells_of_its_queue_itself(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(latency, "BLOCK", 999)
     assert latency.backlog_among([busy], [busy.submitted_ns]) is None
     assert latency.distribution_of("ttft", [busy]) == distribution("ttft", latency.ttft_ms(busy))
+
+
+def test_families_together_are_what_each_is_alone() -> None:
+    """Also where a family has other requests: of one that ended without content there is no TTFT."""
+    busy = of_slots(32, 28.8)
+    half = busy.select(np.arange(len(busy)) % 2 == 0)
+    first_content_ns = np.where(np.arange(len(half)) % 5 == 0, MISSING, half.first_content_ns)
+    half = replace(half, first_content_ns=first_content_ns)
+    families = ("ttft", "tpot", "e2e", "e2e_scheduled")
+    alone = [latency.distribution_of(family, [half], among=[busy]) for family in families]
+    assert latency.distributions(families, [half], among=[busy]) == {
+        k: v for own in alone for k, v in own.items()
+    }
+    assert alone[0]["ttft.mean"].n < alone[2]["e2e.mean"].n
+    assert latency.distributions(families, []) == {
+        k: v for family in families for k, v in latency.distribution_of(family, []).items()
+    }

@@ -195,3 +195,30 @@ def test_rates_of_observations() -> None:
             "completion_rate": 0.5,
         }
     )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("slices", [1, 3, 5, 10, 200, 400])
+def test_tokens_of_a_slice_are_those_that_arrived_in_it(slices: int, weighted: bool) -> None:
+    """An instant on the border of two slices belongs to the one that it ends; 1.2 s make whole borders."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for index in range(60):
+        at = np.sort(rng.integers(0, 1250, 7) * rng.choice([1.0, 0.25]))
+        sizes = tuple(rng.integers(1, 4, 7).tolist()) if weighted else (1,) * 7
+        chunks = tuple(map(float, at))
+        rows.append(row(index, submitted=-1.0, chunks=chunks, chunk_tokens=sizes, tokens=sum(sizes)))
+    expected = np.zeros(slices)
+    for each in rows:
+        for at_ns, tokens in zip(each.chunk_ns, each.chunk_tokens, strict=True):
+            place = -((EPOCH_NS - at_ns) * slices // (1200 * MS)) - 1
+            if 0 <= place < slices:
+                expected[place] += tokens
+    seen = window(rows, 0, 1200)
+    assert seen.in_finest_slices is not None
+    assert seen.in_finest_slices.whole is not weighted
+    found = throughput.output_tokens_per_slice(seen, slices)
+    assert found is not None
+    np.testing.assert_array_equal(found, expected) if not weighted else np.testing.assert_allclose(
+        found, expected
+    )

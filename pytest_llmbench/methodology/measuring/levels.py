@@ -55,14 +55,12 @@ def level_metrics(window: Window, *, seed: int) -> dict[str, Estimate]:
 def run_metrics(windows: Sequence[Window], *, seed: int) -> dict[str, Estimate]:
     """The same over several runs of one level."""
     inside = [submitted_inside(window) for window in windows]
-    metrics: dict[str, Estimate] = {}
-    for family in FAMILIES:
-        metrics |= latency.distribution_of(family, inside, among=[window.records for window in windows])
-    return metrics | {
+    every = [window.records for window in windows]
+    return latency.distributions(FAMILIES, inside, among=every) | {
         "output_token_throughput": throughput.output_token_throughput(windows, seed=seed),
         "input_token_throughput": throughput.input_token_throughput(windows, seed=seed),
         "request_throughput": throughput.request_throughput(windows, seed=seed),
-        "completion_rate": throughput.completion_rate([window.records for window in windows]),
+        "completion_rate": throughput.completion_rate(every),
     }
 
 

@@ -561,10 +561,7 @@ def _class_result(
 
 
 def _latencies(records: Records) -> dict[str, Estimate]:
-    metrics: dict[str, Estimate] = {}
-    for family in FAMILIES:
-        metrics |= latency.distribution_of(family, [records])
-    return metrics | {"completion_rate": completion_rate([records])}
+    return latency.distributions(FAMILIES, [records]) | {"completion_rate": completion_rate([records])}
 
 
 def tables(results: FairnessResults) -> tuple[Table, ...]:

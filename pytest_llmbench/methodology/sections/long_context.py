@@ -361,10 +361,7 @@ class Measured:
 
 def measured_at(length: int, seen: Seen, *, seed: int) -> Measured:
     records = seen.records
-    metrics: dict[str, Estimate] = {}
-    for family in FAMILIES:
-        metrics |= latency.distribution_of(family, [records])
-    metrics |= rates([seen.observation], seed=seed)
+    metrics = latency.distributions(FAMILIES, [records]) | rates([seen.observation], seed=seed)
     return Measured(length, seen.with_(metrics=metrics), ms_per_1k_tokens(records, seed=seed))
 
 

@@ -27,7 +27,7 @@ from pytest_llmbench.methodology.parameters import STATISTICS, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import chunking, latency
 from pytest_llmbench.metrics.buckets import Bucket, by_input_length
-from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distribution_of
+from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
 from pytest_llmbench.metrics.server_side import FROM_PAGE, NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
@@ -179,8 +179,7 @@ def _by_run(seen: Sequence[Observation], seed: int) -> ByRun:
 
 def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = mean_parts_of_ttft([run.engine for run in seen])
-    for family in FAMILIES:
-        metrics |= distribution_of(family, samples.runs)
+    metrics |= distributions(FAMILIES, samples.runs)
     for family, measure in PARTS_OF_TTFT.items():
         runs = [measure(run.records) for run in seen]
         if any(len(run) for run in runs):

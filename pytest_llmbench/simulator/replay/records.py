@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 
+_WHOLE = (Outcome.OK, Outcome.EMPTY)
+
+
 @dataclass(slots=True, eq=False)
 class Flight:
     """A request from its submission to its end. Instants are of the virtual clock."""
@@ -75,7 +78,7 @@ class Flight:
     @property
     def whole(self) -> bool:
         """The reply came to its own end, usage included; it may hold thoughts alone."""
-        return self.outcome in (Outcome.OK, Outcome.EMPTY)
+        return self.outcome in _WHOLE
 
     @property
     def cut_ns(self) -> int | None:
@@ -153,7 +156,7 @@ def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, se
     thinks = [0 if own is None else own.think_tokens for own in _values(flights, "sequence")]
     think_tokens = np.minimum(np.array(thinks, dtype=np.int64), lengths)
     if stream.tokens_per_chunk == 1 and stream.draft_tokens == 0:
-        ones = np.ones(len(stamps_ns), dtype=np.int64)
+        ones = np.broadcast_to(np.int64(1), len(stamps_ns))  # takes no memory, however many tokens
         return Chunks(offsets, stamps_ns, ones, think_tokens, lengths, think_tokens, server_ns)
     closes = _closes(flights, lengths, think_tokens, stream, seed)
     ends = np.flatnonzero(closes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache

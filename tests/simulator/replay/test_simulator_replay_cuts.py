@@ -125,6 +125,7 @@ def test_with_the_input_filter_and_behind_the_output_filter() -> None:
     read = np.diff(records.chunk_offsets)[cut & ~early]
     assert read.any()
     assert (read % 20 == 0).all()
+    assert records.ok[~cut].all()  # who leaves takes nobody along that is checked beside him
 
 
 def test_failures_before_the_cut_are_told_and_count_nowhere() -> None:
