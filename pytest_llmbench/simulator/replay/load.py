@@ -31,15 +31,18 @@ from pytest_llmbench.workloads.sequence import LoadDigest, drawn, passing
 from pytest_llmbench.workloads.stream import StreamedWorkload
 
 AT_ONCE = 8192
-"""Requests that are drawn together."""
+"""Requests that are drawn together, at most."""
+TOKENS_AT_ONCE = 8_000_000
+"""Tokens of their prompts, about (32 MB as ids): 8192 long prompts would be gigabytes."""
+_FIRST = 64
 
 
 class PlanRequests:
     """Hands out the plan's requests in order, and knows which were taken.
 
     They are drawn a slice at a time: a long plan has no room for all of them, and a closed loop with a
-    duration may send ``plan.ceiling`` requests and mostly sends far fewer. Its first slice is the least it
-    sends, and each further one as long as all before it, up to :data:`AT_ONCE`.
+    duration may send ``plan.ceiling`` requests and mostly sends far fewer. Each further slice is as long as
+    all before it, up to :data:`AT_ONCE` and about :data:`TOKENS_AT_ONCE`.
     """
 
     def __init__(self, plan: LoadPlan) -> None:
@@ -47,11 +50,11 @@ class PlanRequests:
         self._most = plan.most_requests
         self._slice: Sequence[PlannedRequest] = ()
         self._slice_start = 0
-        self._drawn = 0
+        self._drawn = self._tokens = 0
         self.taken = 0
         self._digest = _digest_of(plan)
         self._draw(
-            min(plan.requests, AT_ONCE) if isinstance(plan.workload, StreamedWorkload) else plan.requests
+            min(plan.requests, _FIRST) if isinstance(plan.workload, StreamedWorkload) else plan.requests
         )
 
     @property
@@ -60,7 +63,8 @@ class PlanRequests:
         if self.taken < self._drawn:
             return False
         if self.taken < self._most:
-            self._draw(min(max(self.taken, 64), AT_ONCE))
+            fitting = TOKENS_AT_ONCE * self.taken // max(self._tokens, 1)
+            self._draw(min(max(self.taken, _FIRST), AT_ONCE, max(fitting, 1)))
         return self.taken >= self._drawn
 
     def __len__(self) -> int:
@@ -83,6 +87,7 @@ class PlanRequests:
         count = min(count, self._most - start)
         self._slice, self._slice_start = drawn(plan.workload, plan.first + start, count, plan.seed), start
         self._drawn = start + len(self._slice)
+        self._tokens += sum(request.input_tokens for request in self._slice)
         if len(self._slice) < count:
             self._most = self._drawn
 

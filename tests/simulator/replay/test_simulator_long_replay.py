@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from pytest_llmbench.columns.log import StoredRecords
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay import load as replay_load
-from pytest_llmbench.simulator.replay import load as replay_requests
 from pytest_llmbench.simulator.replay import run as replay_run
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.workloads.lengths import Uniform
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 SHORT = SyntheticWorkload("short", Uniform(4, 30), Uniform(1, 40))
@@ -67,7 +69,7 @@ def test_handing_over_in_batches_changes_nothing(
     whole, in_order = _replayed(scenario, plan)
     # Sizes of buffers in four layers of the replay, which nobody else has a reason to choose.
     monkeypatch.setattr(replay_run, "BATCH", 13)
-    monkeypatch.setattr(replay_requests, "AT_ONCE", 50)
+    monkeypatch.setattr(replay_load, "AT_ONCE", 50)
     monkeypatch.setattr(replay_load, "_AT_ONCE", 17)
     monkeypatch.setattr(log, "MEMORY_BYTES", 5000)
     cut, told = _replayed(scenario, plan)
@@ -83,6 +85,23 @@ def test_handing_over_in_batches_changes_nothing(
         whole.selfcheck,
         whole.in_flight_at_end,
     )
+
+
+def test_long_prompts_are_drawn_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = LoadPlan("long", SyntheticWorkload("long", Fixed(100), Fixed(2)), OpenLoop(400.0), 300, seed=5)
+    whole, _ = _replayed("fast", plan)
+    counts: list[int] = []
+
+    def noting(workload: Any, first: int, count: int, seed: int) -> Sequence[PlannedRequest]:
+        counts.append(count)
+        return drawn(workload, first, count, seed)
+
+    monkeypatch.setattr(replay_load, "drawn", noting)
+    monkeypatch.setattr(replay_load, "TOKENS_AT_ONCE", 5000)
+    few, _ = _replayed("fast", plan)
+    assert counts == [64, 50, 50, 50, 50, 36]
+    assert few.sequence_sha256 == whole.sequence_sha256
+    _same(few.records, whole.records)
 
 
 def _measured(requests: int) -> dict[str, Any]:
