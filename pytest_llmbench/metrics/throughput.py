@@ -113,11 +113,12 @@ def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
 
 def _tokens_sliced(window: Window, slices: int) -> Sliced | None:
     """The output tokens by slices, as many of the finest as make one: sums of whole numbers are exact."""
-    finest = window.in_finest_slices
-    if finest is None or slices == SLICES:
-        return finest
-    if finest.whole and SLICES % slices == 0:
-        return replace(finest, amounts=finest.amounts.reshape(slices, -1).sum(axis=1))
+    if SLICES % slices == 0:
+        finest = window.in_finest_slices
+        if finest is None or slices == SLICES:
+            return finest
+        if finest.whole:
+            return replace(finest, amounts=finest.amounts.reshape(slices, -1).sum(axis=1))
     return _sliced(_output_tokens, window, slices)
 
 
