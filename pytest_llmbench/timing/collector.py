@@ -26,7 +26,7 @@ def quiet_gc() -> Iterator[Collections]:
     that somebody else made is left alone.
     """
     thresholds = gc.get_threshold()
-    ours = gc.get_freeze_count() == 0
+    ours = not frozen_by_others()
     before = _collections()
     seen = Collections()
     gc.set_threshold(*_THRESHOLD)
@@ -39,6 +39,11 @@ def quiet_gc() -> Iterator[Collections]:
         gc.set_threshold(*thresholds)
         if ours:
             gc.unfreeze()
+
+
+def frozen_by_others() -> bool:
+    """Counted one by one: tens of milliseconds where somebody has frozen a large program."""
+    return gc.get_freeze_count() > 0
 
 
 def _collections() -> int:
