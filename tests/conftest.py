@@ -41,6 +41,7 @@ import tiktoken  # noqa: F401
 import tokenizers  # noqa: F401
 import uvloop  # noqa: F401
 import yaml  # noqa: F401
+from forked_processes import fork_from_now_on, interpreters_start  # noqa: F401 - a fixture
 from however_late import however_late  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
 from timing_tests import TimingTests
@@ -113,6 +114,7 @@ _WAITING = {
 def pytest_configure(config: pytest.Config) -> None:
     """pytest-xdist would begin with the files of most tests, which are not the long ones."""
     config.pluginmanager.register(TimingTests())
+    fork_from_now_on()
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 

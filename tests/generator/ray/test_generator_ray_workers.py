@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import trustme
+from command_lines import processes_below
 from planned_load import Prompts
 from ray_stand_in import Machines, StandInActor, StandInBridge, StandInCluster
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
@@ -74,7 +74,7 @@ def generator_on(
     monkeypatch.setattr(ray_pool, "BridgeProcess", StandInBridge)
     monkeypatch.setattr(ray_pool.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = set(psutil.Process().children(recursive=True))
+    before = processes_below()
     made: list[RayLoadGenerator] = []
 
     def make(server: ScriptedServer | str, spec: str = "ray?workers=2", **options: Any) -> RayLoadGenerator:
@@ -89,7 +89,7 @@ def generator_on(
     for generator in made:
         generator.close()
         generator.close()
-    assert set(psutil.Process().children(recursive=True)) <= before
+    assert processes_below() <= before
     assert list(tmp_path.glob("llmbench-*")) == []
 
 

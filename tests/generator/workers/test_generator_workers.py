@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from command_lines import measuring_processes
+from command_lines import measuring_processes, processes_below
 from planned_load import TextWorkload
 from scipy import stats
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
@@ -56,26 +56,13 @@ def reply(delay_s: float = 0.0) -> Script:
     return script
 
 
-_CREWS: list[WorkerPool] = []
-"""The crew that tests share, while there is one."""
-
-
-def _of_the_crew() -> set[int]:
-    return {member.process.pid for pool in _CREWS for member in pool._members.values()}
-
-
-def _children() -> set[int]:
-    """All processes below this one, but for those of the crew."""
-    return {child.pid for child in psutil.Process().children(recursive=True)} - _of_the_crew()
-
-
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the workers' files go. Nothing of them, and no process, is left at the end."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = _children()
+    before = processes_below()
     yield tmp_path
-    assert _children() <= before
+    assert processes_below() <= before
     assert list(tmp_path.glob("llmbench-*")) == []
 
 
@@ -95,42 +82,9 @@ def workers_for(temporary: Path) -> Iterator[WorkersFor]:
         generator.close()
 
 
-@pytest.fixture(scope="module")
-def crew() -> Iterator[WorkerPool]:
-    """Three processes for the tests whose subject is the load, not the processes. A dead one is replaced."""
-    setup = DistributedLoadGenerator(Address("http://127.0.0.1:9/v1"), "openai-chat", workers=3, model="m")
-    pool = WorkerPool(setup._setup)
-    pool.members(3)
-    _CREWS.append(pool)
-    yield pool
-    _CREWS.clear()
-    processes = [member.process for member in pool._members.values()]
-    pool.close()
-    assert all(process.poll() is not None for process in processes)
-
-
-@pytest.fixture
-def shared_workers_for(crew: WorkerPool) -> Iterator[WorkersFor]:
-    """As ``workers_for``, on the processes of the crew, which are taken over by each generator."""
-    made: list[DistributedLoadGenerator] = []
-
-    def make(server: ScriptedServer | str, workers: int = 2, **options: Any) -> DistributedLoadGenerator:
-        address = Address(server if isinstance(server, str) else server.url)
-        options = {"dialect": "openai-chat", "model": "m"} | options
-        made.append(DistributedLoadGenerator(address, workers=workers, **options))
-        made[-1].take_over(crew)
-        return made[-1]
-
-    yield make
-    for generator in made:
-        generator._pool = None
-        generator.close()
-
-
 def worker_pids() -> list[int]:
-    """In the order of their start, which is not that of the numbers where these have begun anew; none of the
-    crew."""
-    return [child.pid for child in measuring_processes() if child.pid not in _of_the_crew()]
+    """In the order of their start, which is not that of the numbers where these have begun anew."""
+    return [child.pid for child in measuring_processes()]
 
 
 def in_thread(
@@ -180,7 +134,7 @@ def test_workers_send_what_a_single_generator_sends(
 
 @pytest.mark.parametrize("load", [SessionStarts(30.0), SessionSlots(3)], ids=["open", "closed"])
 def test_workers_share_the_sessions_of_a_load(
-    serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan, load: Load
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan, load: Load
 ) -> None:
     """Each stays on its worker. One is cut off, and the identity is that of all that were begun."""
     bad, script = count(), reply()
@@ -193,7 +147,7 @@ def test_workers_share_the_sessions_of_a_load(
 
     talks = SessionWorkload("talks", Uniform(2, 4), Fixed(9), Fixed(4), Fixed(20), system_tokens=5)
     wanted = plan(turns_of(talks, 9, 1), workload=talks, load=load)
-    seen = shared_workers_for(serve(one_fails)).run(wanted)
+    seen = workers_for(serve(one_fails)).run(wanted)
     records = seen.records
     assert seen.interrupted is None
     assert int((~records.ok).sum()) == 1
@@ -217,9 +171,9 @@ def _chat() -> Any:
 
 
 def test_the_merged_sends_keep_the_one_schedule(
-    serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
-    seen = shared_workers_for(serve(reply()), 3).run(plan(240, load=OpenLoop(300.0), seed=8))
+    seen = workers_for(serve(reply()), 3).run(plan(240, load=OpenLoop(300.0), seed=8))
     records = seen.records
     assert seen.facts.value("generator.workers") == 3
     expected = seen.started_ns + schedule_ns(OpenLoop(300.0), 240, arrival_seed(8))
@@ -232,11 +186,11 @@ def test_the_merged_sends_keep_the_one_schedule(
 
 @pytest.mark.timing
 def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(
-    serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
     whole = plan(10, load=ClosedLoop(5), duration_s=0.6, max_requests=2000)
     server = serve(reply(0.02))
-    seen = shared_workers_for(server, 2).run(whole)
+    seen = workers_for(server, 2).run(whole)
     records = seen.records
     assert seen.selfcheck.peak_in_flight == server.peak_in_service == 5
     instants = seen.started_ns + np.arange(50, 550, 25)[:, None] * 1_000_000
@@ -252,11 +206,9 @@ def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(
     assert len(set(records.index.tolist())) == len(records)
 
 
-def test_no_more_than_the_ceiling_is_sent(
-    serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_no_more_than_the_ceiling_is_sent(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     whole = plan(3, load=ClosedLoop(4), duration_s=5.0, max_requests=30)
-    seen = shared_workers_for(serve(reply()), 3).run(whole)
+    seen = workers_for(serve(reply()), 3).run(whole)
     assert sorted(seen.records.index.tolist()) == list(range(30))
     assert seen.duration_s < 4
 
@@ -285,6 +237,7 @@ def test_a_killed_worker_voids_the_run_and_is_replaced(
     assert victim not in worker_pids()
 
 
+@pytest.mark.usefixtures("interpreters_start")
 def test_workers_that_came_up_before_anything_was_known_are_taken_over(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
@@ -329,8 +282,8 @@ def test_workers_ask_as_they_were_told(serve: Serve, workers_for: WorkersFor, pl
         assert (said["model"], said["top_k"], said["ignore_eos"]) == ("mine", 3, True)
 
 
-def test_a_worker_that_fails_says_why(serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan) -> None:
-    generator = shared_workers_for(serve(reply()), dialect="openai-completions", prompt_form="token_ids")
+def test_a_worker_that_fails_says_why(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    generator = workers_for(serve(reply()), dialect="openai-completions", prompt_form="token_ids")
     seen = generator.run(plan(4, load=ClosedLoop(2)))  # texts, where token ids are wanted
     assert seen.interrupted is not None
     assert seen.interrupted.startswith("worker ")
@@ -381,9 +334,9 @@ def test_stopping_and_closing_keep_what_was_measured(
 
 
 def test_a_stop_while_requests_are_drawn_is_not_lost(
-    serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generator = shared_workers_for(serve(reply()))
+    generator = workers_for(serve(reply()))
 
     def stopped_meanwhile(*arguments: Any, **options: Any) -> Deal:
         generator.stop("too early")
@@ -423,43 +376,35 @@ def test_an_error_of_the_caller_ends_the_run(serve: Serve, workers_for: WorkersF
         generator.run(plan(4000, load=OpenLoop(100.0)), broken)
 
 
-def test_the_session_deadline_ends_all(serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan) -> None:
-    generator = shared_workers_for(serve(reply()), session_deadline_ns=time.monotonic_ns())
+def test_the_session_deadline_ends_all(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    generator = workers_for(serve(reply()), session_deadline_ns=time.monotonic_ns())
     assert generator.run(plan(10, load=ClosedLoop(2))).interrupted == SESSION_DEADLINE
 
 
-def test_all_workers_keep_the_time_of_the_load(
-    serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan
-) -> None:
-    seen = shared_workers_for(serve(reply())).run(plan(4000, load=OpenLoop(100.0), most_s=1.0))
+def test_all_workers_keep_the_time_of_the_load(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    seen = workers_for(serve(reply())).run(plan(4000, load=OpenLoop(100.0), most_s=1.0))
     assert seen.interrupted == TIME_IS_UP
     assert 20 <= len(seen.records) <= 1000
 
 
-def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(
-    shared_workers_for: WorkersFor, plan: MakePlan
-) -> None:
-    seen = shared_workers_for("http://127.0.0.1:9/v1").run(
-        plan(4000, load=OpenLoop(100.0), stop_when_failing=True)
-    )
+def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for: WorkersFor, plan: MakePlan) -> None:
+    seen = workers_for("http://127.0.0.1:9/v1").run(plan(4000, load=OpenLoop(100.0), stop_when_failing=True))
     assert seen.interrupted is None
     assert "the SUT has stopped answering" in str(seen.stopped)
     assert seen.duration_s < 5
 
 
 def test_the_error_budget_is_that_of_all_workers(
-    serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
     server = serve(lambda conversation: conversation.send(plain_reply("500 Internal Server Error")))
-    seen = shared_workers_for(server).run(plan(4000, load=OpenLoop(100.0), most_failures=30))
+    seen = workers_for(server).run(plan(4000, load=OpenLoop(100.0), most_failures=30))
     assert "the error budget cannot be kept any more" in str(seen.interrupted)
     assert seen.stopped is None
     assert 31 <= seen.records.counts()["http_error"] <= 400
 
 
-def test_the_rule_goes_by_what_all_workers_see(
-    serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan
-) -> None:
+def test_the_rule_goes_by_what_all_workers_see(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     """The SUT answers every second request, and those are all the other worker's: it has not stopped."""
 
     def every_second(conversation: Conversation) -> None:
@@ -467,7 +412,7 @@ def test_the_rule_goes_by_what_all_workers_see(
         conversation.send(REPLY if number % 2 else plain_reply("500 Internal Server Error"))
 
     server = serve(every_second)
-    seen = shared_workers_for(server).run(plan(200, load=OpenLoop(80.0), stop_when_failing=True))
+    seen = workers_for(server).run(plan(200, load=OpenLoop(80.0), stop_when_failing=True))
     assert (seen.stopped, seen.interrupted) == (None, None)
     counts = seen.records.counts()
     assert counts["ok"] == counts["http_error"] == 100
@@ -486,6 +431,7 @@ def test_mistakes_are_told_before_anything_starts(workers_for: WorkersFor, plan:
         workers_for("gopher://127.0.0.1")
 
 
+@pytest.mark.usefixtures("interpreters_start")
 def test_workers_on_cores_of_their_own(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     core = min(os.sched_getaffinity(0))
     generator = workers_for(serve(reply()), cpus=[core, 10_000])  # a core that there is, and one there is not

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from command_lines import measuring_processes
+from command_lines import measuring_processes, processes_below
 from planned_load import Prompts
 from scripted_server import REPLY, ScriptedServer
 
@@ -38,12 +38,12 @@ def generator(
     """Two workers; a parameter: further options. Nothing of their files, and no process, is left at the
     end."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = set(psutil.Process().children(recursive=True))
+    before = processes_below()
     server = serve(lambda conversation: conversation.send(REPLY))
     options = {"workers": 2, "model": "m"} | getattr(request, "param", {})
     with DistributedLoadGenerator(Address(server.url), "openai-chat", **options) as made:
         yield made
-    assert set(psutil.Process().children(recursive=True)) <= before
+    assert processes_below() <= before
     assert list(tmp_path.glob("llmbench-*")) == []
 
 

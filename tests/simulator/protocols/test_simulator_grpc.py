@@ -13,7 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-from forked_engines import start_engine
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 from tritonclient.grpc import service_pb2 as kserve
@@ -315,7 +314,7 @@ def test_kserve_information(engine: EmbeddedEngine, channel: grpc.Channel) -> No
 )
 def test_faults_have_a_status(fault: str, code: grpc.StatusCode) -> None:
     with (
-        start_engine(f"fast?fault={fault}&retry_after_s=2", grpc=True) as engine,
+        EmbeddedEngine.start(f"fast?fault={fault}&retry_after_s=2", grpc=True) as engine,
         dial(engine) as channel,
     ):
         chunks = []
@@ -328,13 +327,13 @@ def test_faults_have_a_status(fault: str, code: grpc.StatusCode) -> None:
 
 def test_a_truncated_stream_ends_without_complete() -> None:
     scenario = "fast?fault=truncate&fault_after_tokens=3"
-    with start_engine(scenario, grpc=True) as engine, dial(engine) as channel:
+    with EmbeddedEngine.start(scenario, grpc=True) as engine, dial(engine) as channel:
         messages = list(generate(channel, sampling={"max_tokens": 500}))
         assert [message.WhichOneof("response") for message in messages] == ["chunk"] * 3
 
 
 def test_without_being_asked_there_is_no_grpc() -> None:
-    with start_engine() as engine:
+    with EmbeddedEngine.start() as engine:
         assert engine.grpc_target is None
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import plain_http
 import pytest
-from forked_engines import start_engine
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -219,7 +218,7 @@ def test_other_paths_and_plain_http(engine: EmbeddedEngine) -> None:
 
 
 def test_reasoning_is_an_item_of_its_own() -> None:
-    with start_engine("fast?lead_reasoning_tokens=2&tokens_per_chunk=4") as engine:
+    with EmbeddedEngine.start("fast?lead_reasoning_tokens=2&tokens_per_chunk=4") as engine:
         with dial(engine) as socket:
             ask(socket, max_output_tokens=8)
             found = events(socket)
@@ -240,7 +239,7 @@ def test_reasoning_is_an_item_of_its_own() -> None:
 
 @pytest.mark.parametrize("fault", ["truncate", "reset", "crash"])
 def test_faults_that_end_the_connection(fault: str) -> None:
-    with start_engine(f"fast?fault={fault}&fault_after_tokens=2&fault_count=1") as engine:
+    with EmbeddedEngine.start(f"fast?fault={fault}&fault_after_tokens=2&fault_count=1") as engine:
         with dial(engine) as socket:
             ask(socket, max_output_tokens=500)
             closed: type[Exception] = ConnectionClosedOK if fault == "truncate" else ConnectionClosed
@@ -256,7 +255,7 @@ def test_faults_that_end_the_connection(fault: str) -> None:
     [("rate_limit", 429), ("overloaded", 503), ("in_band_error", 500), ("huge_line", 501)],
 )
 def test_faults_that_are_error_events(fault: str, status: int) -> None:
-    with start_engine(f"fast?fault={fault}&fault_count=1") as engine, dial(engine) as socket:
+    with EmbeddedEngine.start(f"fast?fault={fault}&fault_count=1") as engine, dial(engine) as socket:
         ask(socket, max_output_tokens=20)
         found = events(socket)
         assert (found[-1]["type"], found[-1]["status"]) == ("error", status)
@@ -266,7 +265,7 @@ def test_faults_that_are_error_events(fault: str, status: int) -> None:
 
 
 def test_connections_that_vanish_in_mid_stream_leave_the_engine_alive() -> None:
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         with contextlib.ExitStack() as stack:
             sockets = [stack.enter_context(dial(engine)) for _ in range(12)]
             for socket in sockets:
@@ -282,7 +281,7 @@ def test_connections_that_vanish_in_mid_stream_leave_the_engine_alive() -> None:
 
 
 def test_a_client_that_does_not_read_holds_up_nobody() -> None:
-    with start_engine("fast") as engine, dial(engine) as deaf, dial(engine) as socket:
+    with EmbeddedEngine.start("fast") as engine, dial(engine) as deaf, dial(engine) as socket:
         ask(deaf, max_output_tokens=30_000)
         ask(socket, max_output_tokens=50)
         assert events(socket)[-1]["response"]["usage"]["output_tokens"] == 50

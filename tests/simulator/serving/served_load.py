@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import plain_http
-from forked_engines import start_engine
 
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
@@ -113,7 +112,7 @@ def load(
 
 
 def serve_and_load(scenario: str, requests: int = 1, **options: Any) -> Seen:
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         return load(engine, requests, **options)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import plain_http
 import pytest
-from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import assert_all_is_cached, chunks, raw_chat, sent_as_ids, truths_of
 
@@ -44,7 +43,7 @@ def sent(engine: EmbeddedEngine, plan: LoadPlan) -> tuple[Observation, list[Grou
 
 
 def served(scenario: str, plan: LoadPlan) -> tuple[Observation, list[GroundTruth]]:
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         return sent(engine, plan)
 
 
@@ -138,7 +137,7 @@ def test_one_request_at_a_time_is_served_as_it_is_replayed() -> None:
 def test_cached_tokens_by_turn_equal_the_closed_form_and_the_page_adds_up() -> None:
     scenario = "fast?prefix_caching=on&prefill_workers=3&decode_workers=2&router=prefix"
     plan = LoadPlan("chats", CHAT, SessionSlots(9), turns_of(CHAT, 30, 3), seed=3)
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         seen, truths = sent(engine, plan)
         page, status = page_of(engine), engine.status()
     records = seen.records
@@ -162,7 +161,7 @@ def test_cached_tokens_by_turn_equal_the_closed_form_and_the_page_adds_up() -> N
 
 
 def test_an_engine_alone_has_no_series_of_transfers() -> None:
-    with start_engine("fast?replicas=2") as engine:
+    with EmbeddedEngine.start("fast?replicas=2") as engine:
         assert "kv_transfer_count" not in read_page(page_of(engine))
 
 
@@ -184,7 +183,7 @@ def test_other_faces_are_served_by_both_stages(face: str) -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EmbeddedEngine]:
-    with start_engine(f"{APART}&output_filter=enabled&output_filter_us=500") as engine:
+    with EmbeddedEngine.start(f"{APART}&output_filter=enabled&output_filter_us=500") as engine:
         yield engine
 
 
@@ -219,7 +218,7 @@ def test_the_output_filter_holds_back_what_is_decoded(engine: EmbeddedEngine) ->
 def test_a_crash_takes_one_decode_worker_and_its_requests() -> None:
     crash = "fault=crash&fault_count=1&fault_from=12&fault_after_tokens=2&recovery_ms=300000"
     plan = LoadPlan("crash", SyntheticWorkload("w", Fixed(20), Fixed(30)), ClosedLoop(6), 60, seed=2)
-    with start_engine(f"{APART}&{crash}") as engine:
+    with EmbeddedEngine.start(f"{APART}&{crash}") as engine:
         records = sent(engine, plan)[0].records
         truths = engine.ground_truth()
     lost = records.outcome != OUTCOMES.index(Outcome.OK)
@@ -234,7 +233,7 @@ def test_memory_that_runs_out_where_it_is_decoded_frees_the_prompts_on_their_way
     """A decode worker for three requests: one that fails for want of blocks leaves both engines empty."""
     options = "&kv_blocks=30&context_limit_tokens=400&preemption=off&out_of_memory=engine&recovery_ms=1"
     plan = LoadPlan("full", SyntheticWorkload("w", Fixed(100), Fixed(200)), ClosedLoop(6), 24, seed=2)
-    with start_engine("fast?prefill_workers=1&decode_workers=1" + options) as engine:
+    with EmbeddedEngine.start("fast?prefill_workers=1&decode_workers=1" + options) as engine:
         seen, truths = sent(engine, plan)
         page = page_of(engine)
     kinds = Counter(OUTCOMES[number] for number in seen.records.outcome)
@@ -245,7 +244,7 @@ def test_memory_that_runs_out_where_it_is_decoded_frees_the_prompts_on_their_way
 
 
 def test_what_is_apart_is_disclosed() -> None:
-    with start_engine(APART) as engine:
+    with EmbeddedEngine.start(APART) as engine:
         facts = engine.disclosure()
     assert (facts.value("sut.replicas"), facts.value("sut.boundary")) == (4, "application_gateway")
     assert facts.value("sut.router") == "round_robin to prefill, least_loaded to decode"

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import plain_http
 import pytest
-from forked_engines import start_engine
 from served_load import load
 
 from pytest_llmbench.model.record import Outcome
@@ -143,7 +142,7 @@ def test_faults_have_the_outcome_that_they_have_on_the_other_apis() -> None:
         "reset": Outcome.DISCONNECTED,
         "rate_limit": Outcome.RATE_LIMITED,
     }
-    with start_engine(f"fast?fault={','.join(faults)}&fault_after_tokens=0") as engine:
+    with EmbeddedEngine.start(f"fast?fault={','.join(faults)}&fault_after_tokens=0") as engine:
         rows = load(engine, 12, dialect=dialect("rerank")).rows
     assert {row.outcome for row in rows} == set(faults.values())
 

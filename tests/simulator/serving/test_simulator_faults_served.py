@@ -7,10 +7,10 @@ import time
 import httpx
 import plain_http
 import pytest
-from forked_engines import start_engine
 from served_load import PATIENT, SHORT, TOKENS, load, serve_and_load
 
 from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_outcome_of_a_fault(scenario: str, outcome: Outcome, status: int) ->
 
 @pytest.mark.parametrize("fault", ["in_band_error", "reset", "half_close", "truncate"])
 def test_a_fault_strikes_after_the_tokens_it_was_told(fault: str) -> None:
-    with start_engine(f"fast?step_base_us=100000&fault={fault}&fault_after_tokens=5") as engine:
+    with EmbeddedEngine.start(f"fast?step_base_us=100000&fault={fault}&fault_after_tokens=5") as engine:
         # Steps so long that the engine has not given the rest before it hears that the client is gone.
         row = load(engine).only
         (truth,) = engine.ground_truth()
@@ -70,7 +70,7 @@ def test_a_stall_that_ends_is_a_gap() -> None:
 
 
 def test_a_drip_is_slow_but_complete() -> None:
-    with start_engine("fast?fault=drip&drip_ms=4") as engine:
+    with EmbeddedEngine.start("fast?fault=drip&drip_ms=4") as engine:
         row = load(engine).only
         (truth,) = engine.ground_truth()
     assert (row.outcome, row.output_tokens) == (Outcome.OK, TOKENS)
@@ -83,7 +83,7 @@ def test_a_drip_is_slow_but_complete() -> None:
 
 
 def test_a_buffering_proxy_gives_all_chunks_at_once() -> None:
-    with start_engine("fast?fault=buffering&step_base_us=20000") as engine:
+    with EmbeddedEngine.start("fast?fault=buffering&step_base_us=20000") as engine:
         row = load(engine).only
         (truth,) = engine.ground_truth()
     assert (row.outcome, row.output_tokens) == (Outcome.OK, TOKENS)
@@ -111,7 +111,7 @@ def test_faults_begin_and_end_where_they_are_told() -> None:
 
 def test_a_crash_takes_everyone_and_then_recovers() -> None:
     scenario = "fast?fault=crash&fault_from=3&fault_count=1&step_base_us=30000&recovery_ms=700"
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         outcomes = load(engine, 4, concurrency=4).outcomes
         crashed_at = time.monotonic()
         health = plain_http.get(engine.url.removesuffix("/v1") + "/health")
@@ -128,7 +128,7 @@ def test_a_crash_takes_everyone_and_then_recovers() -> None:
 
 @pytest.mark.parametrize(("fault", "status"), [("rate_limit", 429), ("overloaded", 503)])
 def test_retry_after_is_whole_seconds(fault: str, status: int) -> None:
-    with start_engine(f"fast?fault={fault}&retry_after_s=2.5") as engine:
+    with EmbeddedEngine.start(f"fast?fault={fault}&retry_after_s=2.5") as engine:
         response = plain_http.post(f"{engine.url}/completions", json={"prompt": "x"})
     assert (response.status_code, response.headers["retry-after"]) == (status, "3")
     error = response.json()["error"]
@@ -146,14 +146,14 @@ def test_retry_after_is_whole_seconds(fault: str, status: int) -> None:
     ],
 )
 def test_replies_that_are_not_streamed_suffer_too(fault: str, problem: type[Exception]) -> None:
-    with start_engine(f"fast?fault={fault}") as engine, pytest.raises(problem):
+    with EmbeddedEngine.start(f"fast?fault={fault}") as engine, pytest.raises(problem):
         plain_http.post(
             f"{engine.url}/completions", json={"prompt": "x", "max_tokens": 3}, timeout=5.0
         ).json()
 
 
 def test_an_error_in_a_reply_that_is_not_streamed() -> None:
-    with start_engine("fast?fault=in_band_error") as engine:
+    with EmbeddedEngine.start("fast?fault=in_band_error") as engine:
         response = plain_http.post(f"{engine.url}/completions", json={"prompt": "x"})
     assert response.status_code == 200
     assert response.json()["error"]["code"] == 500

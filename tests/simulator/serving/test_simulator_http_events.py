@@ -8,7 +8,6 @@ from typing import Any
 
 import plain_http
 import pytest
-from forked_engines import start_engine
 from served_load import TOKENS, Seen, load
 
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
@@ -72,7 +71,7 @@ def test_several_replies_on_kept_connections(engine: EmbeddedEngine, dialect: Di
 
 def test_faults_have_the_outcome_that_they_have_on_the_other_apis() -> None:
     faults = ",".join(FAULTS)
-    with start_engine(f"fast?fault={faults}&fault_after_tokens=2") as engine:
+    with EmbeddedEngine.start(f"fast?fault={faults}&fault_after_tokens=2") as engine:
         rows = [row for dialect in DIALECTS for row in loaded(engine, dialect, 8).rows]
         fates = {truth.request_id: truth.fault for truth in engine.ground_truth()}
     refused = "rate_limit"  # which leaves no record in the engine

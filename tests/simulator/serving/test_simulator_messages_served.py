@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from forked_engines import start_engine
 from served_load import PATIENT
 
 from pytest_llmbench.generator.http.target import Target
@@ -18,6 +17,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.trace_sessions import (
@@ -59,7 +59,7 @@ PLAN = LoadPlan("measure", TALKS, SessionSlots(1), 3 * ROUNDS, seed=3, deadlines
 
 
 def measured(api: str, scheme: str = "http") -> Observation:
-    with start_engine(SCENARIO) as engine:
+    with EmbeddedEngine.start(SCENARIO) as engine:
         url = engine.url.replace("http", scheme, 1)
         target = Target.parse(url.removesuffix("/v1") if dialect(api).rooted else url)
         with LoadGenerator(target, dialect(api), model=engine.model) as generator:
@@ -109,7 +109,7 @@ def test_over_an_api_without_roles_they_are_one_text() -> None:
 
 
 def test_workers_send_messages_too() -> None:
-    with start_engine(SCENARIO) as engine:
+    with EmbeddedEngine.start(SCENARIO) as engine:
         address = Address(engine.url)
         for api, how in (("openai-chat", "roles"), ("openai-completions", "one_text")):
             with DistributedLoadGenerator(address, api, workers=2, model=engine.model) as generator:

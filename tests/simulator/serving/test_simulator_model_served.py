@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import plain_http
 import pytest
-from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import TOKENS, load, raw_chat, serve_and_load
 
@@ -59,7 +58,7 @@ def samples(engine: EmbeddedEngine) -> dict[str, float]:
 @pytest.mark.parametrize("status", [503, 429])
 def test_a_full_queue_turns_requests_away(status: int) -> None:
     scenario = f"fast?max_num_seqs=1&max_waiting=1&full_status={status}&step_base_us=50000"
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         ends = [threading.Thread(target=post, args=(engine,), kwargs={"prompt": "a", "max_tokens": 20})]
         ends[0].start()
         wait_for(lambda: engine.status()["running"] == 1)
@@ -78,7 +77,7 @@ def test_a_full_queue_turns_requests_away(status: int) -> None:
 
 
 def test_a_model_that_thinks() -> None:
-    with start_engine("fast?think_mean_tokens=5&think_spread=0&step_base_us=10000") as engine:
+    with EmbeddedEngine.start("fast?think_mean_tokens=5&think_spread=0&step_base_us=10000") as engine:
         row = load(engine).only
         (truth,) = engine.ground_truth()
         quiet = post(engine, "/v1/chat/completions", reasoning_effort="none", **_CHAT).json()
@@ -96,7 +95,7 @@ def test_thoughts_and_answers_are_drawn_as_in_replay_by_the_place_among_all_requ
     of tokens may meet other thoughts than in a replay, and leave no answer."""
     thinking = "fast?think_mean_tokens=30&eos_mean_tokens=12&seed=3"
     plan = LoadPlan("w", SyntheticWorkload("w", Fixed(20), Fixed(50)), ClosedLoop(1), 30, seed=1)
-    with start_engine(thinking) as engine:
+    with EmbeddedEngine.start(thinking) as engine:
         for _ in range(ahead):
             assert post(engine, prompt="a", max_tokens=1).status_code == 200
         with LoadGenerator(Target.parse(engine.url), OpenAIChat(), model=engine.model) as generator:
@@ -118,7 +117,7 @@ def test_replies_page_and_ground_truth_agree_on_critical_evictions() -> None:
         "fast?think_mean_tokens=60&kv_blocks=40&context_limit_tokens=512&max_num_seqs=16&scheduler=phase"
     )
     work = LoadPlan("pressed", SyntheticWorkload("w", Fixed(40), Fixed(200)), ClosedLoop(16), 30, seed=7)
-    with start_engine(pressed) as engine:
+    with EmbeddedEngine.start(pressed) as engine:
         with LoadGenerator(Target.parse(engine.url), OpenAIChat(), model=engine.model) as generator:
             records = generator.run(work).records
         truths = {truth.request_id: truth for truth in engine.ground_truth()}
@@ -138,7 +137,7 @@ _CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "sea"}], "max_
 
 
 def test_an_input_filter_takes_its_time_and_refuses() -> None:
-    with start_engine("fast?input_filter=enabled&input_filter_us=60000") as engine:
+    with EmbeddedEngine.start("fast?input_filter=enabled&input_filter_us=60000") as engine:
         load(engine)
         (truth,) = engine.ground_truth()
     assert truth.queued_ns is not None
@@ -148,7 +147,7 @@ def test_an_input_filter_takes_its_time_and_refuses() -> None:
 
 def test_an_output_filter_holds_windows_back() -> None:
     figures = "output_filter_window_tokens=4&output_filter_us=50000&output_filter_us_per_token=0"
-    with start_engine(f"fast?output_filter=enabled&{figures}&trace=true") as engine:
+    with EmbeddedEngine.start(f"fast?output_filter=enabled&{figures}&trace=true") as engine:
         row = load(engine).only
         (truth,) = engine.ground_truth()
     assert (row.outcome, row.output_tokens) == (Outcome.OK, TOKENS)
@@ -162,7 +161,7 @@ def test_an_output_filter_holds_windows_back() -> None:
 
 def test_an_output_filter_breaks_answers_off() -> None:
     figures = "output_filter_window_tokens=4&output_refusal_share=1"
-    with start_engine(f"fast?output_filter=enabled&{figures}") as engine:
+    with EmbeddedEngine.start(f"fast?output_filter=enabled&{figures}") as engine:
         seen = load(engine, 6)
         truths = engine.ground_truth()
     assert seen.outcomes == [Outcome.REFUSED] * 6
@@ -172,7 +171,7 @@ def test_an_output_filter_breaks_answers_off() -> None:
 
 def test_a_client_that_leaves_while_output_is_held_back_is_recorded() -> None:
     figures = "output_filter_window_tokens=64&output_filter_us=2000000"
-    with start_engine(f"fast?output_filter=enabled&{figures}") as engine:
+    with EmbeddedEngine.start(f"fast?output_filter=enabled&{figures}") as engine:
         url = f"{engine.url}/completions"
         with pytest.raises(httpx.ReadTimeout):
             plain_http.post(url, json={"prompt": "a", "max_tokens": 3}, timeout=0.5)
@@ -198,7 +197,7 @@ def crowd(engine: EmbeddedEngine) -> list[httpx.Response]:
 
 
 def test_preemptions_are_in_the_ground_truth_and_the_metrics() -> None:
-    with start_engine(SHORT_OF_MEMORY) as engine:
+    with EmbeddedEngine.start(SHORT_OF_MEMORY) as engine:
         replies = crowd(engine)
         truths = engine.ground_truth()
         found = samples(engine)
@@ -210,7 +209,7 @@ def test_preemptions_are_in_the_ground_truth_and_the_metrics() -> None:
 
 
 def test_out_of_memory_fails_a_request() -> None:
-    with start_engine(f"{SHORT_OF_MEMORY}&preemption=off") as engine:
+    with EmbeddedEngine.start(f"{SHORT_OF_MEMORY}&preemption=off") as engine:
         replies = crowd(engine)
         truths = engine.ground_truth()
     failed = [reply for reply in replies if reply.status_code == 500]
@@ -221,7 +220,7 @@ def test_out_of_memory_fails_a_request() -> None:
 
 def test_out_of_memory_fells_the_engine_for_its_recovery_time() -> None:
     scenario = f"{SHORT_OF_MEMORY}&preemption=off&out_of_memory=engine&recovery_ms=600"
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         replies = crowd(engine)
         down = post(engine, prompt="a")
         wait_for(lambda: post(engine, prompt="a", max_tokens=1).status_code == 200)
@@ -230,7 +229,7 @@ def test_out_of_memory_fells_the_engine_for_its_recovery_time() -> None:
 
 
 def test_cached_tokens_are_reported() -> None:
-    with start_engine("fast?prefix_caching=true") as engine:
+    with EmbeddedEngine.start("fast?prefix_caching=true") as engine:
         usages = [post(engine, prompt=list(range(100)), max_tokens=2).json()["usage"] for _ in range(2)]
         truths = engine.ground_truth()
         found = samples(engine)
@@ -240,7 +239,7 @@ def test_cached_tokens_are_reported() -> None:
 
 
 def test_metrics_agree_with_the_ground_truth() -> None:
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         load(engine, 5)
         truths = engine.ground_truth()
         found = samples(engine)
@@ -271,7 +270,7 @@ def test_metrics_agree_with_the_ground_truth() -> None:
     ],
 )
 def test_tokenize(body: dict[str, Any], ids: list[int]) -> None:
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         reply = post(engine, "/tokenize", **body)
         refused = post(engine, "/tokenize", prompt=5)
     assert reply.json() == {"count": len(ids), "max_model_len": 131584, "tokens": ids}
@@ -279,7 +278,7 @@ def test_tokenize(body: dict[str, Any], ids: list[int]) -> None:
 
 
 def test_the_stream_says_when_the_engine_gives_up() -> None:
-    with start_engine(
+    with EmbeddedEngine.start(
         "fast?kv_blocks=40&context_limit_tokens=640&preemption=off&out_of_memory=engine"
     ) as engine:
         raw: list[bytes] = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from forked_engines import start_engine
 from served_load import TOKENS, Seen, chunks, load, raw_chat, serve_and_load
 
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 
 def deltas(raw: bytes) -> list[Any]:
@@ -52,7 +52,7 @@ def content_chunks(raw: bytes) -> int:
     ],
 )
 def test_no_peculiarity_spoils_a_reply(quirks: str) -> None:
-    with start_engine(f"fast?{quirks}") as engine:
+    with EmbeddedEngine.start(f"fast?{quirks}") as engine:
         seen = load(engine, 3)
         truths = engine.ground_truth()
     assert seen.outcomes == [Outcome.OK] * 3, [row.error for row in seen.rows]
@@ -103,7 +103,7 @@ def test_a_role_chunk_with_the_first_token_comes_no_earlier() -> None:
     ],
 )
 def test_where_the_role_is(option: str, first: set[str]) -> None:
-    with start_engine(f"fast?role_chunk={option}") as engine:
+    with EmbeddedEngine.start(f"fast?role_chunk={option}") as engine:
         found = deltas(raw_chat(engine))
     assert set(found[0]) == first
     assert sum("role" in delta for delta in found) == (option != "never")
@@ -125,14 +125,14 @@ def test_an_empty_first_chunk_is_a_token_but_no_content() -> None:
 
 
 def test_empty_chunks_in_mid_stream_hold_text_back_and_lose_none() -> None:
-    with start_engine("fast?blank_every=3") as engine:
+    with EmbeddedEngine.start("fast?blank_every=3") as engine:
         found = [delta["content"] for delta in deltas(raw_chat(engine)) if "role" not in delta and delta]
     assert [text == "" for text in found] == [False, False, True, False, False, True, False, False]
     assert found[3].count(" ") == 2
 
 
 def test_the_last_token_held_back_comes_with_the_finish_chunk() -> None:
-    with start_engine("fast?blank_every=8") as engine:
+    with EmbeddedEngine.start("fast?blank_every=8") as engine:
         found = deltas(raw_chat(engine))
         row = load(engine).only
     assert found[-2]["content"] == ""
@@ -172,7 +172,7 @@ def test_where_the_token_counts_are(option: str, source: TokenSource, attributio
 
 def test_usage_that_was_asked_for_on_every_chunk() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         found = chunks(raw_chat(engine, stream_options=options))
     counts = [chunk["usage"]["completion_tokens"] for chunk in found if "usage" in chunk]
     assert counts == [*range(1, TOKENS + 1), TOKENS, TOKENS]
@@ -181,7 +181,7 @@ def test_usage_that_was_asked_for_on_every_chunk() -> None:
 
 @pytest.mark.parametrize(("asked", "attribution"), [("none", "apportioned"), ("usage", "exact")])
 def test_chunks_of_several_tokens_whose_counts_are_asked_for(asked: str, attribution: str) -> None:
-    with start_engine("fast?draft_tokens=3&draft_acceptance=0.6&seed=5") as engine:
+    with EmbeddedEngine.start("fast?draft_tokens=3&draft_acceptance=0.6&seed=5") as engine:
         seen = load(engine, 12, extra_body=CHUNK_TOKEN_FIELDS[asked])
     several = [row for row in seen.rows if len(row.chunk_tokens) < TOKENS]
     assert len(several) >= 6
@@ -190,14 +190,14 @@ def test_chunks_of_several_tokens_whose_counts_are_asked_for(asked: str, attribu
 
 
 def test_an_empty_delta_with_usage() -> None:
-    with start_engine("fast?usage=empty_delta") as engine:
+    with EmbeddedEngine.start("fast?usage=empty_delta") as engine:
         last = chunks(raw_chat(engine))[-1]
     assert last["choices"] == [{"delta": {}}]
     assert last["usage"]["completion_tokens"] == TOKENS
 
 
 def test_without_an_end_marker() -> None:
-    with start_engine("fast?done_marker=false") as engine:
+    with EmbeddedEngine.start("fast?done_marker=false") as engine:
         raw = raw_chat(engine)
     assert b"[DONE]" not in raw
     assert chunks(raw)[-1]["choices"][0]["finish_reason"] == "length"
@@ -205,7 +205,7 @@ def test_without_an_end_marker() -> None:
 
 @pytest.mark.parametrize(("option", "end"), [("crlf", b"\r\n"), ("cr", b"\r")])
 def test_line_ends(option: str, end: bytes) -> None:
-    with start_engine(f"fast?line_end={option}") as engine:
+    with EmbeddedEngine.start(f"fast?line_end={option}") as engine:
         raw = raw_chat(engine)
     assert raw.endswith(b"data: [DONE]" + end + end)
     assert raw.count(b"\n") == raw.count(b"\r\n")
@@ -213,7 +213,7 @@ def test_line_ends(option: str, end: bytes) -> None:
 
 
 def test_comments_come_before_the_first_token_and_are_no_event() -> None:
-    with start_engine("fast?step_base_us=60000&comment_ms=5") as engine:
+    with EmbeddedEngine.start("fast?step_base_us=60000&comment_ms=5") as engine:
         raw = raw_chat(engine)
         row = load(engine).only
     assert raw.startswith(b": keep-alive\n\n")
@@ -230,7 +230,7 @@ def test_several_events_in_one_write_arrive_together() -> None:
 
 
 def test_one_event_over_several_writes() -> None:
-    with start_engine("fast?writes_per_event=5&trace=true") as engine:
+    with EmbeddedEngine.start("fast?writes_per_event=5&trace=true") as engine:
         row = load(engine).only
         (truth,) = engine.ground_truth()
     assert len(row.chunk_ns) == TOKENS
@@ -242,7 +242,7 @@ def test_one_event_over_several_writes() -> None:
 
 @pytest.mark.parametrize("place", ["reasoning_content", "reasoning"])
 def test_reasoning_in_a_field_of_its_own(place: str) -> None:
-    with start_engine(f"{SLOW}&lead_reasoning_tokens=3&reasoning_place={place}") as engine:
+    with EmbeddedEngine.start(f"{SLOW}&lead_reasoning_tokens=3&reasoning_place={place}") as engine:
         found = deltas(raw_chat(engine))
         row = load(engine).only
         truth = engine.ground_truth()[-1]
@@ -266,7 +266,7 @@ def test_reasoning_in_a_field_of_its_own(place: str) -> None:
 )
 def test_reasoning_inline(place: str, tokens: int, thoughts: list[str]) -> None:
     scenario = f"fast?lead_reasoning_tokens={tokens}&reasoning_place={place}"
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         found = [delta["content"] for delta in deltas(raw_chat(engine))[1:-1]]
     assert found[:tokens] == thoughts
     assert len(found) == TOKENS
@@ -276,7 +276,7 @@ def test_reasoning_inline(place: str, tokens: int, thoughts: list[str]) -> None:
 def test_the_end_of_thinking_is_that_of_the_ground_truth(place: str, tokens: int) -> None:
     """Wherever reasoning goes; the tags of inline reasoning are its first and last tokens."""
     scenario = f"{SLOW}&think_mean_tokens={tokens}&think_spread=0&reasoning_place={place}"
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         row = load(engine).only
         (truth,) = engine.ground_truth()
     assert truth.thinking_end_ns is not None
@@ -292,7 +292,7 @@ def test_the_end_of_thinking_is_that_of_the_ground_truth(place: str, tokens: int
 
 
 def test_token_times_are_those_of_the_ground_truth() -> None:
-    with start_engine("fast?token_times=true&trace=true&tokens_per_chunk=3") as engine:
+    with EmbeddedEngine.start("fast?token_times=true&trace=true&tokens_per_chunk=3") as engine:
         found = chunks(raw_chat(engine))
         (truth,) = engine.ground_truth()
     times = [chunk["metrics"]["token_ns"] for chunk in found if "metrics" in chunk]
@@ -301,7 +301,7 @@ def test_token_times_are_those_of_the_ground_truth() -> None:
 
 
 def test_ground_truth_of_a_traced_request() -> None:
-    with start_engine("fast?trace=true") as engine:
+    with EmbeddedEngine.start("fast?trace=true") as engine:
         load(engine)
         (truth,) = engine.ground_truth()
     assert truth.token_ns is not None

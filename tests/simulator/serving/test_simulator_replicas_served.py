@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import plain_http
 import pytest
-from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import assert_all_is_cached, rows_by_turn, sent_as_ids, truths_of
 
@@ -46,7 +45,7 @@ def by_engine(page: str, series: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("policy", ["prefix", "session"])
 def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(policy: str) -> None:
-    with start_engine(f"{THREE}&router={policy}") as engine:
+    with EmbeddedEngine.start(f"{THREE}&router={policy}") as engine:
         seen = sent_as_ids(engine, chats(CHAT, 9, 30))
         truths = truths_of(engine, seen)
     records = seen.records
@@ -62,7 +61,7 @@ def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(policy:
 def test_one_session_at_a_time_is_served_as_it_is_replayed() -> None:
     """Round robin splits the histories, and with nothing beside it each request has one right answer."""
     plan = chats(WITH_SYSTEM, 1, 8)
-    with start_engine(THREE) as engine:
+    with EmbeddedEngine.start(THREE) as engine:
         seen = sent_as_ids(engine, plan)
         truths = truths_of(engine, seen)
     replayed = ReplayEngine(parse_scenario(THREE)).run(plan).records
@@ -74,7 +73,7 @@ def test_one_session_at_a_time_is_served_as_it_is_replayed() -> None:
 def test_replicas_draw_lengths_of_their_own_as_in_replay() -> None:
     drawn = "fast?eos_mean_tokens=12&replicas=2"
     plan = LoadPlan("eos", SyntheticWorkload("w", Fixed(20), Fixed(60)), ClosedLoop(1), 20, seed=1)
-    with start_engine(drawn) as engine:
+    with EmbeddedEngine.start(drawn) as engine:
         served = sent_as_ids(engine, plan).records.output_tokens.tolist()
     assert served == ReplayEngine(parse_scenario(drawn)).run(plan).records.output_tokens.tolist()
     assert served[0::2] != served[1::2]
@@ -89,7 +88,7 @@ def sums(truths: Iterable[GroundTruth], name: str) -> dict[str, float]:
 
 
 def test_the_metrics_page_tells_the_replicas_apart_and_adds_up() -> None:
-    with start_engine(f"{THREE}&max_num_seqs=5&router=least_loaded") as engine:
+    with EmbeddedEngine.start(f"{THREE}&max_num_seqs=5&router=least_loaded") as engine:
         seen = sent_as_ids(engine, chats(WITH_SYSTEM, 6, 20))
         truths, page, status = truths_of(engine, seen), page_of(engine), engine.status()
     assert by_engine(page, "prefix_cache_queries_total") == sums(truths, "prompt_tokens")
@@ -114,7 +113,7 @@ def test_the_metrics_page_tells_the_replicas_apart_and_adds_up() -> None:
 def test_a_full_queue_is_that_of_the_replica_which_was_chosen() -> None:
     scenario = "fast?replicas=2&max_num_seqs=1&max_waiting=1&step_base_us=20000"
     plan = LoadPlan("flood", SyntheticWorkload("w", Fixed(20), Fixed(5)), ClosedLoop(8), 16, seed=1)
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         records = sent_as_ids(engine, plan).records
         page = page_of(engine)
     turned_away = (records.outcome == OUTCOMES.index(Outcome.RATE_LIMITED)).sum()
@@ -126,7 +125,7 @@ def test_a_full_queue_is_that_of_the_replica_which_was_chosen() -> None:
 def test_a_crash_takes_one_replica_and_the_router_goes_round_it() -> None:
     crash = "fault=crash&fault_count=1&fault_from=12&fault_after_tokens=2&recovery_ms=300000"
     plan = LoadPlan("crash", SyntheticWorkload("w", Fixed(20), Fixed(30)), ClosedLoop(6), 60, seed=2)
-    with start_engine(f"fast?{crash}&replicas=2&router=least_loaded") as engine:
+    with EmbeddedEngine.start(f"fast?{crash}&replicas=2&router=least_loaded") as engine:
         records = sent_as_ids(engine, plan).records
         truths = engine.ground_truth()
     lost = records.outcome != OUTCOMES.index(Outcome.OK)
@@ -138,7 +137,7 @@ def test_a_crash_takes_one_replica_and_the_router_goes_round_it() -> None:
 
 
 def test_what_is_routed_is_disclosed() -> None:
-    with start_engine("fast?replicas=2&router=prefix") as engine:
+    with EmbeddedEngine.start("fast?replicas=2&router=prefix") as engine:
         facts = engine.disclosure()
     assert (facts.value("sut.replicas"), facts.value("sut.router")) == (2, "prefix")
     assert facts.value("sut.boundary") == "application_gateway"

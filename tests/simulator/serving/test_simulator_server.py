@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from forked_engines import start_engine
 
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
@@ -241,7 +240,7 @@ def test_latency_rises_with_load() -> None:
         return (truth.last_write_ns - truth.first_write_ns) / (truth.output_tokens - 1) / 1e6
 
     body = {"prompt": [1, 2, 3], "max_tokens": 20}
-    with start_engine("fast?step_base_us=2000&decode_us_per_sequence=2000") as engine:
+    with EmbeddedEngine.start("fast?step_base_us=2000&decode_us_per_sequence=2000") as engine:
         with connect(engine) as client, ThreadPoolExecutor(8) as pool:
             stream(client, COMPLETIONS, "alone", **body)
             list(pool.map(lambda i: stream(client, COMPLETIONS, f"crowd-{i}", **body), range(8)))
@@ -257,7 +256,7 @@ def test_latency_rises_with_load() -> None:
 def test_a_reader_that_does_not_read_stops_nobody_else() -> None:
     body = json.dumps({"prompt": [1], "max_tokens": 30_000, "stream": True}).encode()
     request = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-    with start_engine("fast?step_base_us=20&prefill_us_per_token=0&kv_us_per_token=0") as engine:
+    with EmbeddedEngine.start("fast?step_base_us=20&prefill_us_per_token=0&kv_us_per_token=0") as engine:
         with socket.socket() as slow, connect(engine) as client:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             slow.settimeout(DEADLINE_S)
@@ -273,7 +272,7 @@ def test_a_reader_that_does_not_read_stops_nobody_else() -> None:
 
 
 def test_the_early_end_of_an_answer_is_stop() -> None:
-    with start_engine("fast?eos_mean_tokens=4&seed=2") as engine, connect(engine) as client:
+    with EmbeddedEngine.start("fast?eos_mean_tokens=4&seed=2") as engine, connect(engine) as client:
         replies = [client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 100}).json() for _ in range(8)]
         body = {"prompt": "x", "max_tokens": 30, "ignore_eos": True}
         forced = client.post(COMPLETIONS, json=body).json()

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import plain_http
 import pytest
-from forked_engines import start_engine
 from served_load import PATIENT
 
 from pytest_llmbench.generator.http.target import Target
@@ -54,7 +53,7 @@ def measured(engine: EmbeddedEngine, wanted: LoadPlan, api: str = "openai-chat")
     "options", ["", "&tokens_per_chunk=4", "&writes_per_event=7&line_end=crlf", "&blank_every=3"]
 )
 def test_replies_are_valid_and_prompts_as_long_as_planned(options: str) -> None:
-    with start_engine(f"fast?trace=true{options}") as engine:
+    with EmbeddedEngine.start(f"fast?trace=true{options}") as engine:
         seen = measured(engine, plan(LONG, 12)).records
         truths = engine.ground_truth()
     assert list(seen.schema_check) == ["valid"] * 12
@@ -65,7 +64,7 @@ def test_replies_are_valid_and_prompts_as_long_as_planned(options: str) -> None:
 
 
 def test_the_share_of_broken_replies_is_counted_exactly_and_by_reason() -> None:
-    with start_engine("fast?schema_fault_rate=0.5") as engine:
+    with EmbeddedEngine.start("fast?schema_fault_rate=0.5") as engine:
         seen = measured(engine, plan(LONG, 60))
         truths = {truth.request_id: truth.schema_check for truth in engine.ground_truth()}
     records = seen.records
@@ -89,7 +88,7 @@ def test_the_share_of_broken_replies_is_counted_exactly_and_by_reason() -> None:
 @pytest.mark.parametrize("api", ["openai-responses", "anthropic-messages"])
 @pytest.mark.parametrize("options", ["", "&tokens_per_chunk=4", "&think_mean_tokens=5"])
 def test_other_apis_call_tools_and_keep_to_schemas_too(api: str, options: str) -> None:
-    with start_engine(f"fast?schema_fault_rate=0.3{options}") as engine:
+    with EmbeddedEngine.start(f"fast?schema_fault_rate=0.3{options}") as engine:
         seen = measured(engine, plan(LONG, 24), api)
         truths = {truth.request_id: truth.schema_check for truth in engine.ground_truth()}
     records = seen.records
@@ -102,7 +101,7 @@ def test_other_apis_call_tools_and_keep_to_schemas_too(api: str, options: str) -
 
 
 def test_over_websocket_as_over_http() -> None:
-    with start_engine("fast?schema_fault_rate=0.3") as engine:
+    with EmbeddedEngine.start("fast?schema_fault_rate=0.3") as engine:
         url = engine.url.replace("http://", "ws://")
         with LoadGenerator(Target.parse(url), dialect("openai-responses"), model=engine.model) as generator:
             records = generator.run(plan(LONG, 12)).records
@@ -111,7 +110,7 @@ def test_over_websocket_as_over_http() -> None:
 
 
 def test_a_reply_that_its_limit_cuts_short_is_told_as_such() -> None:
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         records = measured(engine, plan(WithFixedOutput(FUNC, 6), 6)).records
         truths = engine.ground_truth()
     assert list(records.schema_check) == ["cut_by_limit"] * 6 == [truth.schema_check for truth in truths]
@@ -119,14 +118,14 @@ def test_a_reply_that_its_limit_cuts_short_is_told_as_such() -> None:
 
 
 def test_a_model_that_thinks_first_answers_in_form() -> None:
-    with start_engine("fast?think_mean_tokens=5&think_spread=0") as engine:
+    with EmbeddedEngine.start("fast?think_mean_tokens=5&think_spread=0") as engine:
         records = measured(engine, plan(LONG, 6)).records
     assert list(records.schema_check) == ["valid"] * 6
     assert (records.reasoning_tokens == 5).all()
 
 
 def test_over_a_dialect_without_tools_they_are_words_and_nothing_is_checked() -> None:
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         seen = measured(engine, plan(LONG, 4), "openai-completions")
     assert list(seen.records.schema_check) == [None] * 4
     assert schema_violations([seen.records]) == {}
@@ -134,7 +133,7 @@ def test_over_a_dialect_without_tools_they_are_words_and_nothing_is_checked() ->
 
 
 def test_workers_check_replies_too() -> None:
-    with start_engine("fast?schema_fault_rate=0.4") as engine:
+    with EmbeddedEngine.start("fast?schema_fault_rate=0.4") as engine:
         address = Address(engine.url)
         with DistributedLoadGenerator(address, "openai-chat", workers=2, model=engine.model) as generator:
             seen = generator.run(plan(LONG, 24))
@@ -147,7 +146,7 @@ def test_replay_breaks_as_many_as_the_engine_in_real_time() -> None:
     scenario = "fast?schema_fault_rate=0.5"
     one_by_one = plan(LONG, 40).with_(load=ClosedLoop(1))
     replayed = ReplayEngine(parse_scenario(scenario)).run(one_by_one)
-    with start_engine(scenario) as engine:
+    with EmbeddedEngine.start(scenario) as engine:
         served = measured(engine, one_by_one)
     assert list(replayed.records.schema_check) == list(served.records.schema_check)
     assert list(replayed.records.finish_reason) == list(served.records.finish_reason)
@@ -159,7 +158,7 @@ def post(engine: EmbeddedEngine, **body: Any) -> httpx.Response:
 
 
 def test_an_unstreamed_call_has_its_arguments_whole() -> None:
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         reply = post(
             engine, tools=[TOOL], tool_choice={"type": "function", "function": {"name": "weather"}}
         ).json()
@@ -190,7 +189,7 @@ def test_an_unstreamed_call_has_its_arguments_whole() -> None:
     ],
 )
 def test_what_cannot_be_kept_to_is_refused(body: Mapping[str, Any], said: str) -> None:
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         answer = post(engine, **body)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import plain_http
 import pytest
-from forked_engines import start_engine
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import TOKENS, chunks, raw_chat
 
@@ -39,7 +38,7 @@ def samples(engine: EmbeddedEngine) -> dict[str, tuple[dict[str, str], float]]:
     ],
 )
 def test_the_last_event_has_the_timings(options: str, usage: bool, holder: str) -> None:
-    with start_engine(f"fast?{options}&trace=true" if options else "fast") as engine:
+    with EmbeddedEngine.start(f"fast?{options}&trace=true" if options else "fast") as engine:
         events = chunks(raw_chat(engine, stream_options={"include_usage": usage}))
         (truth,) = engine.ground_truth()
     assert ["timings" in event for event in events] == [False] * (len(events) - 1) + [True]
@@ -55,16 +54,16 @@ def test_the_last_event_has_the_timings(options: str, usage: bool, holder: str) 
 
 
 def test_a_whole_body_has_them_and_the_option_takes_them_out() -> None:
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         assert set(post(engine, prompt="a", max_tokens=2).json()["timings"]) == NAMES
-    with start_engine("fast?server_timings=false") as engine:
+    with EmbeddedEngine.start("fast?server_timings=false") as engine:
         assert "timings" not in post(engine, prompt="a", max_tokens=2).json()
         assert b"timings" not in raw_chat(engine, stream_options={"include_usage": True})
 
 
 @pytest.mark.parametrize("options", ["", "&tokens_per_chunk=3", "&output_filter=enabled"])
 def test_each_chunk_has_the_instants_of_its_tokens(options: str) -> None:
-    with start_engine(f"fast?server_timestamps=true&trace=true{options}") as engine:
+    with EmbeddedEngine.start(f"fast?server_timestamps=true&trace=true{options}") as engine:
         events = chunks(raw_chat(engine))
         (truth,) = engine.ground_truth()
     told = [event["token_times_ns"] for event in events if "token_times_ns" in event]
@@ -75,14 +74,14 @@ def test_each_chunk_has_the_instants_of_its_tokens(options: str) -> None:
 
 
 def test_cached_tokens_are_told_from_the_first_request_on() -> None:
-    with start_engine("fast?prefix_caching=on") as engine:
+    with EmbeddedEngine.start("fast?prefix_caching=on") as engine:
         events = chunks(raw_chat(engine, stream_options={"include_usage": True}))
     assert events[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
 def test_the_prefix_cache_can_be_emptied_while_the_engine_works() -> None:
     ids = list(range(100))
-    with start_engine("fast?prefix_caching=on&step_base_us=20000") as engine:
+    with EmbeddedEngine.start("fast?prefix_caching=on&step_base_us=20000") as engine:
 
         def hits() -> int:
             reply = post(engine, prompt=ids, max_tokens=1).json()
@@ -104,12 +103,12 @@ def test_the_prefix_cache_can_be_emptied_while_the_engine_works() -> None:
             assert sum(line.startswith("data: {") for line in lines) == 60
         assert hits() == 96
         assert samples(engine)["vllm:kv_cache_usage_perc"][1] == 0
-    with start_engine("fast") as engine:
+    with EmbeddedEngine.start("fast") as engine:
         assert post(engine, "/reset_prefix_cache").status_code == 200
 
 
 def test_the_metrics_page_has_all_that_readings_need() -> None:
-    with start_engine("fast?max_num_seqs=7&prefix_caching=on") as engine:
+    with EmbeddedEngine.start("fast?max_num_seqs=7&prefix_caching=on") as engine:
         for _ in range(3):
             post(engine, prompt=list(range(40)), max_tokens=5)
         found = samples(engine)

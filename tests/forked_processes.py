@@ -1,0 +1,295 @@
+"""Measuring processes, embedded engines and known-delay servers that begin as forks of a process which has
+their modules loaded: a tenth of the time. All tests in this process start theirs so, see ``conftest``.
+
+Each is a process of its own that runs all of its program, from its command line on. What is left out is the
+interpreter's start, which ``test_generator_own_process`` and ``test_simulator_process`` are about. The
+process that forks has one thread and no event loop.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, NoReturn
+
+import pytest
+
+PROGRAMS = {
+    "pytest_llmbench.generator.workers.process": "pytest_llmbench.generator.workers.process",
+    "pytest_llmbench.simulator": "pytest_llmbench.simulator.__main__",
+    "pytest_llmbench.simulator.known_delay.server": "pytest_llmbench.simulator.known_delay.server",
+}
+"""What may be asked for after ``-m``, and the module that has its ``main``."""
+LATER = ("pytest_llmbench.simulator.serving.server", "pytest_llmbench.simulator.protocols.grpc_face")
+"""What those load when they need it."""
+STARTERS = (
+    "pytest_llmbench.generator.workers.pool",
+    "pytest_llmbench.simulator.serving.process",
+    "pytest_llmbench.simulator.known_delay.process",
+)
+"""Modules that start them, each by ``subprocess.Popen``."""
+_START_S = 60.0
+_MOST_BYTES = 100_000
+"""Of what is asked: environment and command line."""
+_MOST_DESCRIPTORS = 8
+
+COMMANDS: dict[int, list[str]] = {}
+"""The command lines of the forks that are not known to have ended."""
+
+
+class ForkedProcess:
+    """What those modules want of a ``subprocess.Popen``."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int,
+        stdout: int | IO[bytes],
+        stderr: int | IO[bytes],
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+        start_new_session: bool,
+    ) -> None:
+        assert start_new_session
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self.args = list(command)
+        with ExitStack() as theirs:
+            read, self.stdin = _input(stdin, theirs)
+            written, self.stdout = _output(stdout, theirs)
+            said, self.stderr = _output(stderr, theirs)
+            self._ended, told = os.pipe()
+            weakref.finalize(self, os.close, self._ended)
+            theirs.callback(os.close, told)
+            asked = {
+                "command": self.args[3:],
+                "env": dict(os.environ if env is None else env),
+                "directory": str(Path.cwd()),
+                "passed": list(pass_fds),
+            }
+            self.pid = _started_forks().fork(asked, [told, read, written, said, *pass_fds])
+        COMMANDS[self.pid] = self.args
+
+    def poll(self) -> int | None:
+        return self._status(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        status = self._status(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self) -> tuple[bytes, bytes]:
+        """What a process that did not start has said."""
+        said = [pipe.read() if pipe is not None else b"" for pipe in (self.stdout, self.stderr)]
+        self.wait()
+        return said[0], said[1]
+
+    def _status(self, timeout: float | None) -> int | None:
+        """Within this time, in seconds; several threads may ask."""
+        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            with self._lock:
+                if self.returncode is None:
+                    self.returncode = int(os.read(self._ended, 20))
+                    COMMANDS.pop(self.pid, None)
+        return self.returncode
+
+
+def _input(wanted: int, theirs: ExitStack) -> tuple[int, IO[bytes] | None]:
+    """Its end, which ``theirs`` closes, and ours of a pipe."""
+    if wanted == subprocess.DEVNULL:
+        return theirs.enter_context(Path(os.devnull).open("rb")).fileno(), None
+    read, ours = os.pipe()
+    theirs.callback(os.close, read)
+    return read, os.fdopen(ours, "wb", 0)
+
+
+def _output(wanted: int | IO[bytes], theirs: ExitStack) -> tuple[int, IO[bytes] | None]:
+    if not isinstance(wanted, int):
+        return wanted.fileno(), None
+    ours, written = os.pipe()
+    theirs.callback(os.close, written)
+    return written, os.fdopen(ours, "rb", 0)
+
+
+def _popen(command: Sequence[str], **options: Any) -> ForkedProcess | subprocess.Popen[bytes]:
+    if list(command[1:3]) == ["-P", "-m"] and command[3] in PROGRAMS:
+        return ForkedProcess(command, **options)
+    return subprocess.Popen(command, **options)
+
+
+_FORKING = SimpleNamespace(
+    Popen=_popen,
+    PIPE=subprocess.PIPE,
+    DEVNULL=subprocess.DEVNULL,
+    TimeoutExpired=subprocess.TimeoutExpired,
+)
+"""All that the modules that start processes take from ``subprocess``."""
+
+
+def fork_from_now_on() -> None:
+    """Processes of these programs begin as forks in all tests but those with ``interpreters_start``. The
+    process that forks starts when it is first needed, with what is the environment now, whatever that test
+    has changed."""
+    _environment.update(os.environ, MALLOC_ARENA_MAX="1", OPENBLAS_NUM_THREADS="1")
+    for name in STARTERS:
+        import_module(name).subprocess = _FORKING  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def interpreters_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a fork does not have: a start, an environment and a command line of its own."""
+    for name in STARTERS:
+        monkeypatch.setattr(import_module(name), "subprocess", subprocess)
+
+
+class _Forks:
+    """The process that forks, and our end of the line to it. It ends with this process."""
+
+    def __init__(self) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.settimeout(_START_S)
+        self._lock = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(theirs.fileno())],
+                cwd=Path(__file__).parent,
+                stdin=subprocess.DEVNULL,
+                env=_environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def fork(self, asked: Mapping[str, Any], descriptors: list[int]) -> int:
+        """Of that process, whose descriptors are: for its exit status, standard ones, further ones."""
+        with self._lock:
+            socket.send_fds(self._line, [json.dumps(asked).encode()], descriptors)
+            pid = self._line.recv(100)
+        assert pid, "the process that forks has ended"
+        return int(pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        self._line.close()
+        self._process.wait(_START_S)
+
+
+_environment: dict[str, str] = {}
+"""Of the process that forks; forks have their own."""
+_forks: _Forks | None = None
+_starting = threading.Lock()
+
+
+def _started_forks() -> _Forks:
+    global _forks
+    with _starting:
+        if _forks is None:
+            _forks = _Forks()
+            atexit.register(_forks.close)
+        return _forks
+
+
+def forks() -> int | None:
+    """The process that forks, if it has been needed."""
+    return None if _forks is None else _forks.pid
+
+
+def _serve(line: socket.socket) -> None:
+    """Fork for each message, until the other end is closed; tell how each fork ended."""
+    from pytest_llmbench.tokens.reference import reference_tokenizer
+
+    for module in (*PROGRAMS.values(), *LATER):
+        import_module(module)
+    reference_tokenizer("cl100k_base").encode("a")
+    with selectors.DefaultSelector() as selector:
+        selector.register(line, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not line:
+                    selector.unregister(key.fileobj)
+                    _tell_the_end(int(key.fd), *key.data)
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(line, _MOST_BYTES, _MOST_DESCRIPTORS)
+                if not message:
+                    return
+                pid = os.fork()
+                if not pid:
+                    _become(json.loads(message), descriptors[1:])
+                line.send(str(pid).encode())
+                for descriptor in descriptors[1:]:
+                    os.close(descriptor)
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, descriptors[0]))
+
+
+def _tell_the_end(pidfd: int, pid: int, told: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    with suppress(BrokenPipeError):  # nobody asks
+        os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
+    os.close(told)
+    os.close(pidfd)
+
+
+def _become(asked: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
+    """The program, in a fork."""
+    status = 1
+    try:
+        os.setsid()
+        for number, descriptor in enumerate(descriptors[:3]):
+            os.dup2(descriptor, number)
+        passed = descriptors[3:]
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
+            if int(name) > 2 and int(name) not in passed:
+                with suppress(OSError):  # that which listed them
+                    os.close(int(name))
+        there = dict(zip(map(str, asked["passed"]), map(str, passed), strict=True))
+        module, *arguments = asked["command"]
+        sys.argv = [module, *(there.get(each, each) for each in arguments)]
+        os.environ.clear()
+        os.environ.update(asked["env"])
+        os.chdir(asked["directory"])
+        status = import_module(PROGRAMS[module]).main() or 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # noqa: BLE001 - told in the log, and never beyond this fork
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):  # as an interpreter ends
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as own_line:
+        _serve(own_line)
