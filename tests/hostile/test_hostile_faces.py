@@ -51,7 +51,7 @@ METHODS = (
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EmbeddedEngine]:
-    with EmbeddedEngine.start("fast?context_limit_tokens=500", grpc=True) as engine:
+    with EmbeddedEngine.start("fast?context_limit_tokens=500&step_base_us=100", grpc=True) as engine:
         yield engine
 
 

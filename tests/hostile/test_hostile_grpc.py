@@ -11,6 +11,7 @@ from grpc_replies import REPLIES
 from grpc_script import Talk, ping
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.probes import control_plane
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.endpoint import examine
 
@@ -91,8 +92,10 @@ def test_messages_cut_at_every_byte_in_a_call_that_ends_well(dialect: str) -> No
 
 @pytest.mark.parametrize("dialect", ["vllm-grpc", "kserve-grpc"])
 @pytest.mark.parametrize("name", FACES | STALLING)
-def test_the_preflight_refuses_a_face(name: str, dialect: str) -> None:
-    """In words, and in time: a server that floods it is one that does not answer."""
+def test_the_preflight_refuses_a_face(name: str, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In words, and in time: a server that floods it is one that does not answer. None of them speaks TLS,
+    for whose answer some are waited."""
+    monkeypatch.setattr(control_plane, "_TLS_WITHIN_S", 0.1)
     access = Access(connect_s=15.0, answer_s=0.1 if name in STALLING else 30.0)
     face = (FACES | STALLING)[name]
     began = time.monotonic()

@@ -170,7 +170,7 @@ def test_a_limit_that_was_not_foreseen_voids_the_run_with_its_remedy(
     (child,) = measuring_processes()
     allowed = KEPT + 30
     child.rlimit(psutil.RLIMIT_NOFILE, (allowed, allowed))
-    seen = generator.run(plan(400, load=OpenLoop(20.0, "uniform"), deadlines=Deadlines(drain_s=1.0)))
+    seen = generator.run(plan(400, load=OpenLoop(20.0, "uniform"), deadlines=Deadlines(drain_s=0.3)))
     assert "the measuring process failed: " in str(seen.interrupted)
     assert "cannot open another connection" in str(seen.interrupted)
     assert "ulimit -n 65536" in str(seen.interrupted)

@@ -412,7 +412,7 @@ def test_the_rule_goes_by_what_all_workers_see(serve: Serve, workers_for: Worker
         conversation.send(REPLY if number % 2 else plain_reply("500 Internal Server Error"))
 
     server = serve(every_second)
-    seen = workers_for(server).run(plan(200, load=OpenLoop(80.0), stop_when_failing=True))
+    seen = workers_for(server).run(plan(200, load=OpenLoop(200.0), stop_when_failing=True))
     assert (seen.stopped, seen.interrupted) == (None, None)
     counts = seen.records.counts()
     assert counts["ok"] == counts["http_error"] == 100

@@ -33,7 +33,7 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 BLOCK = 16
 APART = "fast?prefill_workers=2&decode_workers=2"
 MIXED = SyntheticWorkload("mixed", Uniform(20, 600), Uniform(1, 40))
-CHAT = SessionWorkload("chat", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), Uniform(100, 2000))
+CHAT = SessionWorkload("chat", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), Uniform(5, 60))
 
 
 def sent(engine: EmbeddedEngine, plan: LoadPlan) -> tuple[Observation, list[GroundTruth]]:
@@ -103,7 +103,7 @@ def test_what_the_client_measured_is_what_the_two_engines_did() -> None:
 def test_ttft_of_an_idle_system_is_prefill_transfer_and_a_step_of_decode() -> None:
     """As replay has it to the nanosecond; here what the machine adds comes on top of it."""
     options = "fast?prefill_workers=1&decode_workers=1&step_base_us=20000&kv_transfer_latency_us=60000"
-    plan = LoadPlan("one", SyntheticWorkload("w", Fixed(600), Fixed(4)), ClosedLoop(1), 12, seed=1)
+    plan = LoadPlan("one", SyntheticWorkload("w", Fixed(600), Fixed(1)), ClosedLoop(1), 7, seed=1)
     seen, truths = served(options, plan)
     ttft_ns = seen.records.first_content_ns - seen.records.submitted_ns
     exact_ns = ReplayEngine(parse_scenario(options)).run(plan).records
@@ -118,7 +118,7 @@ def test_one_request_at_a_time_is_served_as_it_is_replayed() -> None:
     decoded."""
     scenario = f"{APART}&prefix_caching=on&decode_router=round_robin&eos_mean_tokens=9&think_mean_tokens=5"
     workload = SessionWorkload(
-        "chat", Uniform(2, 6), Uniform(10, 60), Fixed(40), Uniform(100, 2000), system_tokens=330
+        "chat", Uniform(2, 6), Uniform(10, 60), Fixed(40), Uniform(5, 60), system_tokens=330
     )
     plan = LoadPlan("chats", workload, SessionSlots(1), turns_of(workload, 5, 3), seed=3)
     seen, truths = served(scenario, plan)

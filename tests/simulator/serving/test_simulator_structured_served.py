@@ -64,7 +64,7 @@ def test_replies_are_valid_and_prompts_as_long_as_planned(options: str) -> None:
 
 
 def test_the_share_of_broken_replies_is_counted_exactly_and_by_reason() -> None:
-    with EmbeddedEngine.start("fast?schema_fault_rate=0.5") as engine:
+    with EmbeddedEngine.start("fast?schema_fault_rate=0.5&step_base_us=100") as engine:
         seen = measured(engine, plan(LONG, 60))
         truths = {truth.request_id: truth.schema_check for truth in engine.ground_truth()}
     records = seen.records
@@ -143,7 +143,7 @@ def test_workers_check_replies_too() -> None:
 
 
 def test_replay_breaks_as_many_as_the_engine_in_real_time() -> None:
-    scenario = "fast?schema_fault_rate=0.5"
+    scenario = "fast?schema_fault_rate=0.5&step_base_us=100"
     one_by_one = plan(LONG, 40).with_(load=ClosedLoop(1))
     replayed = ReplayEngine(parse_scenario(scenario)).run(one_by_one)
     with EmbeddedEngine.start(scenario) as engine:
