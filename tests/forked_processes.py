@@ -241,13 +241,25 @@ def _serve(line: socket.socket) -> None:
                 message, descriptors, _, _ = socket.recv_fds(line, _MOST_BYTES, _MOST_DESCRIPTORS)
                 if not message:
                     return
-                pid = os.fork()
-                if not pid:
-                    _become(json.loads(message), descriptors[1:])
+                pid = _forked(json.loads(message), descriptors[1:])
                 line.send(str(pid).encode())
                 for descriptor in descriptors[1:]:
                     os.close(descriptor)
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, descriptors[0]))
+
+
+def _forked(asked: Mapping[str, Any], descriptors: list[int]) -> int:
+    """In a session of its own before anybody knows of it, so that its group can be killed."""
+    alone, begun = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        os.close(begun)
+        _become(asked, descriptors)
+    os.close(begun)
+    os.read(alone, 1)
+    os.close(alone)
+    return pid
 
 
 def _tell_the_end(pidfd: int, pid: int, told: int) -> None:
@@ -262,7 +274,6 @@ def _become(asked: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
     """The program, in a fork."""
     status = 1
     try:
-        os.setsid()
         for number, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, number)
         passed = descriptors[3:]

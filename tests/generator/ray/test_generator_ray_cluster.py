@@ -22,7 +22,7 @@ import psutil
 import pytest
 from live_talk import CHAT, SESSIONS, Heard, by_chat, over_http
 from planned_load import Prompts
-from scripted_server import REPLY, Conversation, ScriptedServer
+from scripted_server import REPLY, Conversation, Script, ScriptedServer
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
@@ -89,6 +89,54 @@ def reply(conversation: Conversation) -> None:
     conversation.send(REPLY)
 
 
+def bodies_read(script: Script) -> Script:
+    """For a server that does not read them itself."""
+
+    def read(conversation: Conversation) -> None:
+        conversation.read_body()
+        script(conversation)
+
+    return read
+
+
+@dataclass
+class Answers:
+    """A server that answers as the test wants it."""
+
+    script: Script = reply
+
+    def __call__(self, conversation: Conversation) -> None:
+        self.script(conversation)
+
+
+@pytest.fixture(scope="module")
+def answers() -> Answers:
+    return Answers()
+
+
+@pytest.fixture(scope="module")
+def generator(nodes: Nodes, answers: Answers) -> Iterator[RayLoadGenerator]:
+    """One for all tests that send a load from both nodes. Nothing of Ray's driver is in this process, and no
+    worker is left."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hook, environment = sys.excepthook, _environment()
+    server = ScriptedServer(answers, read_body=False)
+    spec = RaySpec.parse(f"ray:{nodes.address}")
+    with RayLoadGenerator(Address(server.url), "openai-chat", cluster=spec, model="m") as made:
+        yield made
+    server.stop()
+    assert raylets_of_workers() == []
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+    assert sys.excepthook is hook
+    assert _environment() == environment
+    assert "ray" not in sys.modules
+
+
+def _environment() -> dict[str, str]:
+    """Without the name of the test."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
 def raylets_of_workers() -> list[int]:
     """For each worker process on this machine that has a raylet above it: that raylet."""
     found = []
@@ -138,50 +186,8 @@ def test_a_cluster_of_our_own_is_private(
     assert not any(each.exists() for each in tops)
 
 
-def test_the_plan_is_shared_by_nodes_of_a_cluster(nodes: Nodes, serve: Serve, plan: MakePlan) -> None:
-    kept: list[RequestRecord] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    hook, environment = sys.excepthook, dict(os.environ)
-    spec = RaySpec.parse(f"ray:{nodes.address}")
-    with RayLoadGenerator(Address(serve(reply).url), "openai-chat", cluster=spec, model="m") as generator:
-        seen = generator.run(plan(60, load=OpenLoop(200.0), seed=8), kept.append)
-        assert seen.interrupted is None
-        assert seen.facts.value("generator.workers") == 2  # one on each node
-        assert len(set(raylets_of_workers())) == 2
-        records = seen.records
-        expected = seen.started_ns + schedule_ns(OpenLoop(200.0), 60, arrival_seed(8))
-        assert np.array_equal(records.scheduled_ns[np.argsort(records.index)], expected)
-        assert records.counts()["ok"] == 60
-        assert sorted(record.request_id for record in kept) == sorted(records.request_id)
-        (machine,) = seen.facts.value("clock.workers")
-        assert machine["workers"] == [1, 2]
-        again = generator.run(plan(41, load=ClosedLoop(5)))
-        assert again.records.counts()["ok"] == 41
-        # Some sixty calls that bring requests, to each worker in their order.
-        much = generator.run(plan(500, load=ClosedLoop(8), workload=Prompts()))
-        assert sorted(much.records.index.tolist()) == list(range(500))
-        assert much.records.counts()["ok"] == 500
-    assert raylets_of_workers() == []
-    # Nothing of Ray's driver is in this process.
-    assert {number: signal.getsignal(number) for number in handlers} == handlers
-    assert sys.excepthook is hook
-    assert dict(os.environ) == environment
-    assert "ray" not in sys.modules
-
-
-def test_workers_on_nodes_read_live_answers(nodes: Nodes, serve: Serve, plan: MakePlan) -> None:
-    heard = Heard()
-    address = Address(serve(over_http(by_chat, heard), read_body=False).url)
-    spec = RaySpec.parse(f"ray:{nodes.address}")
-    with RayLoadGenerator(address, "openai-chat", cluster=spec, model="m") as generator:
-        wanted = plan(turns_of(CHAT, SESSIONS, 1), workload=CHAT, load=SessionSlots(2))
-        seen = generator.run(wanted)
-    assert seen.facts.value("generator.workers") == 2
-    assert seen.records.counts()["ok"] == wanted.requests
-    heard.assert_each_read_what_it_was_told()
-
-
 def test_more_workers_than_cpus_are_refused(nodes: Nodes, plan: MakePlan) -> None:
+    """Before there are any."""
     spec = RaySpec.parse(f"ray:{nodes.address}?workers=5")
     with (
         RayLoadGenerator(
@@ -190,6 +196,42 @@ def test_more_workers_than_cpus_are_refused(nodes: Nodes, plan: MakePlan) -> Non
         pytest.raises(SuiteError, match=r"5 workers of 1 CPUs each need 5; of the cluster's 4 CPUs 4 are"),
     ):
         generator.run(plan(9, load=ClosedLoop(5)))
+
+
+def test_the_plan_is_shared_by_nodes_of_a_cluster(
+    generator: RayLoadGenerator, answers: Answers, plan: MakePlan
+) -> None:
+    kept: list[RequestRecord] = []
+    answers.script = bodies_read(reply)
+    seen = generator.run(plan(60, load=OpenLoop(200.0), seed=8), kept.append)
+    assert seen.interrupted is None
+    assert seen.facts.value("generator.workers") == 2  # one on each node
+    assert len(set(raylets_of_workers())) == 2
+    records = seen.records
+    expected = seen.started_ns + schedule_ns(OpenLoop(200.0), 60, arrival_seed(8))
+    assert np.array_equal(records.scheduled_ns[np.argsort(records.index)], expected)
+    assert records.counts()["ok"] == 60
+    assert sorted(record.request_id for record in kept) == sorted(records.request_id)
+    (machine,) = seen.facts.value("clock.workers")
+    assert machine["workers"] == [1, 2]
+    again = generator.run(plan(41, load=ClosedLoop(5)))
+    assert again.records.counts()["ok"] == 41
+    # Some sixty calls that bring requests, to each worker in their order.
+    much = generator.run(plan(500, load=ClosedLoop(8), workload=Prompts()))
+    assert sorted(much.records.index.tolist()) == list(range(500))
+    assert much.records.counts()["ok"] == 500
+
+
+def test_workers_on_nodes_read_live_answers(
+    generator: RayLoadGenerator, answers: Answers, plan: MakePlan
+) -> None:
+    heard = Heard()
+    answers.script = over_http(by_chat, heard)
+    wanted = plan(turns_of(CHAT, SESSIONS, 1), workload=CHAT, load=SessionSlots(2))
+    seen = generator.run(wanted)
+    assert seen.facts.value("generator.workers") == 2
+    assert seen.records.counts()["ok"] == wanted.requests
+    heard.assert_each_read_what_it_was_told()
 
 
 SUITE = """
@@ -210,50 +252,44 @@ def test_load(llm_result):
 
 
 @pytest.mark.usefixtures("however_late")
-def test_the_plugin_measures_through_ray(nodes: Nodes, tmp_path: Path) -> None:
-    (tmp_path / "test_suite.py").write_text(SUITE)
-    run = subprocess.run(
-        [
-            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-c", os.devnull,
-            f"--rootdir={tmp_path}", "--llm-endpoint=sim", "--llm-scale=quick", "--llm-report=out",
-            "--llm-inconclusive=pass", f"--llm-workers=ray:{nodes.address}", "test_suite.py",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+def test_the_plugin_measures_through_ray(nodes: Nodes, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_suite=SUITE)
+    ran = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-W", "error", "--llm-endpoint=sim", "--llm-scale=quick",
+        "--llm-report=out", "--llm-inconclusive=pass", f"--llm-workers=ray:{nodes.address}",
     )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
-    report = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))
+    assert ran.ret == 0, str(ran.stdout)
+    report = json.loads((pytester.path / "out" / "report.json").read_text("utf-8"))
     (entry,) = report["tests"]
     assert entry["outcome"] in ("passed", "inconclusive")  # the host may be too busy for a verdict
     assert entry["facts"]["clock.workers"]["value"][0]["method"] == "one clock"
     assert entry["facts"]["clock.topology"]["value"] == "single_machine"
 
 
-def test_a_lost_node_voids_the_run_and_keeps_its_records(nodes: Nodes, serve: Serve, plan: MakePlan) -> None:
+def test_a_lost_node_voids_the_run_and_keeps_its_records(
+    nodes: Nodes, generator: RayLoadGenerator, answers: Answers, plan: MakePlan
+) -> None:
+    """The last test: there is one node less behind it."""
     kept: list[RequestRecord] = []
-    spec = RaySpec.parse(f"ray:{nodes.address}")
-    with RayLoadGenerator(Address(serve(reply).url), "openai-chat", cluster=spec, model="m") as generator:
-        seen: list[Observation] = []
-        thread = threading.Thread(
-            target=lambda: seen.append(generator.run(plan(20_000, load=OpenLoop(100.0)), kept.append))
-        )
-        thread.start()
-        deadline_s = time.monotonic() + 30
-        while len(kept) < 100 and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        nodes.lose_one()
-        thread.join(60)
-        (observation,) = seen
-        told = str(observation.interrupted)
-        assert told.startswith("worker ")
-        assert " of 2 was lost: " in told
-        counts = observation.records.counts()
-        assert counts["ok"] >= 100
-        assert {int(index) % 2 for index in observation.records.index} == {0, 1}
-        assert counts["submitted"] == len(kept)
-        again = generator.run(plan(10, load=ClosedLoop(2)))  # both on the node that is left
-        assert again.interrupted is None
-        assert again.records.counts()["ok"] == 10
+    seen: list[Observation] = []
+    answers.script = bodies_read(reply)
+    thread = threading.Thread(
+        target=lambda: seen.append(generator.run(plan(20_000, load=OpenLoop(100.0)), kept.append))
+    )
+    thread.start()
+    deadline_s = time.monotonic() + 30
+    while len(kept) < 100 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    nodes.lose_one()
+    thread.join(60)
+    (observation,) = seen
+    told = str(observation.interrupted)
+    assert told.startswith("worker ")
+    assert " of 2 was lost: " in told
+    counts = observation.records.counts()
+    assert counts["ok"] >= 100
+    assert {int(index) % 2 for index in observation.records.index} == {0, 1}
+    assert counts["submitted"] == len(kept)
+    again = generator.run(plan(10, load=ClosedLoop(2)))  # both on the node that is left
+    assert again.interrupted is None
+    assert again.records.counts()["ok"] == 10
