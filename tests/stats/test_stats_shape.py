@@ -4,12 +4,30 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.signal import find_peaks
 
-from pytest_llmbench.stats.shape import FINEST_BANDWIDTH, modality, tail_class, tail_variation
+from pytest_llmbench.stats.shape import (
+    FINEST_BANDWIDTH,
+    PROMINENCE,
+    _peaks,
+    modality,
+    tail_class,
+    tail_variation,
+)
 
 
 def lognormal(centre: float, sigma: float, n: int, seed: int = 0) -> np.ndarray:
     return centre * np.exp(sigma * np.random.default_rng([seed, n]).normal(size=n))
+
+
+@given(st.lists(st.integers(0, 30) | st.integers(90, 100), min_size=3, max_size=60))
+def test_its_peaks_are_those_that_scipy_finds(heights: list[int]) -> None:
+    """Level ones, those at the edges and those of the least prominence among them."""
+    density = np.array([*heights, 100], dtype=np.float64)
+    places, _ = find_peaks(density, prominence=PROMINENCE * 100.0)
+    assert _peaks(density).tolist() == places.tolist()
 
 
 @pytest.mark.parametrize("n", [1000, 5000, 100_000])
