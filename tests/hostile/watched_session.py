@@ -33,6 +33,9 @@ UNSAID = (
 )
 """What no session says, whatever its server does."""
 ROUNDING_S = 0.05
+_OTHERS = ("cacheprovider", "hypothesispytest", "html", "metadata", "timeout")
+WITHOUT = [word for name in _OTHERS for word in ("-p", f"no:{name}")]
+"""Plugins that a session does not need, and which take time to load."""
 
 WATCH = """
 import asyncio, gc, json, os, threading
@@ -99,7 +102,7 @@ def watched(
         "LLMBENCH_LEFT": str(folder / "left.json"),
         "PYTHONWARNINGS": "always::ResourceWarning",
     }
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--llm-report=out"]
+    command = [sys.executable, "-m", "pytest", *WITHOUT, "--llm-report=out"]
     command += ["--junitxml=junit.xml", "-o", "junit_family=xunit2", *arguments]
     began = time.monotonic()
     with (folder / "said").open("wb") as said:
