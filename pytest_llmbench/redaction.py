@@ -164,7 +164,8 @@ def known_secrets() -> Redactor:
 
 def outward(text: str) -> str:
     """``text`` as it may leave: without any known secret, and printable (line breaks and tabs stay)."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", _redactor().text(text))
+    clean = _redactor().text(text)
+    return clean if clean.isprintable() else _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", clean)
 
 
 def terminal_text(text: str) -> str:
@@ -180,9 +181,15 @@ def outward_value(value: Any) -> Any:
     return _each_text(value, outward)
 
 
+_NO_TEXT = frozenset({int, float, bool, type(None)})
+"""Most of a report is numbers, and to ask an abstract class about each takes longer than all else here."""
+
+
 def _each_text(value: Any, change: Any) -> Any:
     if isinstance(value, str):
         return change(value)
+    if type(value) in _NO_TEXT:
+        return value
     if isinstance(value, Mapping):
         return {_each_text(key, change): _each_text(entry, change) for key, entry in value.items()}
     if isinstance(value, list | tuple):

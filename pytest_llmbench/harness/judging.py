@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.redaction import outward_value
+from pytest_llmbench.redaction import outward, outward_value
 from pytest_llmbench.reports.comparisons import comparison_text
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.numbers import estimate
@@ -45,7 +46,7 @@ from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.stats.failing import FEWEST, are_unanswered, is_chance
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
 from pytest_llmbench.store.objects import plain_object
-from pytest_llmbench.store.schema import TestEntry, TestOutcome
+from pytest_llmbench.store.schema import TestOutcome
 
 _ORDER = (ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL)
 _CLAUSES_SHOWN = 8
@@ -156,21 +157,25 @@ class Measured:
     @property
     def properties(self) -> list[tuple[str, str]]:
         """JUnit properties; added to the item before its body runs, so that every reporter sees them."""
-        return properties(self.entry("passed"))
+        return [(outward(name), outward(text)) for name, text in properties(self._passed)]
 
     def entry(self, outcome: TestOutcome, error: str | None = None) -> dict[str, Any]:
         """The test's entry of ``report.json`` in plain JSON types."""
-        built = entry_from_result(
+        return _clean(self._passed | {"outcome": outcome, "error": error})
+
+    @cached_property
+    def _passed(self) -> dict[str, Any]:
+        """The entry of the test if it passed, as it is within this process: made once, as it is wanted before
+        the body of the test and after it."""
+        return entry_from_result(
             self.result,
             nodeid=self.nodeid,
-            outcome=outcome,
+            outcome="passed",
             records_file=self.records_file,
-            error=error,
             duration_s=self.duration_s,
             shared=any(run.shared_from is not None for run in self.result.observations),
             more=self.more,
-        )
-        return _clean(built)
+        ).plain()
 
 
 def stopped_answering(runs: Iterable[Observation]) -> str | None:
@@ -237,13 +242,13 @@ def unmeasured_entry(
         error=error,
         outcome=outcome,
     )
-    return _clean(built)
+    return _clean(built.plain())
 
 
-def _clean(entry: TestEntry) -> dict[str, Any]:
+def _clean(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The entry as it may leave this process: every terminal, file and report is made from it."""
-    plain: dict[str, Any] = outward_value(entry.plain())
-    return plain
+    clean: dict[str, Any] = outward_value(entry)
+    return clean
 
 
 class Judge:

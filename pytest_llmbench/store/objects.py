@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +23,8 @@ from pydantic import JsonValue
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.facts import Facts
 
+_AS_IT_IS = frozenset({str, int, bool, type(None)})
+
 
 def plain(value: object) -> JsonValue:
     """``value`` in dicts, lists, str, int, float, bool and None only.
@@ -30,11 +33,11 @@ def plain(value: object) -> JsonValue:
     that is not finite becomes None, which stands for undefined everywhere; JSON has no NaN. Anything else
     (a path, a date) becomes its text: evidence must not be lost at the end of a run for want of a type.
     """
+    if type(value) in _AS_IT_IS:
+        return value  # type: ignore[return-value]
     if isinstance(value, Enum):
         return plain(value.value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str | int | float):
+    if isinstance(value, (str, int, float)):
         return _plain_scalar(value)
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(entry) for key, entry in value.items()}
@@ -43,10 +46,15 @@ def plain(value: object) -> JsonValue:
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {name: plain(getattr(value, name)) for name in _names(type(value))}
     if callable(as_python := getattr(value, "tolist", None)):  # NumPy arrays and scalars
         return plain(as_python())
     return str(value)
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def plain_object(value: object) -> dict[str, JsonValue]:
