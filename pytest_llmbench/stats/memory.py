@@ -17,7 +17,7 @@ from pytest_llmbench.stats.dependence import (
     last_significant_lag,
     significant_correlation,
 )
-from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs
+from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, batch_means, is_constant
 
 _FEWEST_MEANS = 32
 """The fewest means at the longest scale that memory is looked for at."""
@@ -45,15 +45,15 @@ def _varied(samples: Samples) -> list[FloatArray]:
     """Runs that are long enough and not constant, scaled so that no square overflows or vanishes."""
     runs = [run for run in as_runs(samples) if len(run) >= SHORTEST_SERIES]
     scale = max((float(np.max(np.abs(run))) for run in runs), default=0.0)
-    return [run / scale for run in runs if float(np.ptp(run)) > 0]
+    return [run / scale for run in runs if not is_constant(run)]
 
 
 def _farthest(varied: Sequence[FloatArray], width: int) -> int:
     """The farthest significant lag at the scales from ``width`` on."""
     longest = 0
     while sum(len(run) // width for run in varied) >= _FEWEST_MEANS:
-        means = [_means(run, width) for run in varied if len(run) // width >= SHORTEST_SERIES]
-        rough = [run for run in means if float(np.ptp(run)) > 0]
+        means = [batch_means(run, width) for run in varied if len(run) // width >= SHORTEST_SERIES]
+        rough = [run for run in means if not is_constant(run)]
         longest = max(longest, width * _first_lags(rough) if rough else 0)
         width *= 2
     return longest
@@ -66,11 +66,6 @@ def _first_lags(means: Sequence[FloatArray]) -> int:
     correlation = _correlation(means, min(max(map(len, means)) // 2, _FIRST_LAGS))[1:]
     small = np.flatnonzero(correlation < significant_correlation(n))
     return int(small[0]) if len(small) else len(correlation)
-
-
-def _means(run: FloatArray, width: int) -> FloatArray:
-    """The means of so many samples in a row each."""
-    return np.asarray(run[: len(run) // width * width].reshape(-1, width).mean(axis=1), dtype=np.float64)
 
 
 def _last_lag(runs: Sequence[FloatArray]) -> int:

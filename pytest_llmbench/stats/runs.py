@@ -24,8 +24,14 @@ class Interval(NamedTuple):
 OPEN = Interval(None, None)
 
 
+class _Checked(tuple[FloatArray, ...]):
+    """Runs that were found to be such: one figure hands them on to a dozen functions."""
+
+
 def as_runs(samples: Samples) -> Runs:
     """The non-empty runs as float64 vectors. ValueError for anything but finite one-dimensional vectors."""
+    if isinstance(samples, _Checked):
+        return samples
     parts = [samples] if isinstance(samples, np.ndarray) else list(samples)
     runs = [np.asarray(part, dtype=np.float64) for part in parts]
     for run in runs:
@@ -33,7 +39,27 @@ def as_runs(samples: Samples) -> Runs:
             raise ValueError(f"a run is a one-dimensional vector of samples, not {run.ndim}-dimensional")
         if not np.isfinite(run).all():
             raise ValueError("samples must be finite: a value that was not observed is left out, not marked")
-    return tuple(run for run in runs if run.size)
+    return _Checked(run for run in runs if run.size)
+
+
+def events(runs: Sequence[npt.NDArray[np.bool_]]) -> Runs:
+    """Whether something was so, in 0/1 series."""
+    return _Checked(run.astype(np.float64) for run in runs)
+
+
+def mean_of(samples: FloatArray) -> float:
+    """``np.mean``, without what it takes to find out of what: for a thousand samples most of its time."""
+    return float(np.add.reduce(samples)) / len(samples)
+
+
+def batch_means(samples: FloatArray, width: int) -> FloatArray:
+    """The means of so many samples in a row each; what is left over at the end has none."""
+    batches = samples[: len(samples) // width * width].reshape(-1, width)
+    return np.asarray(np.add.reduce(batches, axis=1) / width, dtype=np.float64)
+
+
+def is_constant(samples: FloatArray) -> bool:
+    return bool(np.maximum.reduce(samples) == np.minimum.reduce(samples))
 
 
 def pooled(runs: Runs) -> FloatArray:

@@ -41,7 +41,18 @@ import numpy as np
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.memory import memory
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.runs import (
+    OPEN,
+    FloatArray,
+    Interval,
+    Runs,
+    Samples,
+    as_runs,
+    batch_means,
+    is_constant,
+    mean_of,
+    pooled,
+)
 
 FEWEST_EFFECTIVE = 30
 """Effective samples that a mean, a ratio or a rate needs. With fewer, neither spread nor dependence is known
@@ -135,14 +146,15 @@ def spread(samples: Samples, *, lags: int | None = None, tested: bool = True, se
         return None
     lags = memory(runs) if lags is None else lags
     every = pooled(runs)
-    scale = float(np.max(np.abs(every - every.mean())))
-    if scale == 0.0 or float(np.ptp(every)) == 0.0:
+    centre = mean_of(every)
+    scale = float(np.max(np.abs(every - centre)))
+    if scale == 0.0 or is_constant(every):
         return Spread(0.0, float(n - 1), 0.0, float(n))
-    centred = tuple((run - float(every.mean())) / scale for run in runs)
+    centred = tuple((run - centre) / scale for run in runs)
     drawn = block_bootstrap.draw(centred, lags, seed) if block_bootstrap.is_chosen() else None
     within = _within(centred, lags, tested) if drawn is None else drawn[:2]
     variance, freedom = _between(centred, *within)
-    single = float(np.mean(np.square(pooled(centred))))
+    single = mean_of(np.square(pooled(centred)))
     variance = max(variance, 1e-12 * single / n)
     return Spread(
         error=scale * math.sqrt(variance),
@@ -283,7 +295,7 @@ def _within(runs: Runs, lags: int, tested: bool) -> tuple[float, float]:
     every = np.concatenate(powers)
     if not len(every):
         return 0.0, 1.0
-    variance, count = float(every.mean()), len(every)
+    variance, count = mean_of(every), len(every)
     if tested:
         variance, count = _of_rising(powers, variance, count)
     return variance / n, float(count)
@@ -302,9 +314,9 @@ def _of_rising(powers: Sequence[FloatArray], variance: float, count: int) -> tup
         )
         if len(rest) < _FEWEST_COMPARED:
             continue
-        power, ratio = float(low.mean()), float(fdtri(len(low), len(rest), _CHANCE))
+        power, ratio = mean_of(low), float(fdtri(len(low), len(rest), _CHANCE))
         width = power * student_quantile(len(low), _USUAL) ** 2
-        if power > ratio * float(rest.mean()) and width > widest:
+        if power > ratio * mean_of(rest) and width > widest:
             variance, count, widest = power, len(low), width
     return variance, count
 
@@ -366,9 +378,9 @@ def _between(runs: Runs, within: float, freedom: float) -> tuple[float, float]:
 def _skewness(runs: Runs, batch: int) -> float:
     """Skewness of the mean: that of batch means over √batches. Too few batches show none."""
     batch = min(batch, max(1, max(map(len, runs)) // _FEWEST_SKEWED))
-    means = [run[: len(run) // batch * batch].reshape(-1, batch).mean(axis=1) for run in runs]
-    every = np.concatenate([own - float(run.mean()) for own, run in zip(means, runs, strict=True)])
-    variance = float(np.mean(np.square(every))) if len(every) else 0.0
+    means = [batch_means(run, batch) for run in runs]
+    every = np.concatenate([own - mean_of(run) for own, run in zip(means, runs, strict=True)])
+    variance = mean_of(np.square(every)) if len(every) else 0.0
     if variance <= 0.0:
         return 0.0
-    return float(np.mean(every**3) / variance**1.5 / math.sqrt(len(every)))
+    return float(mean_of(every**3) / variance**1.5 / math.sqrt(len(every)))
