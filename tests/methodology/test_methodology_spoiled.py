@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from canned_levels import QueueServer, canned_setting
 from canned_runs import answer
-from replayed_sut import ReplayedSUT
+from replayed_sut import QUARTER, ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.harness.execution.drive import drive
@@ -248,7 +248,7 @@ EVERY_LOAD: dict[str, dict[str, Any]] = {
     "throughput, closed": {"min_concurrency": 1, "max_concurrency": 16, "concurrency_step": 4},
     "tradeoff": {"levels_percent": [25, 50, 75]},
     "itl": {"levels_percent": [25, 50]},
-    "itl, declared": {"levels_percent": [25, 50], "capacity_rps": 100},
+    "itl, declared": {"levels_percent": [25, 50], "capacity_rps": 25},
     "capacity": {"maximum": 16},
     "memory_pressure": {"workload": "synthetic-uniform", "levels_percent": [100, 125]},
     "long_context": {"lengths": [1024, 2048, 4096]},
@@ -270,7 +270,7 @@ def test_every_load_of_a_test_is_measured_again_and_ahead_of_its_levels_too(name
         closed = isinstance(seen.plan.load, ClosedLoop)
         return refilled_late(seen, 400.0) if closed else read_late(seen, 1.0, 400.0)
 
-    sut = ReplayedSUT(change=first_attempts)
+    sut = ReplayedSUT(QUARTER, change=first_attempts)
     test = name.partition(",")[0]
     result = sut.measure(TESTS[test], "quick", keep={"overload_allowed": True}, **EVERY_LOAD[name])
     sent = [plan for plan in sut.plans if plan.phase is Phase.MEASURE]
@@ -285,7 +285,9 @@ def test_every_load_of_a_test_is_measured_again_and_ahead_of_its_levels_too(name
     ]
     assert len(result.void_loads) == len(first)
     assert any("was measured again" in note for note in result.notes)
-    calm = ReplayedSUT().measure(TESTS[test], "quick", keep={"overload_allowed": True}, **EVERY_LOAD[name])
+    calm = ReplayedSUT(QUARTER).measure(
+        TESTS[test], "quick", keep={"overload_allowed": True}, **EVERY_LOAD[name]
+    )
     assert what_voids(result) == what_voids(calm)
     assert {level.role.removesuffix(" (not offered)") for level in result.levels} == {
         level.role for level in calm.levels
