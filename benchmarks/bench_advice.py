@@ -16,47 +16,101 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("stats", "methodology")]
 
-from coverage_table import constant, exponential, log_normal, times_in_system  # noqa: E402
-from queue_models import times_of_bursts, times_of_slots, times_of_users  # noqa: E402
+from coverage_table import (  # noqa: E402
+    constant,
+    exponential,
+    log_normal,
+    stamped_times,
+    times_in_system,
+    waited,
+)
+from queue_models import stamps_of_bursts, stamps_of_slots, stamps_of_users  # noqa: E402
 
 from pytest_llmbench.compare.gate import judge  # noqa: E402
+from pytest_llmbench.metrics import latency  # noqa: E402
 from pytest_llmbench.metrics.summary import distribution  # noqa: E402
 from pytest_llmbench.model.estimate import Estimate  # noqa: E402
 from pytest_llmbench.model.judgement import GateVerdict, JudgedObjective  # noqa: E402
 from pytest_llmbench.model.objective import Objective  # noqa: E402
+from pytest_llmbench.model.records import Records  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
-Draw = Callable[[int, int, np.random.Generator], Floats]
-"""``draw(n, rows, random)``: the latencies of so many sessions of n requests."""
+
+
+class Session(NamedTuple):
+    """Latencies in the order sent, and their P99 as a session estimates it."""
+
+    latencies: Floats
+    upto: Callable[[int], Estimate]
+    """P99 of the first n requests."""
+
+
+Draw = Callable[[int, int, np.random.Generator], Iterable[Session]]
+"""``draw(n, rows, random)``: so many sessions of n requests."""
 DEFAULT, LARGEST, SERIES, DECIDED = 1000, 32_000, 40, 0.85
 SIZES = tuple(round(DEFAULT * 2 ** (step / 2)) for step in range(11))
 FAR, NEAR = (2.0, 3.0, 5.0), (0.7, 1.3, 1.6, 2.0)
 
 
+def stamped(latencies: Floats, sent: Floats) -> Iterator[Session]:
+    """Sessions of a queue: its stamps tell what requests waited."""
+    for times, at in zip(latencies, sent, strict=True):
+        yield Session(times, partial(_p99_of_stamps, times, at))
+
+
+def _p99_of_stamps(times: Floats, at: Floats, n: int) -> Estimate:
+    return distribution("ttft", times[:n], backlog=waited(np.stack((times[:n], at[:n]))))["ttft.p99"]
+
+
+def series(latencies: Floats) -> Iterator[Session]:
+    """Sessions of which nothing but the latencies is known."""
+    for times in latencies:
+        yield Session(times, partial(_p99_of_series, times))
+
+
+def _p99_of_series(times: Floats, n: int) -> Estimate:
+    return distribution("ttft", times[:n])["ttft.p99"]
+
+
 def queue(kind: Callable[[np.random.Generator, tuple[int, int]], Floats], load: float) -> Draw:
-    return lambda n, rows, random: times_in_system(kind, load, n, rows, random)
+    return lambda n, rows, random: stamped(*stamped_times(kind, load, n, rows, random))
 
 
 def slots(count: int, load: float) -> Draw:
-    return lambda n, rows, random: times_of_slots(count, load, n, rows, random)
+    def draw(n: int, rows: int, random: np.random.Generator) -> Iterator[Session]:
+        sent, ended = stamps_of_slots(count, load, n, rows, random)
+        return stamped((ended - sent)[:, -n:], sent[:, -n:])
+
+    return draw
+
+
+def users(count: int, served: int) -> Draw:
+    return lambda n, rows, random: stamped(*stamps_of_users(count, served, n, rows, random))
+
+
+def bursts(load: float) -> Draw:
+    return lambda n, rows, random: stamped(*stamps_of_bursts(load, n, rows, random))
 
 
 SYSTEMS: dict[str, Draw] = {
-    "independent, exponential": lambda n, rows, random: random.exponential(size=(rows, n)),
-    "independent, log-normal": lambda n, rows, random: random.lognormal(size=(rows, n)),
-    "independent, Pareto 2.5": lambda n, rows, random: 1 + random.pareto(2.5, size=(rows, n)),
-    "closed loop, 24 users of 8 slots": lambda n, rows, random: times_of_users(24, 8, n, rows, random),
+    "independent, exponential": lambda n, rows, random: series(random.exponential(size=(rows, n))),
+    "independent, log-normal": lambda n, rows, random: series(random.lognormal(size=(rows, n))),
+    "independent, Pareto 2.5": lambda n, rows, random: series(1 + random.pareto(2.5, size=(rows, n))),
+    "closed loop, 24 users of 8 slots": lambda n, rows, random: stamped(
+        *stamps_of_users(24, 8, n, rows, random)
+    ),
     "M/D/1 at 70%": queue(constant, 0.7),
     "M/M/1 at 50%": queue(exponential, 0.5),
     "M/M/1 at 60%": queue(exponential, 0.6),
@@ -66,8 +120,8 @@ SYSTEMS: dict[str, Draw] = {
     "M/M/8 at 70%": slots(8, 0.7),
     "M/M/8 at 80%": slots(8, 0.8),
     "M/M/32 at 80%": slots(32, 0.8),
-    "MMPP/M/1 at 40%": lambda n, rows, random: times_of_bursts(0.4, n, rows, random),
-    "MMPP/M/1 at 60%": lambda n, rows, random: times_of_bursts(0.6, n, rows, random),
+    "MMPP/M/1 at 40%": bursts(0.4),
+    "MMPP/M/1 at 60%": bursts(0.6),
     "M/M/1 at 85%": queue(exponential, 0.85),
     "M/G/1 (log-normal) at 85%": queue(log_normal, 0.85),
     "M/M/1 at 90%": queue(exponential, 0.9),
@@ -88,15 +142,17 @@ def replayed() -> Draw:
     records = result.observations[-1].records
     latencies = (records.first_content_ns - records.submitted_ns) / 1e6
 
-    def draw(n: int, rows: int, random: np.random.Generator) -> Floats:
-        first = random.integers(len(latencies) - n, size=rows)
-        return np.stack([latencies[at : at + n] for at in first])
+    def draw(n: int, rows: int, random: np.random.Generator) -> Iterator[Session]:
+        for first in random.integers(len(records) - n, size=rows).tolist():
+            yield Session(latencies[first : first + n], partial(_p99_of_records, records, first))
 
     return draw
 
 
-def p99(latencies: Floats) -> Estimate:
-    return distribution("ttft", latencies)["ttft.p99"]
+def _p99_of_records(records: Records, first: int, n: int) -> Estimate:
+    places = np.arange(len(records))
+    cut = records.select((places >= first) & (places < first + n))
+    return latency.distribution_of("ttft", [cut])["ttft.p99"]
 
 
 @dataclass(frozen=True)
@@ -113,18 +169,19 @@ class System:
     @cached_property
     def true(self) -> float:
         """Of two million requests."""
-        return float(np.percentile(self.draw(20_000, 100, self.random(1)), 99))
+        drawn = self.draw(20_000, 100, self.random(1))
+        return float(np.percentile(np.concatenate([one.latencies for one in drawn]), 99))
 
     @cached_property
     def usual(self) -> list[Estimate]:
         """Sessions with the default number of requests."""
-        return [p99(one) for one in self.draw(DEFAULT, self.sessions, self.random(2))]
+        return [one.upto(DEFAULT) for one in self.draw(DEFAULT, self.sessions, self.random(2))]
 
     @cached_property
     def larger(self) -> list[list[Estimate]]:
         """Of each size, the same sessions from their beginning."""
-        long = self.draw(max(SIZES), SERIES, self.random(3))
-        return [[p99(one[:n]) for one in long] for n in SIZES]
+        long = list(self.draw(max(SIZES), SERIES, self.random(3)))
+        return [[one.upto(n) for one in long] for n in SIZES]
 
 
 def judged(estimate: Estimate, limit: float) -> JudgedObjective:
@@ -209,9 +266,11 @@ def possible() -> Iterator[str]:
     limit, where its threshold is the best there is for just these two: passed falsely by 2.5 % of the busier.
     """
     random = np.random.default_rng(3)
-    calm = queue(exponential, CALM)(DEFAULT, TRIED, random)
+    calm = times_in_system(exponential, CALM, DEFAULT, TRIED, random)
     # P99 of M/M/1 goes with 1 / (1 - load).
-    busier = [queue(exponential, 1 - (1 - CALM) / times)(DEFAULT, TRIED, random) for times in FAR[:2]]
+    busier = [
+        times_in_system(exponential, 1 - (1 - CALM) / times, DEFAULT, TRIED, random) for times in FAR[:2]
+    ]
     for name, statistic in STATISTICS.items():
         of_calm = statistic(calm)
         told = [np.mean(of_calm <= np.quantile(statistic(rows), FALSE_PASSES)) for rows in busier]

@@ -1,9 +1,10 @@
 """A distribution as a set of Estimates: five percentiles, mean, minimum and maximum, each with its interval.
 
 Requests of a run depend on each other through the queue, so every interval rests on the effective sample
-size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size; above,
-where these give no end, the bound by a moment; open where the sample cannot support that either. Minimum and
-maximum are what was observed and bound nothing. How often these intervals hold the truth:
+size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size. Above,
+P99 and P99.9 have the bound by the load of their queue where it is known and nearer; where there is no end at
+all, the bound by a moment; open where the sample cannot support that either. Minimum and maximum are what was
+observed and bound nothing. How often these intervals hold the truth:
 docs/reference/statistics.md.
 """
 
@@ -23,6 +24,7 @@ from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
+    bounded_by_higher,
     in_order,
     ordered_interval,
     percentile_worths,
@@ -30,6 +32,7 @@ from pytest_llmbench.stats.percentile_intervals import (
     series_memory,
 )
 from pytest_llmbench.stats.percentiles import ordered_percentile
+from pytest_llmbench.stats.queues.first_come import BY_LOAD, KnownQueue, known_queue
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, mean_interval, spread
 
@@ -84,6 +87,10 @@ class _Sample:
         return NO_RISE if self.backlog is None else self.backlog.rise(self.runs, self.level)
 
     @cached_property
+    def queue(self) -> KnownQueue | None:
+        return known_queue(self.runs, self.backlog)
+
+    @cached_property
     def ordered(self) -> FloatArray:
         return np.sort(pooled(self.runs))
 
@@ -109,20 +116,24 @@ class _Sample:
 
     def percentiles(self, qs: Sequence[float]) -> list[Estimate]:
         worths = percentile_worths(self.runs, qs, lags=self.lags)
-        found = [self._ends(q, worth) for q, worth in zip(qs, worths, strict=True)]
-        ends = in_order([interval for interval, _ in found])
+        bounds = [None if self.queue is None else self.queue.upper(q, self.level) for q in qs]
+        found = [self._ends(*each) for each in zip(qs, worths, bounds, strict=True)]
+        ends = in_order(bounded_by_higher([interval for interval, _ in found], bounds))
         methods = [
             f"{method}, {ONLY_BOUND} of a higher percentile"
-            if own.upper is None and interval.upper is not None
+            if interval.upper is not None and (own.upper is None or interval.upper < own.upper)
             else method
             for (own, method), interval in zip(found, ends, strict=True)
         ]
         return [self._percentile(*each) for each in zip(qs, worths, ends, methods, strict=True)]
 
-    def _ends(self, q: float, worth: Worth) -> tuple[Interval, str]:
-        """The interval of a percentile, and how its ends were found."""
+    def _ends(self, q: float, worth: Worth, by_load: float | None) -> tuple[Interval, str]:
+        """The interval of a percentile, and how its ends were found. ``by_load``: the bound by that of the
+        queue."""
         interval = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
         method = f"order statistics at {_effective(worth.samples)}"
+        if by_load is not None and (interval.upper is None or by_load < interval.upper):
+            return Interval(interval.lower, by_load), f"{method}, {ONLY_BOUND} by {BY_LOAD}"
         if interval.upper is not None:
             return interval, method
         bound = nearest(

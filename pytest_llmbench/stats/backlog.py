@@ -162,14 +162,23 @@ class Load(NamedTuple):
             waited=math.fsum(work.waited_ns for work in works) / requests / 1e6,
         )
 
+    def busiest(self, level: float) -> float:
+        """Upper end of the utilisation."""
+        return self.utilisation * math.exp(normal_quantile(min(level, _USUAL)) * self.error)
+
     def longest_wait(self, level: float) -> float:
         """Upper end of the mean wait, in the unit of the samples; ∞ where the slots may all be at work."""
-        most = self.utilisation * math.exp(normal_quantile(min(level, _USUAL)) * self.error)
-        if most >= 1:
+        return self.mean_wait(self.busiest(level))
+
+    def share_waiting(self, utilisation: float) -> float:
+        """The share of requests that wait, had the slots been so busy; by Sakasegawa's formula."""
+        return float(min(1.0, utilisation) ** (math.sqrt(2 * (self.slots + 1)) - 1))
+
+    def mean_wait(self, utilisation: float) -> float:
+        """The mean wait of all, then, in the unit of the samples; ∞ from 1 on."""
+        if utilisation >= 1:
             return math.inf
-        # Sakasegawa's.
-        power = math.sqrt(2 * (self.slots + 1)) - 1
-        return float(self.scale * most**power / (self.slots * (1 - most)))
+        return self.scale * self.share_waiting(utilisation) / (self.slots * (1 - utilisation))
 
     def longer(self, level: float) -> float:
         """How many times as many requests would tell the system from an overloaded one, if it is none; ∞
@@ -214,6 +223,10 @@ class Backlog(NamedTuple):
     """``None`` for fewer than 500 requests, and where the number under way hardly varies."""
     in_flight: Runs = ()
     """How many were under way when each sample was sent, times the mean gap between sends."""
+    queues: tuple[SlotQueue, ...] = ()
+    """The requests of each run that has samples; none where the unit is not ms."""
+    sent_ns: tuple[IntArray, ...] = ()
+    """When each sample was sent, by those runs."""
 
     def stretch(self, level: float) -> float:
         """f: how much longer waits may be, as a multiple of what was seen; ∞ for "as long as they like"."""
@@ -283,6 +296,18 @@ class Backlog(NamedTuple):
             return runs
         return tuple(run + rise / self._seen * waits for run, waits in zip(runs, self.waits, strict=True))
 
+    def share_within(self, samples: Samples, limit: float, rise: float, level: float) -> float:
+        """The least share of samples within a limit, if they waited longer by ``rise`` in the mean: each that
+        waited in proportion, or as many of all as wait at the upper end of the utilisation."""
+        longer = float(np.mean(pooled(self.lengthened(samples, rise)) <= limit))
+        if self.load is None or rise == 0.0:
+            return longer
+        # Where hardly any waited, nearly all that would wait did not.
+        waiting = self.load.share_waiting(self.load.busiest(level))
+        left = limit - pooled(as_runs(samples)) + pooled(self.waits)
+        late = waiting * np.exp(-np.maximum(left, 0.0) * waiting / (self._seen + rise))
+        return min(longer, float(np.mean(np.where(left < 0, 0.0, 1 - late))))
+
     def drawn_out(self, samples: Samples, level: float = 0.95) -> Runs:
         """The samples with waits as much longer as they may be, 17 times at most."""
         slope = _slope(pooled(as_runs(samples)), pooled(self.waits))
@@ -294,7 +319,16 @@ class Backlog(NamedTuple):
         if load is not None:
             load = load._replace(scale=load.scale * factor, waited=load.waited * factor)
         waits, in_flight = (tuple(run * factor for run in runs) for runs in (self.waits, self.in_flight))
-        return self._replace(waits=waits, load=load, in_flight=in_flight)
+        return self._replace(waits=waits, load=load, in_flight=in_flight, queues=(), sent_ns=())
+
+    def only(self, there: npt.NDArray[np.bool_]) -> Backlog:
+        """Of those of the samples, all runs taken for one; of several the requests are left out."""
+        waits, in_flight = (
+            as_runs(pooled(runs)[there]) if runs else () for runs in (self.waits, self.in_flight)
+        )
+        if len(self.queues) != 1:
+            return self._replace(waits=waits, in_flight=in_flight, queues=(), sent_ns=())
+        return self._replace(waits=waits, in_flight=in_flight, sent_ns=(self.sent_ns[0][there],))
 
 
 class SlotQueue(NamedTuple):
@@ -305,6 +339,8 @@ class SlotQueue(NamedTuple):
     ends_ns: IntArray
     """In the same order; of one that has not ended later than all."""
     slots: int
+    is_complete: bool = False
+    """Whether all of them ended well, so that nothing else was in their way."""
 
     @classmethod
     def of(cls, starts_ns: IntArray, ends_ns: IntArray, served: npt.NDArray[np.bool_]) -> SlotQueue:
@@ -315,7 +351,7 @@ class SlotQueue(NamedTuple):
         starts, ends = starts_ns[order], ends_ns[order]
         well = served[order] & (ends >= 0)
         ends = np.where(ends >= 0, ends, _NEVER)
-        return cls(starts, ends, slots_at_work(starts[well], ends[well]))
+        return cls(starts, ends, slots_at_work(starts[well], ends[well]), bool(well.all()))
 
     def waits_ms(self, instants_ns: IntArray) -> FloatArray:
         """Of requests sent at these instants, beyond the lower quartile of all."""
@@ -391,8 +427,9 @@ def backlog(queues: Sequence[SlotQueue], instants_ns: Sequence[IntArray]) -> Bac
     waits = tuple(queue.waits_ms(at) for queue, at in sent)
     in_flight = tuple(queue.in_flight_ms(at) for queue, at in sent)
     works = [work for work in (queue.work for queue in queues) if work is not None]
-    enough = sum(work.requests for work in works) >= FEWEST
-    return Backlog(waits, drains.visits, Load.of(works) if enough else None, in_flight)
+    load = Load.of(works) if sum(work.requests for work in works) >= FEWEST else None
+    of_samples = tuple(queue for queue, _ in sent)
+    return Backlog(waits, drains.visits, load, in_flight, of_samples, tuple(at for _, at in sent))
 
 
 def slots_at_work(starts: IntArray, ends: IntArray) -> int:
@@ -404,6 +441,12 @@ def slots_at_work(starts: IntArray, ends: IntArray) -> int:
         return 1
     shortest = int((ends - starts).min())
     return 1 + int(_earlier_above(ends, ends - shortest).max())
+
+
+def fewest_slots(ends: IntArray) -> int:
+    """The fewest slots that can have served requests, taken in the order sent, with these ends: 1 + the most
+    earlier ones that one passes. No request may be: 1."""
+    return 1 + int(_earlier_above(ends, ends).max()) if len(ends) else 1
 
 
 def _earlier_above(ends: IntArray, at: IntArray) -> IntArray:

@@ -252,6 +252,18 @@ def _ordered_interval(ordered: FloatArray, q: float, worth: Worth, level: float)
     return Interval(lower, upper)
 
 
+def bounded_by_higher(intervals: Sequence[Interval], bounds: Sequence[float | None]) -> list[Interval]:
+    """The same intervals, no upper end beyond the bound of its own or of a higher percentile, where there is
+    one. The lowest percentile first."""
+    found, least = list(intervals), math.inf
+    for place in reversed(range(len(found))):
+        bound, (lower, upper) = bounds[place], found[place]
+        least = least if bound is None else min(least, bound)
+        if least < (math.inf if upper is None else upper):
+            found[place] = Interval(lower, least)
+    return found
+
+
 def in_order(intervals: Sequence[Interval]) -> list[Interval]:
     """The intervals of percentiles of one sample, the lowest first, with ends that grow as the percentiles
     do.

@@ -8,6 +8,7 @@ of 30 dependent trials bound nothing; independent ones do at any number, since t
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
     How much trials depend on each other is read from how close they came to 1, so that a run without a miss
     is not taken for so many independent successes; and as of a percentile, misses of the minority are never
     taken for less than half as dependent as the median. ``backlog``: in the unit of the scores; the lower end
-    is at most the share that there would be if a hidden queue were as long as it may be.
+    allows for a hidden queue as long as it may be.
     """
     runs = as_runs(scores)
     if not runs:
@@ -51,10 +52,20 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
     found = share_of(met, level=level, dependence=exceedances(runs, q), median=median)
     if found is None or backlog is None or found.interval.lower is None:
         return found
-    rise = backlog.rise(runs, level)
-    worse = _within(backlog.lengthened(runs, rise.share if q > _MANY else rise.beyond))
-    lower = min(found.interval.lower, float(np.mean(pooled(worse))))
+    lower = min(found.interval.lower, _lower_of_longer_waits(found, runs, backlog, level))
     return found._replace(interval=Interval(lower, found.interval.upper))
+
+
+def _lower_of_longer_waits(found: Share, runs: Runs, backlog: Backlog, level: float) -> float:
+    """√(a² + d²) below the share: a the distance for independent trials, d what waits as long as they may be
+    take from it."""
+    rise = backlog.rise(runs, level)
+    if 100 * found.share > _MANY:
+        worse = float(np.mean(pooled(_within(backlog.lengthened(runs, rise.share)))))
+    else:
+        worse = backlog.share_within(runs, 1.0, rise.beyond, level)
+    independent, _ = exact_share_interval(found.ones, found.of, tail=(1 - level) / 2)
+    return max(0.0, found.share - math.hypot(found.share - independent, max(0.0, found.share - worse)))
 
 
 def _within(runs: Runs) -> Runs:

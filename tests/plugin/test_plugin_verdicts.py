@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 from plugin_suite import Suite
 
@@ -291,3 +294,41 @@ def test_a_marker_of_one_parameter_is_not_that_of_its_siblings(suite: Suite) -> 
     )
     suite.measure("replay", "--llm-inconclusive=pass").assert_outcomes(passed=3)
     assert [entry["nodeid"] for entry in suite.report["tests"]] == ["test_suite.py::test_some[2]"]
+
+
+def test_a_run_too_short_for_its_queue_is_told_everywhere(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 places complete some 11.6 requests per second."""
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(rate=11.5, requests=1000)
+        def test_busy(): ...
+
+        @llmbench.ttft(rate=4, requests=1000)
+        def test_calm(): ...
+        """
+    )
+    monkeypatch.setenv("COLUMNS", "400")
+    result = suite.measure("replay:h100-8b?max_num_seqs=16", scale="standard")
+    result.assert_outcomes(passed=2)
+    busy, calm = (
+        next((one for one in test["validity"]["findings"] if one["check"] == "run_length"), {"ok": True})
+        for test in suite.report["tests"]
+    )
+    assert calm["ok"]
+    assert not busy["ok"]
+    assert not busy["voids"]
+    told = re.compile(
+        r"1000 requests span about [\d.]+ relaxation times of the queue \(work for \d+% of \d+ slots\): "
+        r"too few to tell it from one that grows without end, so upper ends of means are open; (about|more than) \d+ "
+    )
+    assert told.match(busy["message"])
+    assert busy["value"] < busy["limit"]
+    result.stdout.fnmatch_lines([f"*warning*run_length: {busy['message']}"])
+    assert str(result.stdout).count("run_length") == 1
+    page = html.unescape((suite.path / "out" / "report.html").read_text("utf-8"))
+    assert page.count(busy["message"]) >= 1
+    assert told.search((suite.path / "out" / "report.md").read_text("utf-8").replace("\\", ""))

@@ -22,7 +22,7 @@ from queue_models import Services as QueueServices
 from queue_models import stamps_of_bursts, stamps_of_slots, stamps_of_users, standard_exponential
 
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
-from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
+from pytest_llmbench.metrics.ratios import ratio_estimate, ratio_of_sums, share_estimate
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -32,6 +32,7 @@ from pytest_llmbench.stats import fairness
 from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 from pytest_llmbench.stats.block_bootstrap import Intervals, chosen
 from pytest_llmbench.stats.proportion import Share, share_of, share_within
+from pytest_llmbench.stats.ratio import ratio_of
 from pytest_llmbench.stats.runs import OPEN
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -387,7 +388,8 @@ def table(replications: int, engine_requests: int) -> Iterator[str]:
             yield "| " + " | ".join(row) + " |"
 
 
-FIGURES = ("request rate", "token rate", "goodput share", "error rate", "Jain", "ITL P95")
+RATES = ("goodput", "token goodput")
+FIGURES = ("request rate", "token rate", *RATES, "goodput share", "error rate", "Jain", "ITL P95")
 _RATE, _SLICES = 10.0, 400
 
 
@@ -412,7 +414,8 @@ def figures(traffic: Traffic, replications: int, seed: int = 2027) -> dict[str, 
     """Of 400 slices of time; a request in a busy slice is slow, fails and stutters more often."""
     rows = [_figures(traffic, np.random.default_rng([seed, time])) for time in range(replications)]
     share = _shares(traffic)
-    truths = (_RATE, 100 * _RATE, 1 - share[0], share[1], *_simulated_truths(traffic))
+    good = _RATE * (1 - share[0])
+    truths = (_RATE, 100 * _RATE, good, 100 * good, 1 - share[0], share[1], *_simulated_truths(traffic))
     return cells(rows, FIGURES, truths)
 
 
@@ -439,16 +442,18 @@ def _latencies(busy: Sample, random: np.random.Generator) -> Sample:
 
 def _figures(traffic: Traffic, random: np.random.Generator) -> list[Estimate]:
     counts, busy = _requests(traffic, _SLICES, random)
-    tokens = np.array([random.normal(100, 30, int(count)).sum() for count in counts])
-    ones = np.ones(_SLICES)
+    tokens = random.normal(100, 30, len(busy))
+    slices, ones = np.repeat(np.arange(_SLICES), counts.astype(int)), np.ones(_SLICES)
     missed = (random.random(len(busy)) < np.where(busy == 1, 0.3, 0.05)).astype(np.float64)
     failed = (random.random(len(busy)) < np.where(busy == 1, 0.1, 0.01)).astype(np.float64)
     latencies = _latencies(busy, random)
     gaps = np.repeat(latencies, 20) * random.gamma(2.0, 0.5, 20 * len(busy))
     samples = ItlSamples.of("direct", gaps, np.arange(0, len(gaps) + 1, 20))
     return [
-        ratio_of_sums(counts, ones, unit="req/s", seed=1),
-        ratio_of_sums(tokens, ones, unit="tok/s", seed=1),
+        *(
+            ratio_of_sums(np.bincount(slices, each, minlength=_SLICES), ones, unit="", seed=1)
+            for each in (np.ones(len(busy)), tokens, 1 - missed, tokens * (1 - missed))
+        ),
         share_estimate(share_of(1 - missed), 0.95, ""),
         share_estimate(share_of(failed), 0.95, ""),
         _jain_estimate(latencies),
@@ -537,6 +542,41 @@ def shares(model: Model, replications: int) -> dict[str, Cell]:
 def _within(sample: Sample, limit: float, waits: Backlog | None) -> Share | None:
     of = None if waits is None else waits.scaled(1 / limit)
     return share_within(latencies(sample) / limit, backlog=of)
+
+
+def rates_table(replications: int) -> Iterator[str]:
+    """Requests a second within a limit at P95, and their tokens, of sessions of 1000 requests to queues."""
+    yield "| rates within a limit, n = 1,000 | " + " | ".join(RATES) + " |"
+    yield "|---|" + "---|" * len(RATES)
+    waiting = [many_slots(*each) for each in ((8, 0.8), (8, 0.9), (32, 0.9), (64, 0.9))]
+    for model in (queue("M/M/1", 0.5), queue("M/M/1", 0.85), *waiting, closed_loop(), bursty()):
+        yield "| " + " | ".join((model.name, *map(written, rates(model, replications).values()))) + " |"
+
+
+def rates(model: Model, replications: int) -> dict[str, Cell]:
+    """The truth is the mean of 1000 other sessions: at the end of a run, when no more is sent, rates are
+    lower than those of the queue itself."""
+    others, own = (
+        [_rates(sample, model.truth[2], random) for sample in model.draw(1000, rows, random)]
+        for rows, random in ((1000, np.random.default_rng(12)), (replications, np.random.default_rng(11)))
+    )
+    truths = np.mean([[found.point for found in row] for row in others], axis=0)
+    return cells(own, RATES, list(truths))
+
+
+def _rates(sample: Sample, limit: float, random: np.random.Generator) -> list[Estimate]:
+    """As :mod:`pytest_llmbench.metrics.goodput` has them, in 400 slices; the tokens come at the end."""
+    ends, good = (sample[1] + sample[0]), sample[0] <= limit
+    tokens = random.gamma(4.0, 25.0, len(good))
+    edges = np.linspace(sample[1, 0], ends.max(), _SLICES + 1)
+    widths, n = np.diff(edges), int(good.sum())
+    counted = [
+        np.histogram(ends[good], edges, weights=each[good])[0] for each in (np.ones(len(good)), tokens)
+    ]
+    return [
+        ratio_estimate(ratio_of(each, widths, seed=1), _SLICES, n, "", unit="", level=0.95, most=float(n))
+        for each in counted
+    ]
 
 
 TOLD_APART = ((8, 0.9, 1000), (32, 0.9, 1000), (32, 0.95, 1000))
@@ -649,7 +689,7 @@ def main() -> None:
     parser.add_argument("--truth", action="store_true")
     alone = {
         "untuned": untuned_table, "jain": jain_table, "shares": shares_table, "possible": possible_table,
-        "lengths": lengths_table,
+        "lengths": lengths_table, "figures": figures_table, "rates": rates_table,
     }  # fmt: skip
     parser.add_argument("--only", choices=tuple(alone), help="one of the smaller tables alone")
     asked = parser.parse_args()
@@ -657,7 +697,8 @@ def main() -> None:
     tables = [truths()] if asked.truth else [alone[asked.only](asked.replications)] if asked.only else [
         table(asked.replications, asked.engine_requests),
         iter(("",)), untuned_table(asked.replications),
-        iter(("",)), figures_table(asked.replications), iter(("",)), shares_table(asked.replications),
+        iter(("",)), figures_table(asked.replications), iter(("",)), rates_table(asked.replications),
+        iter(("",)), shares_table(asked.replications),
         iter(("",)), bootstrap_table(asked.replications), iter(("",)), jain_table(asked.replications),
         iter(("",)), possible_table(asked.replications),
     ]  # fmt: skip

@@ -42,12 +42,6 @@ def mm1_percentile(load: float, q: float) -> float:
 _BURN_IN = 6_000
 
 
-def times_of_slots(slots: int, load: float, n: int, rows: int, random: np.random.Generator) -> Series:
-    """Times in an M/M/c queue, service 1 on average, after a burn-in; one row per replication."""
-    sent, ended = stamps_of_slots(slots, load, n, rows, random)
-    return (ended - sent)[:, _BURN_IN:]
-
-
 def standard_exponential(random: np.random.Generator, rows: int) -> Series:
     return random.exponential(size=rows)
 
@@ -60,7 +54,8 @@ def stamps_of_slots(
     random: np.random.Generator,
     services: Services = standard_exponential,
 ) -> tuple[Series, Series]:
-    """When the same customers come and go, those of the burn-in too. ``services``: 1 on average."""
+    """When customers of an M/M/c queue come and go, those of the burn-in too; one row per replication.
+    ``services``: 1 on average."""
     free, at, every = np.zeros((rows, slots)), np.zeros(rows), np.arange(rows)
     sent, ended = np.empty((2, _BURN_IN + n, rows))
     for customer in range(_BURN_IN + n):
@@ -72,15 +67,11 @@ def stamps_of_slots(
     return np.ascontiguousarray(sent.T), np.ascontiguousarray(ended.T)
 
 
-def times_of_users(users: int, slots: int, n: int, rows: int, random: np.random.Generator) -> Series:
-    """Times of requests of users who send the next one at once, first come first served; in order sent."""
-    return stamps_of_users(users, slots, n, rows, random)[0]
-
-
 def stamps_of_users(
     users: int, slots: int, n: int, rows: int, random: np.random.Generator
 ) -> tuple[Series, Series]:
-    """The same, and when each is sent."""
+    """Times of requests of users who send the next one at once, first come first served, and when each is
+    sent; in order sent."""
     queued = users - slots
     free, every = random.exponential(size=(rows, slots)), np.arange(rows)
     ended, found = np.empty((_BURN_IN // 3 + n + queued, rows)), np.empty((n, rows))
@@ -97,13 +88,9 @@ def stamps_of_users(
     return np.ascontiguousarray(found.T), np.ascontiguousarray(stamps.T)
 
 
-def times_of_bursts(load: float, n: int, rows: int, random: np.random.Generator) -> Series:
-    """Times in a queue of one server; arrivals at two rates, 1 : 5, that change once in 50 services."""
-    return stamps_of_bursts(load, n, rows, random)[0]
-
-
 def stamps_of_bursts(load: float, n: int, rows: int, random: np.random.Generator) -> tuple[Series, Series]:
-    """The same, and when each request comes."""
+    """Times in a queue of one server, and when each request comes; arrivals at two rates, 1 : 5, that change
+    once in 50 services."""
     rates = np.array([load / 3, 5 * load / 3])
     state, waited, found = random.integers(0, 2, rows), np.zeros(rows), np.empty((n, rows))
     at, sent = np.zeros(rows), np.empty((n, rows))

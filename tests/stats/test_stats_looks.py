@@ -9,6 +9,7 @@ import pytest
 from queue_models import stamps_of_slots
 
 from pytest_llmbench.metrics import latency
+from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Looks, Quantity, Watched, judged_name
@@ -296,6 +297,23 @@ def test_looks_work_out_the_waits_from_the_stamps() -> None:
     same = estimate(looks._looks.watched[0], own, tail, backlog=waits).estimate
     assert verdict.estimates[0].upper == pytest.approx(same.upper)
     assert verdict.estimates[0].upper > estimate(looks._looks.watched[0], own, tail).estimate.upper  # type: ignore[operator]
+
+
+def test_a_look_leaves_out_what_has_no_value() -> None:
+    """Of a queue whose load is known, too."""
+    sent, ended = stamps_of_slots(8, 0.7, 1000, 1, np.random.default_rng(4))
+    sent_ns, ended_ns = ((each[0, -1000:] * 1e9).astype(np.int64) for each in (sent, ended))
+    waits = backlog([SlotQueue.of(sent_ns, ended_ns, np.ones(1000, dtype=bool))], [sent_ns])
+    assert waits.load is not None
+    latencies, there = (ended_ns - sent_ns) / MS, np.arange(1000) % 7 > 0
+    p99 = Watched(Objective("ttft.p99", "<=", 9000.0, "ms"), "ttft", 99.0)
+    found = estimate(p99, np.where(there, latencies, np.nan), 0.025, backlog=waits).estimate
+    same = waits._replace(
+        waits=(waits.waits[0][there],), in_flight=(waits.in_flight[0][there],), sent_ns=(sent_ns[there],)
+    )
+    assert found == estimate(p99, latencies[there], 0.025, backlog=same).estimate
+    assert found.method.endswith("upper end by the load of its queue")
+    assert found.upper == distribution("x", latencies[there], backlog=same)["x.p99"].upper
 
 
 def test_names_of_what_is_judged() -> None:

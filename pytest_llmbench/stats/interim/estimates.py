@@ -28,7 +28,8 @@ from pytest_llmbench.stats.percentile_intervals import (
 )
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.proportion import exact_share_interval, share_within
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, as_runs, pooled
+from pytest_llmbench.stats.queues.first_come import BY_LOAD, known_queue
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, mean_interval, spread
 
 FEWEST_RARE = 10.0
@@ -60,7 +61,7 @@ def estimate(
     there = ~np.isnan(values)
     own = waited(watched, backlog)
     if own is not None:
-        own = own._replace(waits=as_runs(pooled(own.waits)[there]))
+        own = own.only(there)
     # Whatever the session has chosen: the measuring process and the report must come to one verdict.
     with chosen("analytic"):
         return _estimate(watched, values[there], own, tail, size)
@@ -120,7 +121,10 @@ def _percentile(
         of = percentile_worth(finite, q, lags=lags)
         rise = _rise(finite, backlog, tail)
         worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level, rise=rise)
-        bound = None
+        queue, bound = known_queue(finite, backlog), None
+        known = None if queue is None else queue.upper(q, level)
+        if known is not None and (upper is None or known < upper):
+            upper, how = known, f", {ONLY_BOUND} by {BY_LOAD}"
         if upper is None:
             mean_worth, (_, mean_upper) = _careful_mean(finite, backlog, tail)
             bound = nearest(

@@ -1,0 +1,1 @@
+"""What is known of the queue itself bounds what its requests may have waited."""
