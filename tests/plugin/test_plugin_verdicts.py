@@ -323,7 +323,8 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
     assert not busy["voids"]
     told = re.compile(
         r"1000 requests span about [\d.]+ relaxation times of the queue \(work for \d+% of \d+ slots\): "
-        r"too few to tell it from one that grows without end, so upper ends of means are open; (about|more than) \d+ "
+        r"too few to tell it from one that grows without end, so upper ends of means are open; "
+        r"(about|more than) \d+ "
     )
     assert told.match(busy["message"])
     assert busy["value"] < busy["limit"]
