@@ -2,8 +2,8 @@
 
 Requests of a run depend on each other through the queue, so every interval rests on the effective sample
 size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size. Above,
-P99 and P99.9 have the bound by the load of their queue where it is known and nearer; where there is no end at
-all, the bound by a moment; open where the sample cannot support that either. Minimum and maximum are what was
+P99 and P99.9 have the bound by the load of their queue where that is known; where there is no end at all, the
+bound by a moment; open where the sample cannot support that either. Minimum and maximum are what was
 observed and bound nothing. How often these intervals hold the truth:
 docs/reference/statistics.md.
 """
@@ -132,8 +132,8 @@ class _Sample:
         queue."""
         interval = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
         method = f"order statistics at {_effective(worth.samples)}"
-        if by_load is not None and (interval.upper is None or by_load < interval.upper):
-            return Interval(interval.lower, by_load), f"{method}, {ONLY_BOUND} by {BY_LOAD}"
+        if by_load is not None:
+            return Interval(interval.lower, by_load), f"{method}, {BY_LOAD}"
         if interval.upper is not None:
             return interval, method
         bound = nearest(

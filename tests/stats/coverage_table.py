@@ -19,7 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from queue_models import Services as QueueServices
-from queue_models import stamps_of_bursts, stamps_of_slots, stamps_of_users, standard_exponential
+from queue_models import (
+    mmc_times,
+    stamps_of_bursts,
+    stamps_of_slots,
+    stamps_of_users,
+    standard_exponential,
+)
 
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.ratios import ratio_estimate, ratio_of_sums, share_estimate
@@ -199,7 +205,10 @@ def many_slots(
             sent, ended = stamps_of_slots(slots, load, n, rows, random, services)
             yield from np.stack((ended - sent, sent), axis=1)[:, :, -n:]
 
-    return simulated(f"M/{law}/{slots} at {load:.0%}", draw)
+    name = f"M/{law}/{slots} at {load:.0%}"
+    if services is standard_exponential:
+        return Model(name, draw, mmc_times(slots, load, (50.0, 95.0, 99.0)))
+    return simulated(name, draw)
 
 
 def log_normal_services(random: np.random.Generator, rows: int) -> Sample:

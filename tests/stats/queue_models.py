@@ -39,6 +39,28 @@ def mm1_percentile(load: float, q: float) -> float:
     return 0.0 if beyond >= load else math.log(load / beyond) / (1 - load)
 
 
+def mmc_times(slots: int, load: float, qs: tuple[float, ...]) -> tuple[float, ...]:
+    """Mean and percentiles of the time in an M/M/c queue, service 1 on average: who waits, with Erlang's C,
+    waits exponentially with rate c (1 - ρ)."""
+    from scipy.optimize import brentq
+
+    blocked, rate = 1.0, slots * (1 - load)
+    for slot in range(1, slots + 1):
+        blocked = slots * load * blocked / (slot + slots * load * blocked)
+    waits = blocked / (1 - load * (1 - blocked))
+
+    def beyond(t: float) -> float:
+        waited = (
+            (1 + t) * math.exp(-t)
+            if math.isclose(rate, 1)
+            else (math.exp(-rate * t) - rate * math.exp(-t)) / (1 - rate)
+        )
+        return (1 - waits) * math.exp(-t) + waits * waited
+
+    found = (brentq(lambda t, q=q: beyond(t) - (1 - q / 100), 0.0, 50 + 50 / rate) for q in qs)
+    return 1 + waits / rate, *map(float, found)
+
+
 _BURN_IN = 6_000
 
 

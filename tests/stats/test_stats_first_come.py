@@ -208,7 +208,7 @@ def test_a_session_reports_the_bound_where_it_is_nearer() -> None:
     found = distribution("e2e", latencies, backlog=waits)
     assert queue is not None
     assert found["e2e.p99"].upper == queue.upper(99.0, 0.95)
-    assert found["e2e.p99"].method.endswith("upper end by the load of its queue")
+    assert found["e2e.p99"].method.endswith("above by the load of its queue")
     assert found["e2e.p99"].lower == alone["e2e.p99"].lower
     # What bounds P99 bounds P95 and P90.
     assert all(found[f"e2e.{name}"].upper <= found["e2e.p99"].upper for name in ("p50", "p90", "p95"))  # type: ignore[operator]

@@ -312,7 +312,7 @@ def test_a_look_leaves_out_what_has_no_value() -> None:
         waits=(waits.waits[0][there],), in_flight=(waits.in_flight[0][there],), sent_ns=(sent_ns[there],)
     )
     assert found == estimate(p99, latencies[there], 0.025, backlog=same).estimate
-    assert found.method.endswith("upper end by the load of its queue")
+    assert found.method.endswith("above by the load of its queue")
     assert found.upper == distribution("x", latencies[there], backlog=same)["x.p99"].upper
 
 

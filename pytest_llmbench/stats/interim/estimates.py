@@ -123,8 +123,8 @@ def _percentile(
         worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level, rise=rise)
         queue, bound = known_queue(finite, backlog), None
         known = None if queue is None else queue.upper(q, level)
-        if known is not None and (upper is None or known < upper):
-            upper, how = known, f", {ONLY_BOUND} by {BY_LOAD}"
+        if known is not None:
+            upper, how = known, f", {BY_LOAD}"
         if upper is None:
             mean_worth, (_, mean_upper) = _careful_mean(finite, backlog, tail)
             bound = nearest(

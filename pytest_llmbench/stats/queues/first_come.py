@@ -54,7 +54,8 @@ from pytest_llmbench.stats.spectral import normal_quantile
 
 LOWEST = 99.0
 """The lowest percentile that has such an end."""
-BY_LOAD = "the load of its queue"
+BY_LOAD = "above by the load of its queue"
+"""In the method of an estimate."""
 _USUAL = 0.95
 _EXPONENTIAL = 8.0
 """n times the variance of c_s² of n exponential services."""
