@@ -279,6 +279,42 @@ def test_runs_tell_one_load() -> None:
     assert both.waited == pytest.approx(0.875)
 
 
+def test_the_share_that_waits_is_that_of_sakasegawa() -> None:
+    one, eight = (Load(0.8, 0.0, slots, 1.0, 0.0) for slots in (1, 8))
+    assert one.share_waiting(0.8) == pytest.approx(0.8)
+    # Erlang's C of eight slots at 90 %: 0.70.
+    assert eight.share_waiting(0.9) == pytest.approx(0.70, abs=0.02)
+    assert eight.share_waiting(1.2) == 1.0
+    assert one.busiest(0.95) == pytest.approx(0.8)
+    assert Load(0.8, 0.1, 1, 1.0, 0.0).busiest(0.95) == pytest.approx(0.8 * math.exp(0.196), rel=1e-3)
+
+
+def test_where_hardly_any_waited_all_would_wait() -> None:
+    """Of samples at 0.9 and 1.1 a limit at 1 keeps half; one in a hundred waited, and was late anyway."""
+    waits = np.tile([0.0] * 99 + [0.1], 10)
+    samples = np.where(waits > 0, 1.2, np.tile([0.9, 1.1], 500))
+    load = Load(0.5, 0.0, 1, 1.0, 0.0)
+    seen = float(waits.mean())
+    kept = float(np.mean(samples <= 1))
+    assert Backlog((waits,), 9.0).share_within(samples, 1.0, 0.05, 0.95) == kept
+    late = 0.5 * math.exp(-0.1 * 0.5 / (seen + 0.05))
+    found = Backlog((waits,), 9.0, load).share_within(samples, 1.0, 0.05, 0.95)
+    assert found == pytest.approx(kept * (1 - late))
+    assert Backlog((waits,), 9.0, load).share_within(samples, 1.0, 0.0, 0.95) == kept
+
+
+def test_what_is_left_of_a_backlog_is_of_the_same_samples() -> None:
+    starts, ends = of_slots(8, 0.8, 1000)
+    whole, there = backlog([queue(starts, ends)], [starts]), np.arange(1000) % 3 > 0
+    left = whole.only(there)
+    np.testing.assert_array_equal(left.waits[0], whole.waits[0][there])
+    np.testing.assert_array_equal(left.in_flight[0], whole.in_flight[0][there])
+    np.testing.assert_array_equal(left.sent_ns[0], starts[there])
+    several = backlog([queue(starts, ends)] * 2, [starts] * 2).only(np.tile(there, 2))
+    assert (len(several.waits), several.queues, several.sent_ns) == (1, (), ())
+    assert len(several.waits[0]) == 2 * np.count_nonzero(there)
+
+
 def test_the_longest_wait_is_that_of_a_busier_system() -> None:
     # Of one slot it is exactly that of M/M/1: ρ / (1 - ρ) services.
     assert Load(0.8, 0.0, 1, 3.0, 0.0).longest_wait(0.95) == pytest.approx(12.0)

@@ -56,16 +56,16 @@ def test_a_replay_knows_waits_and_services(slots: int) -> None:
         begun[place] = max(sent[place], free[first])
         free[first] = begun[place] + services[place]
     latencies, waits = of(sent, begun + services)
-    found = replayed((latencies,), waits, slots)
-    np.testing.assert_allclose(found.waits[0], (begun - sent)[slots:] / MS)
-    np.testing.assert_allclose(found.services[0], services[slots:] / MS)
-    np.testing.assert_allclose(found.own[0], services[slots:] / MS)
-    np.testing.assert_allclose(found.gaps[0], np.diff(sent[slots:]) / MS)
+    (queue,) = waits.queues
+    found = replayed(latencies, queue, sent, slots)
+    np.testing.assert_allclose(found.waits, (begun - sent)[slots:] / MS)
+    np.testing.assert_allclose(found.services, services[slots:] / MS)
+    np.testing.assert_allclose(found.own, services[slots:] / MS)
+    np.testing.assert_allclose(found.gaps, np.diff(sent[slots:]) / MS)
     # Of a part of the requests: what those waited.
-    part = waits._replace(sent_ns=(sent[100:200:2],))
-    some = replayed((latencies[100:200:2] / 2,), part, slots)
-    np.testing.assert_allclose(some.own[0], (latencies / 2 - (begun - sent) / MS)[100:200:2])
-    assert len(some.services[0]) == 300 - slots
+    some = replayed(latencies[100:200:2] / 2, queue, sent[100:200:2], slots)
+    np.testing.assert_allclose(some.own, (latencies / 2 - (begun - sent) / MS)[100:200:2])
+    assert len(some.services) == 300 - slots
 
 
 def test_the_bound_is_where_all_that_is_not_known_leaves_one_in_a_hundred() -> None:
@@ -198,6 +198,9 @@ def test_nothing_is_known_of_requests_that_failed_or_without_stamps() -> None:
     assert known_queue(latencies, None) is None
     assert known_queue(latencies, waits.scaled(2.0)) is None
     assert known_queue(*of(sent[:400], ended[:400])) is None
+    # Runs may differ by more than their requests tell.
+    several = backlog(list(waits.queues) * 2, list(waits.sent_ns) * 2)
+    assert known_queue([latencies, latencies], several) is None
     with pytest.raises(ValueError, match="each sample"):
         known_queue(latencies[:-1], waits)
 

@@ -10,6 +10,7 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.stats import order_statistics, percentile_intervals
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
+    bounded_by_higher,
     in_order,
     median_worth,
     ordered_interval,
@@ -150,3 +151,10 @@ def test_percentiles_of_one_distribution_are_in_order(load: float, n: int) -> No
             assert (one.point or 0.0) <= (other.point or 0.0)
             assert one.lower is None or (other.lower is not None and one.lower <= other.lower)
             assert other.upper is None or (one.upper is not None and one.upper <= other.upper)
+
+
+def test_what_bounds_a_percentile_bounds_lower_ones() -> None:
+    ends = [Interval(1.0, None), Interval(2.0, 9.0), Interval(3.0, 4.0), Interval(3.5, 8.0)]
+    bounded = bounded_by_higher(ends, [None, None, 7.0, None])
+    assert bounded == [Interval(1.0, 7.0), Interval(2.0, 7.0), Interval(3.0, 4.0), Interval(3.5, 8.0)]
+    assert bounded_by_higher(ends, [None] * 4) == ends

@@ -49,7 +49,7 @@ from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import Backlog, Load, SlotQueue, fewest_slots
 from pytest_llmbench.stats.growth import IntArray, in_flight_at
 from pytest_llmbench.stats.memory import memory
-from pytest_llmbench.stats.runs import FloatArray, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import normal_quantile
 
 LOWEST = 99.0
@@ -67,42 +67,35 @@ _STEPS = 40
 
 
 class Replay(NamedTuple):
-    """Runs of a queue that takes requests in the order sent; milliseconds. The first of each run, as many as
-    there are slots, are left out: earlier ones may have been in their way."""
+    """A run of a queue that takes requests in the order sent; milliseconds. The first ones, as many as there
+    are slots, are left out: earlier ones may have been in their way."""
 
     slots: int
-    own: Runs
+    own: FloatArray
     """Y of the samples."""
-    under_way: Runs
+    under_way: FloatArray
     """How many were under way when each of these was sent."""
-    waits: Runs
-    """Of all requests of each run, in the order sent."""
-    services: Runs
-    gaps: Runs
+    waits: FloatArray
+    """Of all requests, in the order sent."""
+    services: FloatArray
+    gaps: FloatArray
     """From each to the next, one fewer."""
 
 
-def replayed(samples: Runs, backlog: Backlog, slots: int) -> Replay:
-    found = [
-        _replayed(run, queue, sent_ns, slots)
-        for run, queue, sent_ns in zip(samples, backlog.queues, backlog.sent_ns, strict=True)
-    ]
-    own, under_way, waits, services, gaps = zip(*found, strict=True)
-    return Replay(slots, own, under_way, waits, services, gaps)
-
-
-def _replayed(samples: FloatArray, queue: SlotQueue, sent_ns: IntArray, slots: int) -> tuple[FloatArray, ...]:
+def replayed(samples: FloatArray, queue: SlotQueue, sent_ns: IntArray, slots: int) -> Replay:
+    """``sent_ns``: when the requests of the samples were sent, some of those of the queue."""
     begun = _begun_ns(queue, slots)
     waits = (begun - queue.starts_ns) / 1e6
     in_order = np.array_equal(queue.starts_ns, sent_ns)
     places = np.arange(len(sent_ns)) if in_order else np.searchsorted(queue.starts_ns, sent_ns)
     known = places >= slots
-    return (
-        samples[known] - waits[places[known]],
-        in_flight_at(sent_ns[known], queue.starts_ns, queue.ends_ns),
-        waits[slots:],
-        (queue.ends_ns - begun)[slots:] / 1e6,
-        np.diff(queue.starts_ns[slots:]) / 1e6,
+    return Replay(
+        slots,
+        own=samples[known] - waits[places[known]],
+        under_way=in_flight_at(sent_ns[known], queue.starts_ns, queue.ends_ns),
+        waits=waits[slots:],
+        services=(queue.ends_ns - begun)[slots:] / 1e6,
+        gaps=np.diff(queue.starts_ns[slots:]) / 1e6,
     )
 
 
@@ -178,31 +171,30 @@ def _limited(share: float, n: int, level: float) -> float:
 
 
 def known_queue(samples: Samples, backlog: Backlog | None) -> KnownQueue | None:
-    """The queue that the samples, latencies in ms of one run or several, waited in; ``None`` where it is not
-    shown by all requests of the runs, or shows an assumption broken. ``backlog``: of the samples."""
-    if backlog is None or backlog.load is None or not backlog.queues:
+    """The queue that the samples, latencies in ms of one run, waited in; ``None`` where it shows an assumption
+    broken or not all of its requests, and of several runs, which may differ. ``backlog``: of the samples."""
+    if backlog is None or backlog.load is None or len(backlog.queues) != 1:
         return None
-    runs, queues = as_runs(samples), backlog.queues
-    if [len(run) for run in runs] != [len(sent) for sent in backlog.sent_ns]:
+    every, (queue,), (sent_ns,) = pooled(as_runs(samples)), backlog.queues, backlog.sent_ns
+    if len(every) != len(sent_ns):
         raise ValueError("each sample needs when its request was sent")
-    if not all(queue.is_complete for queue in queues):
+    if not queue.is_complete:
         return None
-    fewest = max(fewest_slots(queue.ends_ns) for queue in queues)
-    seen = max(queue.slots for queue in queues)
-    for slots in sorted({fewest, max(fewest, seen)}):
-        replay = replayed(runs, backlog, slots)
+    fewest = fewest_slots(queue.ends_ns)
+    for slots in sorted({fewest, max(fewest, queue.slots)}):
+        replay = replayed(every, queue, sent_ns, slots)
         if _is_own(replay):
-            return _of_plain(runs, replay)
+            return _of_plain(every, replay)
     return None
 
 
 def _is_own(replay: Replay) -> bool:
-    own, under_way = pooled(replay.own), pooled(replay.under_way)
+    own, under_way = replay.own, replay.under_way
     if not len(own) or float(own.min()) < 0:
         return False
     if _is_constant(own):
         return True
-    if memory(replay.own) > 1:
+    if memory(own) > 1:
         return False
     spread = float(under_way.std() * own.std())
     if spread == 0.0:
@@ -215,24 +207,21 @@ def _is_constant(values: FloatArray) -> bool:
     return float(values.std()) <= _CONSTANT * float(values.mean())
 
 
-def _of_plain(runs: Runs, replay: Replay) -> KnownQueue | None:
-    services, gaps = pooled(replay.services), pooled(replay.gaps)
-    if memory(replay.gaps) > 1 or _are_heavy(services):
+def _of_plain(samples: FloatArray, replay: Replay) -> KnownQueue | None:
+    services, gaps = replay.services, replay.gaps
+    if memory(gaps) > 1 or _are_heavy(services):
         return None
     service, gap = float(services.mean()), float(gaps.mean())
-    around = np.concatenate([
-        held[:-1] / service - between / gap
-        for held, between in zip(replay.services, replay.gaps, strict=True)
-    ])  # fmt: skip
+    around = services[:-1] / service - gaps / gap
     variation = float(around.var())
     load = Load(
         utilisation=service / gap / replay.slots,
         error=math.sqrt(variation / len(around)),
         slots=replay.slots,
         scale=service * variation / 2,
-        waited=float(pooled(replay.waits).mean()),
+        waited=float(replay.waits.mean()),
     )
-    return KnownQueue(np.sort(pooled(runs)), pooled(replay.own), load, around)
+    return KnownQueue(np.sort(samples), replay.own, load, around)
 
 
 def _are_heavy(services: FloatArray) -> bool:
