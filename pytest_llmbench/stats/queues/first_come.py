@@ -171,8 +171,8 @@ def _limited(share: float, n: int, level: float) -> float:
 
 
 def known_queue(samples: Samples, backlog: Backlog | None) -> KnownQueue | None:
-    """The queue that the samples, latencies in ms of one run, waited in; ``None`` where it shows an assumption
-    broken or not all of its requests, and of several runs, which may differ. ``backlog``: of the samples."""
+    """The queue that the samples, latencies in ms of one run, waited in; ``None`` where an assumption shows
+    broken, where requests are missing, and of several runs, which may differ. ``backlog``: of the samples."""
     if backlog is None or backlog.load is None or len(backlog.queues) != 1:
         return None
     every, (queue,), (sent_ns,) = pooled(as_runs(samples)), backlog.queues, backlog.sent_ns
