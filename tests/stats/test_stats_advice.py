@@ -36,7 +36,8 @@ def test_following_the_advice_decides_and_does_not_waste(name: str) -> None:
     found = [bench.follow(system, one, limit, random) for one in undecided]
     assert np.mean([one.rounds == 1 for one in found]) >= 0.6
     assert np.mean([one.rounds > 0 for one in found]) >= 0.7
-    assert 1 / 3 <= np.median([one.asked for one in found]) / bench.least(system, limit) <= 4
+    # Where most sessions decide, the others are the unlucky ones, and ask for more than most would need.
+    assert 1 / 3 <= np.median([one.asked for one in found]) / bench.least(system, limit) <= 5
 
 
 @pytest.mark.slow
@@ -49,7 +50,7 @@ def test_the_upper_end_of_p99_holds(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "twice", "thrice"), [
-    ("M/M/8 at 70%", 0.7, 0.95), ("M/D/1 at 70%", 0.6, 0.85), ("M/M/1 at 70%", 0.45, 0.8),
+    ("M/M/8 at 70%", 0.85, 0.95), ("M/D/1 at 70%", 0.85, 0.95), ("M/M/1 at 70%", 0.85, 0.95),
 ])  # fmt: skip
 def test_far_limits_are_decided_by_the_default_number(name: str, twice: float, thrice: float) -> None:
     system = bench.System(name, bench.SYSTEMS[name], 200)

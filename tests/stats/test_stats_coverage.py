@@ -71,16 +71,17 @@ def test_coverage_of_a_thousand_samples(model: Model) -> None:
 def test_coverage_of_times_in_a_queue(kind: str, load: float, n: int) -> None:
     # Heavy services near saturation, and few requests: docs/reference/statistics.md says so.
     hard = (kind, load, n) == ("M/G/1", 0.85, 1000)
-    # Of constant services the number under way tells nearly all; P50 allows for a hidden queue all the same.
-    widest = 2.5 if kind == "M/D/1" else WIDEST
+    # Of constant services the number under way tells nearly all; P50 allows for a hidden queue all the same,
+    # and where that leaves it open it has the end of P99.
+    widest = 3.0 if kind == "M/D/1" else WIDEST
     holds_the_bar(queue(kind, load), n, 300, widest=widest, bar=0.90 if hard else BAR)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.85])
 def test_coverage_of_the_embedded_engine(load: float) -> None:
-    # P99 at light load, and P50 near saturation, are the widest of the table in docs/reference/statistics.md.
-    holds_the_bar(engine(load, 200_000), 1000, 200, widest=3.0)
+    # P50 near saturation, where it has the end of P99, is the widest of the table (statistics.md).
+    holds_the_bar(engine(load, 200_000), 1000, 200, widest=3.5)
 
 
 @pytest.mark.slow
