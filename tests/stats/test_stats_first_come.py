@@ -217,6 +217,18 @@ def test_a_session_reports_the_bound_where_it_is_nearer() -> None:
     assert all(found[f"e2e.{name}"].upper <= found["e2e.p99"].upper for name in ("p50", "p90", "p95"))  # type: ignore[operator]
 
 
+def test_replies_that_take_as_long_as_the_run_are_no_queue() -> None:
+    """Nearly as many slots as requests: none is left to be replayed."""
+    random = np.random.default_rng(2)
+    sent = np.cumsum(random.integers(1, 20 * MS, 600))
+    for last_passes_all in (False, True):
+        ended = sent[-1] + random.integers(MS, 10_000 * MS, 600)
+        if last_passes_all:
+            ended[-1] = sent[-1] + 1
+        found = known_queue(*of(sent, ended))
+        assert found is None or found.upper(99.0, 0.95) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("slots", "load"), [(1, 0.5), (1, 0.7), (8, 0.7), (8, 0.8), (32, 0.8)])
 def test_the_bound_holds_and_decides(slots: int, load: float) -> None:

@@ -47,6 +47,7 @@ import numpy as np
 
 from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import Backlog, Load, SlotQueue, fewest_slots
+from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.growth import IntArray, in_flight_at
 from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, pooled
@@ -147,7 +148,7 @@ class KnownQueue:
     def _reached(self, utilisation: float, varied: float, share: float) -> float:
         """The u with P(u) = share, at this load and so many times V; by halving."""
         waiting = self.load.share_waiting(utilisation)
-        longer = varied * self.load.mean_wait(utilisation) / waiting
+        longer = varied * self.load.scale / self.load.slots / (1 - utilisation)
         low = float(np.quantile(self.own, 1 - share, method="lower"))
         high = float(self.own.max()) + longer * math.log(1 / share)
         for _ in range(_STEPS):
@@ -190,7 +191,7 @@ def known_queue(samples: Samples, backlog: Backlog | None) -> KnownQueue | None:
 
 def _is_own(replay: Replay) -> bool:
     own, under_way = replay.own, replay.under_way
-    if not len(own) or float(own.min()) < 0:
+    if not len(own) or len(replay.gaps) < SHORTEST_SERIES or float(own.min()) < 0:
         return False
     if _is_constant(own):
         return True
@@ -212,6 +213,8 @@ def _of_plain(samples: FloatArray, replay: Replay) -> KnownQueue | None:
     if memory(gaps) > 1 or _are_heavy(services):
         return None
     service, gap = float(services.mean()), float(gaps.mean())
+    if min(service, gap) <= 0:
+        return None
     around = services[:-1] / service - gaps / gap
     variation = float(around.var())
     load = Load(
