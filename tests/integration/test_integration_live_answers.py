@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from pytest_apart import WITHOUT_PICTURES, pytest_command
 from vllm_server import program, serving
 
 from pytest_llmbench.arrivals.sessions import LiveAnswers, turn_of
@@ -112,7 +113,8 @@ def test_llama_cpp_is_told_its_own_answers(llama_cpp: str) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_suite_against_llama_cpp(llama_cpp: str, tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_talks.py").write_text(SUITE, "utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "test_talks.py", f"--llm-endpoint={llama_cpp}"]
+    (tmp_path / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
+    command = pytest_command("-q", "test_talks.py", f"--llm-endpoint={llama_cpp}")
     command += [f"--llm-workers={workers}", "--llm-report=out", "--llm-inconclusive=pass"]
     done = subprocess.run(command, cwd=tmp_path, timeout=300, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -14,6 +14,7 @@ from typing import Any
 import plain_http
 import pytest
 from measured_rows import counted_rows
+from pytest_apart import WITHOUT_PICTURES, pytest_command
 
 from pytest_llmbench import SyntheticWorkload, Uniform, launched_server
 from pytest_llmbench.generator.http.target import Target
@@ -36,7 +37,7 @@ SHORT = SyntheticWorkload("short-random", Uniform(8, 32), Uniform(8, 24))
 
 @pytest.fixture(scope="session")
 def llm_warmup():
-    return WarmupPolicy(requests=8, output_tokens=64, concurrency=2, probes=4)
+    return WarmupPolicy(requests=4, output_tokens=16, concurrency=2, probes=4)
 
 @llmbench.ttft(p50_ms=5000, concurrency=2, requests=40, workload=SHORT)
 def test_closed_loop(llm_result):
@@ -69,20 +70,20 @@ exact = true
 def run_suite(folder: Path, suite: str, endpoint: str, *options: str) -> str:
     """What the suite printed; its report lies in ``out``."""
     (folder / "test_suite.py").write_text(suite, "utf-8")
+    (folder / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--llm-endpoint={endpoint}"]
-    command += ["--llm-report=out", "-v", "--llm-inconclusive=pass"]
+    command = pytest_command("-v", f"--llm-endpoint={endpoint}", "--llm-report=out")
     # An engine of its own threads beside it: of forty sends none may be late.
-    command += ["--llm-remeasure=6", *options]
+    command += ["--llm-inconclusive=pass", "--llm-remeasure=6", *options]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     return run.stdout + run.stderr
 
 
 @pytest.fixture(scope="module")
-def measured(llama_cpp: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(slower_llama_cpp: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a session that both tests read."""
     folder = tmp_path_factory.mktemp("llama_ttft")
-    printed = run_suite(folder, SUITE, llama_cpp)
+    printed = run_suite(folder, SUITE, slower_llama_cpp)
     assert "2 passed" in printed, printed
     return folder / "out"
 

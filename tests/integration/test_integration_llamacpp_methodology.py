@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_apart import WITHOUT_PICTURES, pytest_command
 from whole_records import whole_records
 
 SUT_FILE = """
@@ -112,9 +112,10 @@ class Measured:
 
 def run_suite(folder: Path, endpoint: str, body: str) -> Measured:
     (folder / "test_suite.py").write_text(PREAMBLE + body, "utf-8")
+    (folder / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     (folder / "sut.toml").write_text(SUT_FILE, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", f"--llm-endpoint={endpoint}"]
+    command = pytest_command("-v", f"--llm-endpoint={endpoint}")
     # On a machine with other work the pace of the server drifts, and sixty requests may leave an end open.
     command += ["--llm-scale=quick", "--llm-sut=sut.toml", "--llm-report=out", "--llm-inconclusive=pass"]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
@@ -122,8 +123,8 @@ def run_suite(folder: Path, endpoint: str, body: str) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def measured(llama_cpp: str, tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return run_suite(tmp_path_factory.mktemp("llama_suite"), llama_cpp, SUITE)
+def measured(slower_llama_cpp: str, tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return run_suite(tmp_path_factory.mktemp("llama_suite"), slower_llama_cpp, SUITE)
 
 
 def test_what_the_engine_lacks_is_said_before_anything_is_sent(llama_cpp: str, tmp_path: Path) -> None:

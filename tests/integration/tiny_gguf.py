@@ -1,13 +1,14 @@
 """A random-weight Qwen2 model as one GGUF file, made on the spot: no download, a few seconds.
 
-    python tiny_gguf.py OUT.gguf
+    python tiny_gguf.py OUT.gguf [LAYERS]
 
 Its tokenizer lies beside it, as ``tokenizer.json``.
 
 The tokenizer is a byte-level BPE trained on this interpreter's own standard library, so it exists wherever
 CPython does. The rows of the end token are zero in the output matrix, so greedy decoding never picks it and
 every reply runs to its limit. Big enough (about 20 million parameters) that a token takes milliseconds:
-with a smaller one the HTTP thread of the server is the bottleneck, and all events arrive in one read.
+with a smaller one, of fewer layers, the HTTP thread of the server is the bottleneck, and all events arrive
+in one read.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ def tokenizer() -> dict[str, Any]:
     return loaded
 
 
-def write_parameters(writer: gguf.GGUFWriter) -> None:
+def write_parameters(writer: gguf.GGUFWriter, layers: int) -> None:
     writer.add_name("tiny-random")
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS)
+    writer.add_block_count(layers)
     writer.add_feed_forward_length(FEED_FORWARD)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
@@ -96,7 +97,7 @@ def write_tokenizer(writer: gguf.GGUFWriter, made: dict[str, Any]) -> int:
     return len(tokens)
 
 
-def write_weights(writer: gguf.GGUFWriter, vocabulary: int) -> None:
+def write_weights(writer: gguf.GGUFWriter, vocabulary: int, layers: int) -> None:
     rng = np.random.default_rng(0)
 
     def random(*shape: int, deviation: float = 0.05) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -108,7 +109,7 @@ def write_weights(writer: gguf.GGUFWriter, vocabulary: int) -> None:
     writer.add_tensor("token_embd.weight", random(vocabulary, HIDDEN, deviation=1.0))
     writer.add_tensor("output.weight", output)
     writer.add_tensor("output_norm.weight", ones)
-    for layer in range(LAYERS):
+    for layer in range(layers):
         name = f"blk.{layer}."
         writer.add_tensor(name + "attn_q.weight", random(HIDDEN, HIDDEN))
         writer.add_tensor(name + "attn_q.bias", random(HIDDEN))
@@ -123,13 +124,13 @@ def write_weights(writer: gguf.GGUFWriter, vocabulary: int) -> None:
         writer.add_tensor(name + "ffn_norm.weight", ones)
 
 
-def main(out: str) -> None:
+def main(out: str, layers: str = str(LAYERS)) -> None:
     writer = gguf.GGUFWriter(out, "qwen2")
-    write_parameters(writer)
+    write_parameters(writer, int(layers))
     made = tokenizer()
     Path(out).with_name("tokenizer.json").write_text(json.dumps(made), "utf-8")
     vocabulary = write_tokenizer(writer, made)
-    write_weights(writer, vocabulary)
+    write_weights(writer, vocabulary, int(layers))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -137,4 +138,4 @@ def main(out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -13,16 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_apart import WITHOUT_OTHERS, pytest_command
 
 from pytest_llmbench.store.records_reader import records_lines
-
-WITHOUT_PICTURES = """
-import pytest_llmbench.reports.plots
-
-pytest_llmbench.reports.plots.render = lambda plot, plot_id, salt="": "<svg></svg>"
-"""
-"""For the conftest of a session in a process of its own whose subject is not the report: to load matplotlib
-and to draw takes a third of it. Sessions in this process: the fixture ``without_pictures``."""
 
 SMALL_WARMUP = """
 import pytest
@@ -33,15 +25,6 @@ def llm_warmup():
     return WarmupPolicy(requests=2, output_tokens=0, probes=0)
 """
 """For the conftest of a session whose subject is not the warm-up, which is a hundred requests."""
-
-_OTHERS = ("hypothesispytest", "html", "metadata", "timeout")
-"""Plugins that those sessions do not need, and which would take time to load."""
-_WITHOUT = [word for name in _OTHERS for word in ("-p", f"no:{name}")]
-
-
-def pytest_command(*arguments: str) -> list[str]:
-    """pytest in a process of its own, and only with the plugins that belong to the subject."""
-    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *_WITHOUT, *arguments]
 
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -82,7 +65,7 @@ class Suite:
 
     def run(self, *arguments: str) -> pytest.RunResult:
         # Workers of pytest-xdist are processes.
-        without = _WITHOUT if any(argument.startswith("-n") for argument in arguments) else ()
+        without = WITHOUT_OTHERS if any(argument.startswith("-n") for argument in arguments) else ()
         return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *without, *arguments)
 
     def measure(self, endpoint: str, *arguments: str, scale: str = "quick") -> pytest.RunResult:

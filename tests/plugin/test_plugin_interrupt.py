@@ -11,14 +11,8 @@ from typing import Any
 import psutil
 import pytest
 from command_lines import command_line
-from plugin_suite import (
-    SMALL_WARMUP,
-    WITHOUT_PICTURES,
-    Suite,
-    started,
-    stored_lines,
-    wait_for,
-)
+from plugin_suite import SMALL_WARMUP, Suite, started, stored_lines, wait_for
+from pytest_apart import WITHOUT_PICTURES
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from plugin_suite import SMALL_WARMUP, Suite, pytest_command
+from plugin_suite import SMALL_WARMUP, Suite
+from pytest_apart import pytest_command
 
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, Looks

@@ -16,15 +16,8 @@ from typing import Any
 import psutil
 import pytest
 from command_lines import MEASURING, command_line
-from plugin_suite import (
-    SMALL_WARMUP,
-    WITHOUT_PICTURES,
-    Suite,
-    pytest_command,
-    started,
-    stored_lines,
-    wait_for,
-)
+from plugin_suite import SMALL_WARMUP, Suite, started, stored_lines, wait_for
+from pytest_apart import WITHOUT_PICTURES, pytest_command
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
