@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack
 from importlib import import_module
+from importlib.metadata import PathDistribution
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from pkgutil import walk_packages
@@ -184,6 +185,21 @@ def whole_plugin() -> None:
     for module in walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
         if not module.name.endswith(".__main__") and ".ray." not in module.name:
             import_module(module.name)
+    for name in ("metadata", "entry_points"):
+        setattr(PathDistribution, name, _read_once(getattr(PathDistribution, name)))
+
+
+def _read_once(found: property) -> property:
+    """Each session looks into every distribution that is installed, and reads of dozens what they are."""
+    known: dict[str, object] = {}
+
+    def of(distribution: PathDistribution) -> object:
+        path = str(distribution._path)  # type: ignore[attr-defined]
+        if path not in known:
+            known[path] = found.__get__(distribution)
+        return known[path]
+
+    return property(of)
 
 
 @pytest.fixture

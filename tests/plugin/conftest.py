@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +24,8 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     # The keys of whoever runs these tests must not leak into what the tests send.
     for name in ("LLM_API_KEY", "OPENAI_API_KEY", "CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
+    # What is written need not outlast a failure of power: on a busy disk a session waits for that a while.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     # Within the one process: these tests are about the plugin, and each would start another. Those about
     # the measuring process itself ask for it.
     pytester.makeini(

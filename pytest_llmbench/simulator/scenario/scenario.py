@@ -11,7 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -41,6 +41,7 @@ ROUTER_OPTIONS: tuple[str, ...] = tuple(each.name for each in fields(RouterOptio
 OPTIONS: tuple[str, ...] = (*ENGINE_OPTIONS, *STREAM_OPTIONS, *FAULT_OPTIONS, *ROUTER_OPTIONS)
 
 
+@lru_cache(maxsize=64)
 def parse_scenario(text: str) -> Scenario:
     """The scenario that ``text`` names: ``preset``, or ``preset?option=value&option=value``.
 
