@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Iterator
 
 import grpc  # noqa: F401  (as the next: runs within this process forget what they have loaded)
 import pytest
@@ -16,56 +17,65 @@ from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("without_pictures")]
 
 DOCUMENTS = """
-from pytest_llmbench import SyntheticWorkload, Uniform, llmbench
+import pytest
+from pytest_llmbench import SyntheticWorkload, Uniform, WarmupPolicy, llmbench
 
 SHORT = SyntheticWorkload("short", Uniform(128, 512), Uniform(1, 2))
+
+@pytest.fixture(scope="session")
+def llm_warmup():
+    return WarmupPolicy(requests=10, output_tokens=0, probes=3)
 
 @llmbench.non_generative(rate=30, requests=45, workload=SHORT)
 def test_documents(): ...
 """
 
 
-def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester) -> None:
-    with EmbeddedEngine.start("fast") as engine:
-        entry = measured(pytester, engine.url, rate=50, requests=150, longest=32)
-        found = list(beside_truth(pytester.path / "out", entry, engine))
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedEngine]:
+    """Its log of the truth names requests, so that each test finds its own."""
+    with EmbeddedEngine.start("fast", grpc=True) as running:
+        yield running
+
+
+def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:
+    entry = measured(pytester, engine.url, rate=50, requests=100, longest=32)
+    found = list(beside_truth(pytester.path / "out", entry, engine))
     assert all(row["input_tokens"] == true.prompt_tokens for row, true, _ in found)
     errors_ms = [error_ms for *_, error_ms in found]
-    assert len(errors_ms) == 150
+    assert len(errors_ms) == 100
     # Bounds for a busy shared machine; on a quiet one the median is about a tenth of a millisecond.
     assert -0.2 < statistics.median(errors_ms) < 1.5, statistics.quantiles(errors_ms, n=20)
 
 
 def test_with_prefill_and_decode_apart(pytester: pytest.Pytester) -> None:
     with EmbeddedEngine.start("fast?prefill_workers=2&decode_workers=2") as engine:
-        entry = measured(pytester, engine.url, rate=50, requests=150, longest=32)
+        entry = measured(pytester, engine.url, rate=50, requests=75, longest=32)
         found = list(beside_truth(pytester.path / "out", entry, engine))
     assert {true.decode_replica for _, true, _ in found} == {2, 3}
     for _, true, _ in found:
         instants = (true.admitted_ns, true.prefilled_ns, true.transfer_ended_ns, true.first_token_ns)
         assert list(instants) == sorted(instants)
     errors_ms = [error_ms for *_, error_ms in found]
-    assert len(errors_ms) == 150
-    assert -0.2 < statistics.median(errors_ms) < 1.5, statistics.quantiles(errors_ms, n=20)
-
-
-def test_over_websocket(pytester: pytest.Pytester) -> None:
-    with EmbeddedEngine.start("fast") as engine:
-        entry = measured(pytester, engine.url.replace("http://", "ws://"), requests=75)
-        found = list(beside_truth(pytester.path / "out", entry, engine))
-    assert entry["facts"]["streaming.protocol"]["value"] == "websocket"
-    assert all(row["input_tokens"] == true.prompt_tokens for row, true, _ in found)
-    errors_ms = [error_ms for *_, error_ms in found]
     assert len(errors_ms) == 75
     assert -0.2 < statistics.median(errors_ms) < 1.5, statistics.quantiles(errors_ms, n=20)
 
 
-@pytest.mark.parametrize(("api", "requests"), [("vllm-grpc", 75), ("kserve-grpc", 30)])
-def test_over_grpc(pytester: pytest.Pytester, api: str, requests: int) -> None:
-    with EmbeddedEngine.start("fast", grpc=True) as engine:
-        url = f"grpc://{engine.grpc_target}"
-        entry = measured(pytester, url, f"--llm-api={api}", requests=requests)
-        found = list(beside_truth(pytester.path / "out", entry, engine))
+def test_over_websocket(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:
+    entry = measured(pytester, engine.url.replace("http://", "ws://"), requests=45)
+    found = list(beside_truth(pytester.path / "out", entry, engine))
+    assert entry["facts"]["streaming.protocol"]["value"] == "websocket"
+    assert all(row["input_tokens"] == true.prompt_tokens for row, true, _ in found)
+    errors_ms = [error_ms for *_, error_ms in found]
+    assert len(errors_ms) == 45
+    assert -0.2 < statistics.median(errors_ms) < 1.5, statistics.quantiles(errors_ms, n=20)
+
+
+@pytest.mark.parametrize(("api", "requests"), [("vllm-grpc", 45), ("kserve-grpc", 30)])
+def test_over_grpc(pytester: pytest.Pytester, engine: EmbeddedEngine, api: str, requests: int) -> None:
+    url = f"grpc://{engine.grpc_target}"
+    entry = measured(pytester, url, f"--llm-api={api}", requests=requests)
+    found = list(beside_truth(pytester.path / "out", entry, engine))
     assert entry["facts"]["streaming.protocol"]["value"] == "grpc"
     span_errors_ms = []
     for row, true, _ in found:
@@ -85,16 +95,10 @@ def test_over_grpc(pytester: pytest.Pytester, api: str, requests: int) -> None:
 
 
 @pytest.mark.parametrize("api", ["openai-embeddings", "rerank", "score", "logprobs"])
-def test_documents_without_a_token(pytester: pytest.Pytester, api: str) -> None:
-    with EmbeddedEngine.start("fast") as engine:
-        options = (
-            "--llm-report=out",
-            "--llm-remeasure=6",
-            f"--llm-endpoint={engine.url}",
-            f"--llm-api={api}",
-        )
-        run_in_process(pytester, DOCUMENTS, *options).assert_outcomes(passed=1)
-        truth = {true.request_id: true for true in engine.ground_truth()}
+def test_documents_without_a_token(pytester: pytest.Pytester, engine: EmbeddedEngine, api: str) -> None:
+    options = ("--llm-report=out", "--llm-remeasure=6", f"--llm-endpoint={engine.url}", f"--llm-api={api}")
+    run_in_process(pytester, DOCUMENTS, *options).assert_outcomes(passed=1)
+    truth = {true.request_id: true for true in engine.ground_truth()}
     (entry,) = json.loads((pytester.path / "out" / "report.json").read_text("utf-8"))["tests"]
     errors_ms = []
     for row in counted_rows(pytester.path / "out", entry):
