@@ -1,4 +1,4 @@
-"""llama.cpp servers on models made on the spot."""
+"""llama.cpp servers on models made on the spot, and an embedded engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench import launched_server
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 HERE = Path(__file__).parent
 
@@ -46,3 +47,10 @@ def slower_llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """On a model whose tokens take milliseconds and so arrive apart: for those whose subject is times."""
     with serving(made_model(tmp_path_factory.mktemp("slower_model"))) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedEngine]:
+    """Over gRPC, too. Its log of the truth names requests, so that each test finds its own."""
+    with EmbeddedEngine.start("fast", grpc=True) as running:
+        yield running

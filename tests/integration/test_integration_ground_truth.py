@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
 
 import grpc  # noqa: F401  (as the next: runs within this process forget what they have loaded)
 import pytest
@@ -29,13 +28,6 @@ def llm_warmup():
 @llmbench.non_generative(rate=30, requests=45, workload=SHORT)
 def test_documents(): ...
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EmbeddedEngine]:
-    """Its log of the truth names requests, so that each test finds its own."""
-    with EmbeddedEngine.start("fast", grpc=True) as running:
-        yield running
 
 
 def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:

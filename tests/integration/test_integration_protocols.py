@@ -32,10 +32,8 @@ def statuses(entry: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("without_pictures", "however_late")
-def test_clauses_name_websocket(pytester: pytest.Pytester) -> None:
-    with EmbeddedEngine.start("fast") as engine:
-        url = engine.url.replace("http://", "ws://")
-        entry = measured(pytester, url, "--llm-workers=2")
+def test_clauses_name_websocket(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:
+    entry = measured(pytester, engine.url.replace("http://", "ws://"), "--llm-workers=2")
     clauses = {clause["id"]: clause for clause in entry["compliance"]["requirements"]}
     for clause in ("M-4.2.2-streaming-support", "M-4.6.2-protocol-stated"):
         assert clauses[clause]["status"] == "met", clauses[clause]
@@ -43,13 +41,14 @@ def test_clauses_name_websocket(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.usefixtures("without_pictures", "however_late")
-def test_the_advice_for_the_engine_s_boundary_is_met_over_grpc_alone(pytester: pytest.Pytester) -> None:
+def test_the_advice_for_the_engine_s_boundary_is_met_over_grpc_alone(
+    pytester: pytest.Pytester, engine: EmbeddedEngine
+) -> None:
     (pytester.path / "sut.toml").write_text(AT_THE_ENGINE, "utf-8")
-    with EmbeddedEngine.start("fast", grpc=True) as engine:
-        over_grpc, over_http = (
-            statuses(measured(pytester, url, "--llm-sut=sut.toml", "--llm-workers=2"))
-            for url in (f"grpc://{engine.grpc_target}", engine.url)
-        )
+    over_grpc, over_http = (
+        statuses(measured(pytester, url, "--llm-sut=sut.toml", "--llm-workers=2"))
+        for url in (f"grpc://{engine.grpc_target}", engine.url)
+    )
     assert over_grpc["S-4.6.1-grpc-for-engine"] == "met"
     assert over_http["S-4.6.1-grpc-for-engine"] == "unmet"
     for clause in ("M-4.2.2-streaming-support", "M-4.6.2-protocol-stated", "P-B.1.2-grpc-points"):
@@ -80,9 +79,10 @@ def test_a_dialect_without_a_form_there_is_a_usage_error(
 
 
 @pytest.mark.parametrize("kind", ["WebSockets", "gRPC"])
-def test_llm_client_says_that_it_asks_over_http(pytester: pytest.Pytester, kind: str) -> None:
-    with EmbeddedEngine.start("fast", grpc=kind == "gRPC") as engine:
-        url = f"grpc://{engine.grpc_target}" if kind == "gRPC" else engine.url.replace("http://", "ws://")
-        result = run_in_process(pytester, BY_HAND, f"--llm-endpoint={url}")
+def test_llm_client_says_that_it_asks_over_http(
+    pytester: pytest.Pytester, engine: EmbeddedEngine, kind: str
+) -> None:
+    url = f"grpc://{engine.grpc_target}" if kind == "gRPC" else engine.url.replace("http://", "ws://")
+    result = run_in_process(pytester, BY_HAND, f"--llm-endpoint={url}")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"*llm_client asks over HTTP, and --llm-endpoint is one of {kind}*"])
