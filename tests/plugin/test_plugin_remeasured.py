@@ -17,7 +17,7 @@ from whole_records import whole_records
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("without_pictures")]
+pytestmark = pytest.mark.usefixtures("without_pictures")
 BODY = """
 from pytest_llmbench import llmbench
 
@@ -69,6 +69,7 @@ def run(suite: Suite, engine: EmbeddedEngine, *more: str) -> pytest.RunResult:
     return suite.measure(engine.url, "--llm-workers=1", "--llm-inconclusive=pass", *more)
 
 
+@pytest.mark.timing
 def test_a_spoiled_load_is_measured_again_kept_and_told(
     suite: Suite, engine: EmbeddedEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_spoiled_load_is_measured_again_kept_and_told(
     assert "identical" in capsys.readouterr().out
 
 
+@pytest.mark.timing
 def test_a_machine_that_stands_still_every_time_is_one_line(suite: Suite, engine: EmbeddedEngine) -> None:
     with standing_still(suite.path / "out", "measure", "measure (attempt 2)"):
         result = run(suite, engine, "--llm-remeasure=1")
@@ -119,6 +121,7 @@ def test_it_may_be_switched_off(suite: Suite, engine: EmbeddedEngine) -> None:
     assert {row["label"] for row in measured_rows(suite.path / "out")} == {"measure"}
 
 
+@pytest.mark.timing
 def test_a_closed_loop_that_stood_still_is_void_or_says_what_it_may_be_off_by(
     suite: Suite, engine: EmbeddedEngine
 ) -> None:
