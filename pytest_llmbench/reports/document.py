@@ -204,6 +204,11 @@ class TestView:
         """What is not as it should be; what voids the run comes first."""
         return sorted((f for f in self.findings if not f["ok"]), key=lambda finding: not finding["voids"])
 
+    @property
+    def warnings(self) -> list[Entry]:
+        """What is not as it should be and voids nothing, where something was measured."""
+        return [each for each in self.noteworthy_findings if not each["voids"]] if self.measured else []
+
     def metric(self, name: str) -> Entry | None:
         found: Entry | None = self.entry["metrics"].get(name)
         return found

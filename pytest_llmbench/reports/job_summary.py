@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.first_screen import Card, FirstScreen
 from pytest_llmbench.reports.markdown import ICONS, head, held_text
 from pytest_llmbench.reports.markdown_text import clipped, code, escape
@@ -24,18 +21,12 @@ def job_summary(report: Entry, *, path: str | None = None) -> str:
     more = len(screen.cards) - len(lines)
     if more > 0:
         lines.append(f"- … and {more} more")
-    warned = [code(clipped(name, _LONGEST_NAME)) for name in _warnings(screen.view.tests)]
+    warned = dict.fromkeys(str(each["check"]) for test in screen.view.tests for each in test.warnings)
     if warned:
-        lines.append(f"- Warnings: {', '.join(warned)}")
+        lines.append(f"- Warnings: {', '.join(code(clipped(name, _LONGEST_NAME)) for name in warned)}")
     told = "\n".join(lines) + "\n\n" if lines else ""
     where = f"Report: {code(path)}" if path is not None else "No report was written (`--llm-report DIR`)."
     return f"{head(screen)}\n{told}{where}\n"
-
-
-def _warnings(tests: Iterable[TestView]) -> list[str]:
-    """The names of checks that are not as they should be in any test and void nothing."""
-    measured = [finding for test in tests if test.measured for finding in test.noteworthy_findings]
-    return list(dict.fromkeys(str(finding["check"]) for finding in measured if not finding["voids"]))
 
 
 def _line(card: Card) -> str:

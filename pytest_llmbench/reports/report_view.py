@@ -97,7 +97,7 @@ def warnings_of(tests: Iterable[TestView]) -> list[str]:
     """What is not as it should be in any test and voids nothing, each thing once, and in how many tests."""
     found: Counter[str] = Counter()
     for test in tests:
-        told = [f"{one['check']}: {one['message']}" for one in test.noteworthy_findings if not one["voids"]]
+        told = [f"{one['check']}: {one['message']}" for one in test.warnings]
         found.update(list(dict.fromkeys([*told, *test.void_loads])) if test.measured else ())
     return [text if count == 1 else f"{text} ({count} tests)" for text, count in found.items()]
 
