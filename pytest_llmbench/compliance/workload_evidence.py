@@ -90,8 +90,9 @@ def read_in_part(view: EvidenceView) -> str | None:
 
 
 def counted_unshown(view: EvidenceView) -> str | None:
-    """A run of which the server counts output tokens that nobody received."""
-    for run in view.evidence.runs:
+    """A run of which the server counts output tokens that nobody received. Behind an end that is ignored, as
+    was asked for, tokens are generated that have no text."""
+    for run in (run for run in view.evidence.runs if not run.plan.ignore_eos):
         share = unshown_share(run.records)
         if share > MOST_UNSHOWN_SHARE:
             view.note("unshown_share", share)

@@ -150,7 +150,8 @@ def read_stream(
     if summary.first_reasoning_ns is not None:
         _set_end_of_thinking(summary, chunks, ends_ns)
     _set_reasoning_tokens(summary, usage, content, count_text)
-    summary.unshown_tokens = 0 if any(chunk.ids_alone for chunk in chunks) else unshown_tokens(summary)
+    unshown = unshown_tokens(summary)
+    summary.unshown_tokens = 0 if unshown and any(chunk.ids_alone for chunk in chunks) else unshown
     summary.finish_reason = _finish(chunks)
     _set_server_figures(summary, chunks)
     summary.outcome, problem = _outcome(chunks, summary, ended)

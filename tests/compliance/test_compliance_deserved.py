@@ -131,3 +131,14 @@ def test_evenly_spaced_arrivals_are_no_coarse_clock() -> None:
     assert not is_met("M-4.7.4-timestamp-precision", coarse)
     stopped = with_columns(first_content_ns=lambda column: column // 25_000_000 * 25_000_000)(evidence)
     assert not is_met("M-4.7.4-timestamp-precision", stopped)
+
+
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_tokens_behind_an_ignored_end_have_no_text_and_count(ignore_eos: bool) -> None:
+    """Who asks for replies of full length gets what a model says behind its end, often nothing to read."""
+    evidence = with_columns(unshown_tokens=lambda column: column * 0 + 10)(complete_ttft())
+    (run,) = evidence.result.observations
+    changed = dataclasses.replace(run, plan=dataclasses.replace(run.plan, ignore_eos=ignore_eos))
+    result = dataclasses.replace(evidence.result, observations=(changed,))
+    told = Evidence(result.test, result)
+    assert is_met("M-4.4.2-counting-option", told) is ignore_eos

@@ -332,7 +332,7 @@ def _unshown_tokens(records: Records) -> Finding | None:
         voids=False,
         message=f"{share:.1%} at least of the output tokens that the server counts have no byte of text in "
         "the replies: throughput and time per token are of tokens that nobody received. Hidden reasoning "
-        "that is not counted apart, or a count that is wrong",
+        "that is not counted apart, ends that were ignored (ignore_eos), or a count that is wrong",
         value=share,
         limit=MOST_UNSHOWN_SHARE,
         unit="ratio",
