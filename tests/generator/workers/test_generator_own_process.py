@@ -237,7 +237,8 @@ def test_nothing_global_changes_in_the_process_of_the_suite(
             "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
             "environment": dict(os.environ),
             "thresholds": gc.get_threshold(),
-            "frozen": gc.get_freeze_count(),
+            # Single frozen objects may be freed meanwhile; to freeze or to thaw changes thousands.
+            "frozen": pytest.approx(gc.get_freeze_count(), abs=100),
             "limit": resource.getrlimit(resource.RLIMIT_NOFILE),
             "cores": os.sched_getaffinity(0),
             "directory": Path.cwd(),
@@ -246,12 +247,15 @@ def test_nothing_global_changes_in_the_process_of_the_suite(
             },
         }
 
+    def now() -> dict[str, Any]:
+        return {**state(), "frozen": gc.get_freeze_count()}
+
     before = state()
     generator = apart(serve(lambda c: c.send(REPLY)).url, cpus=usable_cpus("auto")[:1])
     generator.run(plan(3))
-    assert state() == before
+    assert now() == before
     generator.close()
-    assert state() == before
+    assert now() == before
 
 
 @pytest.mark.usefixtures("interpreters_start")
