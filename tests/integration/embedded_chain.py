@@ -29,7 +29,7 @@ def test_open_loop(): ...
 
 
 def measured(
-    pytester: pytest.Pytester, url: str, *options: str, rate: int = 30, requests: int = 30, longest: int = 16
+    pytester: pytest.Pytester, url: str, *options: str, rate: int = 60, requests: int = 30, longest: int = 16
 ) -> dict[str, Any]:
     """The entry of the report of one open loop."""
     suite = _SUITE.format(rate=rate, requests=requests, longest=longest)

@@ -58,7 +58,6 @@ def in_batch(truth: list[GroundTruth], start_ns: int, end_ns: int) -> float:
     return sum(parts) / (end_ns - start_ns)
 
 
-@pytest.mark.timing
 def test_gauges_and_counters_are_what_the_engine_did() -> None:
     plan = load(64, 400, BATCH // 2, 5.0)
     with measured(f"fast?max_num_seqs={BATCH}", plan) as (seen, truth):

@@ -25,13 +25,13 @@ SHORT = SyntheticWorkload("short", Uniform(128, 512), Uniform(1, 2))
 def llm_warmup():
     return WarmupPolicy(requests=10, output_tokens=0, probes=3)
 
-@llmbench.non_generative(rate=30, requests=45, workload=SHORT)
+@llmbench.non_generative(rate=90, requests=45, workload=SHORT)
 def test_documents(): ...
 """
 
 
 def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:
-    entry = measured(pytester, engine.url, rate=50, requests=100, longest=32)
+    entry = measured(pytester, engine.url, rate=150, requests=100, longest=32)
     found = list(beside_truth(pytester.path / "out", entry, engine))
     assert all(row["input_tokens"] == true.prompt_tokens for row, true, _ in found)
     errors_ms = [error_ms for *_, error_ms in found]
@@ -42,7 +42,7 @@ def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester, engine: Em
 
 def test_with_prefill_and_decode_apart(pytester: pytest.Pytester) -> None:
     with EmbeddedEngine.start("fast?prefill_workers=2&decode_workers=2") as engine:
-        entry = measured(pytester, engine.url, rate=50, requests=75, longest=32)
+        entry = measured(pytester, engine.url, rate=100, requests=75, longest=32)
         found = list(beside_truth(pytester.path / "out", entry, engine))
     assert {true.decode_replica for _, true, _ in found} == {2, 3}
     for _, true, _ in found:

@@ -96,7 +96,6 @@ def test_a_spoiled_load_is_measured_again_kept_and_told(
     assert "identical" in capsys.readouterr().out
 
 
-@pytest.mark.timing
 def test_a_machine_that_stands_still_every_time_is_one_line(suite: Suite, engine: EmbeddedEngine) -> None:
     with standing_still(suite.path / "out", "measure", "measure (attempt 2)"):
         result = run(suite, engine, "--llm-remeasure=1")
@@ -121,7 +120,6 @@ def test_it_may_be_switched_off(suite: Suite, engine: EmbeddedEngine) -> None:
     assert {row["label"] for row in measured_rows(suite.path / "out")} == {"measure"}
 
 
-@pytest.mark.timing
 def test_a_closed_loop_that_stood_still_is_void_or_says_what_it_may_be_off_by(
     suite: Suite, engine: EmbeddedEngine
 ) -> None:
