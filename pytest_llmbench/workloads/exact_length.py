@@ -25,6 +25,8 @@ _FILLERS = (" a", ".", " and", " so", " here", " always")
 _IDLE_FILLERS = 2
 """Times that a filler may be added without another token; one that never makes one is given up."""
 _STEPS_BACK = 4
+_MOST_PAIRS = 12
+"""Pairs of words that are counted before none is found that may change places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,28 @@ class _Search:
             where="exact prompt length",
             remedy="ask for a length above that of the empty prompt with its template, or allow a tolerance",
         )
+
+
+def reordered(text: str, count: Count, seed: int) -> str:
+    """The words of ``text`` in another order, that begins with another word. Deterministic in ``seed``.
+
+    As many tokens for every tokenizer that splits a text into words first. The ends are exceptions: a chat
+    template may take away the space in front of the first word, so a pair that is counted alike either way
+    round changes places; and what follows the last word may merge with it, so that one stays. A text of
+    fewer than five words stays as it is, as does one without such a pair.
+    """
+    space = text[: len(text) - len(text.lstrip(" "))]
+    first, *others = text[len(space) :].split(" ")
+    last = others[-1:]
+    others = others[:-1]
+    BulkRandom(seed).shuffle(others)
+    # Not with the next word: the server would have seen the pair that the text begins with.
+    for place in range(min(len(others) - 1, _MOST_PAIRS), 0, -1):
+        word = others[place]
+        if word != first and count(f"{space}{first} {word}") == count(f"{space}{word} {first}"):
+            others[place] = first
+            return space + " ".join([word, *others, *last])
+    return text
 
 
 def cut_to(text: str, tokens: int) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.harness.execution.session_loads import SentBefore
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
@@ -13,6 +16,10 @@ from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -26,21 +33,27 @@ def words_and_template(text: str) -> int:
 
 
 class FakeServerCount:
-    def __init__(self) -> None:
+    def __init__(self, runs: bool = False, pairs: frozenset[str] = frozenset()) -> None:
         self.closed = 0
+        self.leaves_traces = runs
+        self.asked: list[str] = []
+        self._pairs = pairs
 
     def __call__(self, text: str) -> int:
-        return words_and_template(text)
+        self.asked.append(text)
+        words = text.split()
+        pairs = sum(f"{one} {next_one}" in self._pairs for one, next_one in pairwise(words))
+        return words_and_template(text) - pairs
 
     def __exit__(self, *_: Any) -> None:
         self.closed += 1
 
 
-def counter(server: str = "http://a/v1") -> tuple[TokenCounter, list[FakeServerCount]]:
+def counter(server: str = "http://a/v1", **count: Any) -> tuple[TokenCounter, list[FakeServerCount]]:
     made: list[FakeServerCount] = []
 
     def make() -> Any:
-        made.append(FakeServerCount())
+        made.append(FakeServerCount(**count))
         return made[-1]
 
     return TokenCounter(make, server), made
@@ -60,6 +73,39 @@ def test_bound_to_a_server_every_prompt_has_its_length() -> None:
     count.close()
     count.close()
     assert made[0].closed == 1
+
+
+def test_where_counting_runs_the_model_the_prompts_that_are_sent_are_others() -> None:
+    """Else all of them lie in the prefix cache when they are measured."""
+    count, made = counter(runs=True)
+    exact = bound(ExactLengths(BASE), count)
+    texts = [str(request.text) for request in exact.requests(8, 1)]
+    assert [words_and_template(text) for text in texts] == [r.input_tokens for r in BASE.requests(8, 1)]
+    for text in texts:
+        words = text.split()
+        for asked in made[0].asked:
+            assert asked.split()[:2] != words[:2]
+    assert [request.text for request in exact.requests(8, 1)] == texts
+    assert not exact.shows_prompts
+    free, _ = counter()
+    assert [str(request.text) for request in bound(ExactLengths(BASE), free).requests(8, 1)] != texts
+
+
+def test_what_no_other_order_can_hide_is_told() -> None:
+    """A vocabulary with tokens that reach from one word into the next."""
+    count, _ = counter(runs=True, pairs=frozenset({"early train"}))
+    exact = bound(ExactLengths(BASE), count)
+    plan = LoadPlan("measure", WithFixedOutput(exact, 2), ClosedLoop(2), 6, seed=1)
+    engine, sent = ReplayEngine(parse_scenario("fast")), SentBefore()
+    before = engine.run(plan.with_(workload=BASE))
+    sent.note("a server", "a test", before)
+    assert sent.findings("a test") == ()
+    exact.requests(6, 1)
+    assert exact.shows_prompts
+    sent.note("a server", "a test", replace(before, plan=plan))
+    (found,) = sent.findings("a test")
+    assert (found.check, found.value) == ("prompts_sent_before", 1.0)
+    assert "only of prompts that it runs" in found.message
 
 
 def test_unbound_it_has_the_lengths_of_its_base() -> None:

@@ -19,11 +19,13 @@ from pytest_apart import WITHOUT_PICTURES, pytest_command
 from pytest_llmbench import SyntheticWorkload, Uniform, launched_server
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
 from pytest_llmbench.metrics.latency import request_latency_ms
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
@@ -152,6 +154,23 @@ def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
         # Another's template and special tokens come on top, as many for each prompt.
         assert findings["tokenizer_agreement"]["value"] == 0
     assert entry["facts"]["tokenizer.vocab_size"]["value"] == 2048
+
+
+def test_prompts_that_were_counted_by_running_them_are_not_those_that_are_sent(llama_cpp: str) -> None:
+    """Its count knows no chat template, so completions are asked; what it has run, it finds in its cache."""
+    url = f"{llama_cpp.removesuffix('/v1')}/v1"
+    count = TokenCounter.of(url, "tiny-random", "openai-chat", Access(), {})
+    exact = bound(ExactLengths(SyntheticWorkload("long", Uniform(300, 300), Uniform(1, 1))), count)
+    try:
+        sent = [str(request.text) for request in exact.requests(3, seed=5)]
+    finally:
+        count.close()
+    for text in sent:
+        body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+        usage = plain_http.post(f"{url}/chat/completions", json=body, timeout=60.0).json()["usage"]
+        assert usage["prompt_tokens"] == 300
+        # The template, and a word or two.
+        assert usage["prompt_tokens_details"]["cached_tokens"] < 30
 
 
 SCHEMA = {

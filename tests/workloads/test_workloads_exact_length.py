@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.exact_length import MOST_CALLS, cut_to, exact_prompt, exact_text
+from pytest_llmbench.workloads.exact_length import MOST_CALLS, cut_to, exact_prompt, exact_text, reordered
 
 CL100K = reference_tokenizer().count
 O200K = reference_tokenizer("o200k_base").count
@@ -40,6 +40,39 @@ def test_the_count_is_exactly_the_target(seed, target, count):
     assert count(found.text) == found.tokens == target
     assert found.calls == len(calls) <= MOST_CALLS
     assert exact_prompt(target, count, seed) == found
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    target=st.integers(60, 600),
+    count=st.sampled_from([CL100K, O200K, words, lambda text: 31 + O200K(f"<user>{text.strip()}</user>")]),
+)
+def test_another_order_has_as_many_tokens_and_another_beginning(seed, target, count):
+    text = exact_prompt(target, count, seed).text
+    other = reordered(text, count, seed)
+    assert count(other) == target
+    assert sorted(other.split(" ")) == sorted(text.split(" "))
+    assert other.split()[0] != text.split()[0]
+    assert other == reordered(text, count, seed)
+
+
+@pytest.mark.parametrize("text", ["", " one", " one two", " one two three", " same same same same same"])
+def test_what_has_no_other_order_stays(text):
+    assert reordered(text, words, 1) == text
+
+
+def test_a_word_that_may_not_be_first_is_not():
+    """A template takes the space away, and without it "twelve" is two tokens."""
+
+    def count(text):
+        return 7 + len(text.split()) + text.strip().startswith("twelve")
+
+    text = " one two three twelve four five six"
+    orders = {reordered(text, count, seed) for seed in range(40)}
+    assert len(orders) > 20
+    assert {count(order) for order in orders} == {count(text)}
+    assert not any(order.startswith((" one", " twelve")) for order in orders)
 
 
 def test_a_constant_template_takes_two_counts():

@@ -75,6 +75,13 @@ class SharedRuns:
         return sum(kept.seen.records.nbytes for kept in self._kept.values())
 
 
+def _was_shown(workload: object) -> bool:
+    """The server had to run its prompts to count them: see ``TokenCounter.shows_prompts``."""
+    while workload is not None and not getattr(workload, "shows_prompts", False):
+        workload = getattr(workload, "base", None)
+    return workload is not None
+
+
 def _none_sent() -> BoolColumn:
     return np.zeros(0, dtype=np.bool_)
 
@@ -93,7 +100,10 @@ class SentBefore:
     def note(self, server: Hashable, who: str, seen: Observation) -> None:
         """A load that was sent to ``server``, whose key changes when it is restarted or emptied."""
         plan = seen.plan
-        repeated = self._drawn(server, seen) if draws_anew(plan.workload) else self._listed(server, seen)
+        if _was_shown(plan.workload):
+            repeated = len(seen.records)
+        else:
+            repeated = self._drawn(server, seen) if draws_anew(plan.workload) else self._listed(server, seen)
         if plan.phase is Phase.MEASURE:
             self._measured[who] += len(seen.records)
             self._repeated[who] += repeated
@@ -106,7 +116,8 @@ class SentBefore:
         share = repeated / measured
         message = (
             f"{share:.1%} of the measured prompts had been sent to this server before in this session, and a "
-            "prefix cache may have held them: the workload has no others, or the same load was sent again"
+            "prefix cache may have held them: the workload has no others, the same load was sent again, or "
+            "the server counts tokens only of prompts that it runs, and not word by word"
         )
         return (
             Finding("prompts_sent_before", ok=False, voids=False, message=message, value=share, unit="ratio"),

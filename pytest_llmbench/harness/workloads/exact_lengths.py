@@ -19,7 +19,7 @@ from pytest_llmbench.probes.access import Access
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import highest_id
 from pytest_llmbench.workloads.bulk_random import BulkRandom
-from pytest_llmbench.workloads.exact_length import exact_prompt
+from pytest_llmbench.workloads.exact_length import exact_prompt, reordered
 from pytest_llmbench.workloads.readable import as_ids, readable_ids
 from pytest_llmbench.workloads.stream import derived_seed, draws_anew
 
@@ -32,6 +32,8 @@ Count = Callable[[str], int]
 _MOST_CALLS = 100_000
 _LIKE_PROMPTS = (8, 40, 120)
 """Words of the prompts that the server is asked about."""
+_WORDS = " the early train would always wait beside our quiet harbor while two people carry heavy paper boxes"
+"""Counted in two orders, to see whether a text has the tokens of its words."""
 _UNLIKE_OTHERS = "Größe 漢字 = 3141592653; int main(void) { return x->y; }"
 """A text that vocabularies rarely agree about, as they do about plain words."""
 
@@ -49,6 +51,8 @@ class TokenCounter:
         self._make = make
         self._opened: ServerTokenCount | None = None
         self._added: int | None = None
+        self._words_add_up: bool | None = None
+        """Whether a text in another order has as many tokens; None while nobody needed to know."""
         self._url = server
         self.tokenizer = tokenizer
 
@@ -122,6 +126,20 @@ class TokenCounter:
             self._opened = self._make()
         return self._opened(text)
 
+    def unseen(self, text: str, seed: int) -> str:
+        """A prompt as long as ``text`` that the server has not seen: where it counts by running the model,
+        its prefix cache holds whatever was counted, and TTFT would be that of a cached prompt."""
+        if self.tokenizer is not None or self._opened is None or not self._opened.leaves_traces:
+            return text
+        if self._words_add_up is None:
+            self._words_add_up = self(_WORDS) == self(reordered(_WORDS, self, 0))
+        return reordered(text, self, seed) if self._words_add_up else text
+
+    @property
+    def shows_prompts(self) -> bool:
+        """The server has run the model on the very prompts that it is to be measured with."""
+        return self._words_add_up is False
+
     def close(self) -> None:
         if self._opened is not None:
             self._opened.__exit__(None, None, None)
@@ -150,6 +168,11 @@ class ExactLengths:
     @property
     def draws_anew(self) -> bool:
         return draws_anew(self.base)
+
+    @property
+    def shows_prompts(self) -> bool:
+        """The server has seen its prompts before they are measured."""
+        return self.count is not None and self.count.shows_prompts
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         """The first ``count`` requests; those of the base while it is not bound to a server."""
@@ -190,10 +213,9 @@ def bound(
 
 
 def _of_text(request: PlannedRequest, count: TokenCounter, seed: int) -> PlannedRequest:
-    found = exact_prompt(
-        request.input_tokens, count, _seed_of(request, seed), trimmed=count.tokenizer is not None
-    )
-    return replace(request, token_ids=None, text=found.text, structured=None)
+    own_seed = _seed_of(request, seed)
+    found = exact_prompt(request.input_tokens, count, own_seed, trimmed=count.tokenizer is not None)
+    return replace(request, token_ids=None, text=count.unseen(found.text, own_seed), structured=None)
 
 
 def _of_ids(request: PlannedRequest, vocabulary: HuggingFaceTokenizer, seed: int) -> PlannedRequest:
