@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale
-from pytest_llmbench.metrics.session_figures import SLOWDOWNS
+from pytest_llmbench.metrics.definitions import SLOWDOWNS
 from pytest_llmbench.model.judgement import Gate, JudgedObjective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop, SessionSlots, SessionStarts

@@ -18,11 +18,10 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_ty
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.definitions import is_metric, suggestions
-from pytest_llmbench.metrics.session_figures import TurnClass
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Arrival, ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 from pytest_llmbench.workloads.profiles import without_output

@@ -23,6 +23,8 @@ from pytest_llmbench.metrics.summary import STATISTICS
 
 Unit = Literal["ms", "ratio", "tok/s", "req/s", "count", "tokens", "s", "us/token"]
 Direction = Literal["lower", "higher"]
+SLOWDOWNS = ("job_slowdown", "job_llm_slowdown")
+"""How many times as long a job takes under load as alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ import numpy as np
 
 from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.ratios import ratio_of_sums
-from pytest_llmbench.metrics.session_figures import TurnClass, latencies
+from pytest_llmbench.metrics.session_figures import latencies
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.session import TurnClass
 
 
 def cache_hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:

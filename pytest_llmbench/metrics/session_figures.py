@@ -38,39 +38,13 @@ from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS, distributio
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
+from pytest_llmbench.model.session import TurnClass
 from pytest_llmbench.stats.clusters import Clusters
 from pytest_llmbench.stats.interim.samples import Ends, scores
 from pytest_llmbench.stats.runs import FloatArray
 
 _NS_PER_MS = 1e6
 _BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TurnClass:
-    """Turn ``first`` of sessions; with ``onwards`` all turns from there on."""
-
-    first: int
-    onwards: bool = False
-
-    @classmethod
-    def parse(cls, text: int | str) -> TurnClass:
-        """``1``, ``"3"`` or ``"2+"``. Raises ValueError for anything else."""
-        told = str(text)
-        number = int(told.removesuffix("+"))
-        if isinstance(text, bool) or number < 1 or str(number) != told.removesuffix("+"):
-            raise ValueError(f"{text!r} is no number of a turn")
-        return cls(number, told.endswith("+"))
-
-    def __str__(self) -> str:
-        return f"{self.first}{'+' if self.onwards else ''}"
-
-    def holds(self, turn: IntColumn) -> BoolColumn:
-        return np.asarray((turn >= self.first) if self.onwards else (turn == self.first))
-
-
-USUAL = (TurnClass(1), TurnClass(2, onwards=True))
-"""The classes that are always reported: the first turn finds no history in the cache, the others may."""
 
 
 def turn_metrics(
@@ -354,9 +328,6 @@ def session_goodput(runs: Sequence[Jobs], job_s: float | None, *, level: float =
     every = [run.worst if job_s is None else np.maximum(run.worst, run.time_s / job_s) for run in runs]
     found = share_within([each for each in every if len(each)], "no sessions", level=level)
     return replace(found, method=f"{found.method}, whole sessions") if found.n else found
-
-
-SLOWDOWNS = ("job_slowdown", "job_llm_slowdown")
 
 
 @dataclass(frozen=True, eq=False)

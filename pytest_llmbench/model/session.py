@@ -11,7 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 SESSION_HEADER = "x-session-id"
 """The header that says which session a turn is of, if nothing else is asked for."""
@@ -37,6 +41,33 @@ def stated_answers(answers: Answers) -> dict[str, Any]:
     if answers == "recorded":
         return {}
     return {"answers": answers, "deviations": [{"what": "context", "rule": LIVE_ANSWERS}]}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TurnClass:
+    """Turn ``first`` of sessions; with ``onwards`` all turns from there on."""
+
+    first: int
+    onwards: bool = False
+
+    @classmethod
+    def parse(cls, text: int | str) -> TurnClass:
+        """``1``, ``"3"`` or ``"2+"``. Raises ValueError for anything else."""
+        told = str(text)
+        number = int(told.removesuffix("+"))
+        if isinstance(text, bool) or number < 1 or str(number) != told.removesuffix("+"):
+            raise ValueError(f"{text!r} is no number of a turn")
+        return cls(number, told.endswith("+"))
+
+    def __str__(self) -> str:
+        return f"{self.first}{'+' if self.onwards else ''}"
+
+    def holds(self, turn: npt.NDArray[np.int64]) -> npt.NDArray[np.bool]:
+        return (turn >= self.first) if self.onwards else (turn == self.first)
+
+
+USUAL = (TurnClass(1), TurnClass(2, onwards=True))
+"""The classes that are always reported: the first turn finds no history in the cache, the others may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.definitions import definition, is_metric
 from pytest_llmbench.metrics.prefix import ttft_reductions
 from pytest_llmbench.metrics.session_figures import (
-    TurnClass,
     hit_rate,
     job_metrics,
     jobs_of,
@@ -23,6 +22,7 @@ from pytest_llmbench.metrics.session_figures import (
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.session import TurnClass
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -16,8 +16,6 @@ from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.metrics.differences import in_both
 from pytest_llmbench.metrics.prefix import ttft_reductions, with_zeros
 from pytest_llmbench.metrics.session_figures import (
-    USUAL,
-    TurnClass,
     cached_share,
     hit_rate,
     latencies,
@@ -27,6 +25,7 @@ from pytest_llmbench.metrics.session_figures import (
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table
+from pytest_llmbench.model.session import USUAL, TurnClass
 
 _TURNS_SHOWN = 12
 """The turns that the table shows one by one."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, arrival_law
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.metrics.session_figures import USUAL, TurnClass, latencies
+from pytest_llmbench.metrics.session_figures import latencies
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Arrival, LoadPlan, SessionLoad, SessionSlots, SessionStarts
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import OfSessions, Session, answers_of, session_mistakes
+from pytest_llmbench.model.session import USUAL, OfSessions, Session, TurnClass, answers_of, session_mistakes
 
 _TOO_LONG_SHOWN = 3
 

@@ -16,10 +16,11 @@ from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, cell, shar
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.pressure import PRESSED, pressed_share, signs_of
 from pytest_llmbench.metrics.prefix import tells_cached, zeros_of
-from pytest_llmbench.metrics.session_figures import USUAL, TurnClass, jobs_of, turn_shares
+from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.result import Plot, Table
+from pytest_llmbench.model.session import USUAL, TurnClass
 
 RETURNING = USUAL[1]
 _HIT_RATE, _TTFT_P95 = f"turn_cache_hit_rate[{RETURNING}]", f"turn_ttft[{RETURNING}].p95"

@@ -26,7 +26,6 @@ from pytest_llmbench.metrics.server_side import (
     cut_short,
     unshown_share,
 )
-from pytest_llmbench.metrics.session_figures import growth, jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
@@ -152,7 +151,7 @@ def _interrupted(run: Observation) -> Finding | None:
 
 def _complete(run: Observation) -> Finding:
     # A load that its own rule ended early is a result (memory pressure); a closed loop may send more.
-    unsent = unsent_turns(run.records) if isinstance(run.plan.load, SessionLoad) else 0
+    unsent = _unsent(run)
     missing = 0 if run.stopped is not None else max(run.plan.requests - len(run.records) - unsent, 0)
     return Finding(
         "all_requests_recorded",
@@ -168,9 +167,18 @@ def _recorded(run: Observation) -> str:
     """A closed loop with a duration sends as many as come, and ``requests`` are the fewest."""
     if run.plan.most_requests > run.plan.requests:
         return f"{len(run.records)} requests have a record, at least {run.plan.requests} were planned"
-    unsent = unsent_turns(run.records) if isinstance(run.plan.load, SessionLoad) else 0
+    unsent = _unsent(run)
     more = f", {unsent} were never sent since their session was cut off" if unsent else ""
     return f"{len(run.records)} of {run.plan.requests} planned requests have a record{more}"
+
+
+def _unsent(run: Observation) -> int:
+    """Turns that were never sent since their session was cut off."""
+    if not isinstance(run.plan.load, SessionLoad):
+        return 0
+    from pytest_llmbench.metrics.session_figures import unsent_turns  # few loads are of sessions
+
+    return unsent_turns(run.records)
 
 
 def _promises_lengths(run: Observation) -> bool:
@@ -232,12 +240,21 @@ def _length_drift(seen: Sequence[Observation]) -> Finding | None:
     )
 
 
+def _of_sessions(seen: Sequence[Observation]) -> list[Records]:
+    return [run.records for run in seen if isinstance(run.plan.load, SessionLoad)]
+
+
 def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
     """What a turn adds, an answer and what is new, as the server counts it: it is less where answers are left
     out of what the model reads. None where the server counts no prompts of sessions."""
     live = any(answers_of(run.plan.workload) != "recorded" for run in seen)
     kind = "live" if live else "recorded"
-    grown = [growth(run.records) for run in seen if isinstance(run.plan.load, SessionLoad)]
+    of_sessions = _of_sessions(seen)
+    if not of_sessions:
+        return None
+    from pytest_llmbench.metrics.session_figures import growth
+
+    grown = [growth(records) for records in of_sessions]
     turns, asked = sum(each.turns for each in grown), sum(each.asked for each in grown)
     if not turns:
         return None
@@ -507,7 +524,12 @@ def _error_budget(records: Records, budget: Budget) -> Finding:
 
 def _sessions_cut_off(seen: Sequence[Observation], budget: Budget) -> Finding | None:
     """A failed turn takes with it all that were to follow: of sessions as wholes more fail than of turns."""
-    jobs = [jobs_of(run.records) for run in seen if isinstance(run.plan.load, SessionLoad)]
+    of_sessions = _of_sessions(seen)
+    if not of_sessions:
+        return None
+    from pytest_llmbench.metrics.session_figures import jobs_of
+
+    jobs = [jobs_of(records) for records in of_sessions]
     sessions = sum(map(len, jobs))
     if not sessions:
         return None

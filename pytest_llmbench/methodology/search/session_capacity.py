@@ -23,11 +23,11 @@ from pytest_llmbench.methodology.search.capacity_search import (
     Criteria,
     bound_notes,
 )
-from pytest_llmbench.metrics.session_figures import USUAL, TurnClass, jobs_of, turn_metrics
+from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.result import PROBE
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.session import USUAL, OfSessions, TurnClass
 from pytest_llmbench.workloads.sessions import turns_of
 
 SESSIONS_PER_SLOT = ByScale(quick=2, standard=4, full=10)

@@ -43,14 +43,14 @@ from pytest_llmbench.methodology.search.session_capacity import (
 from pytest_llmbench.methodology.search_amounts import slots_bounds
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.memory_pressure import OUT_OF_MEMORY_RULE, out_of_memory_errors
-from pytest_llmbench.metrics.session_figures import USUAL, TurnClass, jobs_of
+from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.metrics.windows import level_window
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.session import USUAL, OfSessions, TurnClass
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 

@@ -65,7 +65,6 @@ from pytest_llmbench.metrics.memory_pressure import (
     preemption_recovery_rate,
     timeouts,
 )
-from pytest_llmbench.metrics.session_figures import TurnClass
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -73,7 +72,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import PROBE, Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, OUTPUT_TOKENS, long_context
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM

@@ -46,7 +46,6 @@ from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Se
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.metrics.differences import change, paired_changes, pairs
 from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, tells_cached, with_zeros
-from pytest_llmbench.metrics.session_figures import TurnClass
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -56,7 +55,7 @@ from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.lengths import Uniform

@@ -62,10 +62,9 @@ from pytest_llmbench.methodology.search.session_search import (
     session_search_bounds,
 )
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
+from pytest_llmbench.metrics.definitions import SLOWDOWNS
 from pytest_llmbench.metrics.session_figures import (
-    SLOWDOWNS,
     Jobs,
-    TurnClass,
     job_metrics,
     jobs_of,
     session_goodput,
@@ -80,7 +79,7 @@ from pytest_llmbench.model.plan import LoadPlan, Quantity, SessionLoad, SessionS
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.sessions import turns_of
 
