@@ -16,8 +16,8 @@ from pytest_llmbench.harness.allowance import Allowance, Spent
 from pytest_llmbench.harness.beforehand import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
-from pytest_llmbench.harness.comparison.baselines import Baselines, MeasurementRequest
-from pytest_llmbench.harness.comparison.planner import ComparisonPlanner
+from pytest_llmbench.harness.comparison.planner import Baselines, ComparisonPlanner
+from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
@@ -179,7 +179,7 @@ class BenchSession:
             runs = measure_arms(request, planned.arms, self._sender(request))
         found = self._planner.compared(request, planned, runs, wanted)
         result = self.baselines.compared(request, self._told(found.result, opened, definition, nodeid))
-        result = self._planner.calibrations.flagged(request, result, virtual=opened.virtual)
+        result = self._planner.flagged(request, result, virtual=opened.virtual)
         judged = self._judge.judged(self._exported(result), request.parameters, found.peers)
         files = files_of(planned.arms[0].path, self.settings.report)
         return self._judge.kept(

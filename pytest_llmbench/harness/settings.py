@@ -17,7 +17,7 @@ from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.judgement import FEWEST_RUNS
 from pytest_llmbench.redaction import keep_secrets_of
 from pytest_llmbench.stats.block_bootstrap import Intervals
-from pytest_llmbench.store.baselines import STORAGE
+from pytest_llmbench.store.files import STORAGE
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<rest>.+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

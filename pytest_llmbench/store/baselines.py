@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,13 +18,12 @@ from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.store.files import read_object
+from pytest_llmbench.store.files import machine_id, read_object
 from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
 
 BASELINE_VERSION: Final = "1.1"
 _READ = ("1.0", BASELINE_VERSION)
 """1.0 lacks the commit."""
-STORAGE = ".llmbench"
 _FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".json", ".jsonl")
@@ -73,13 +70,6 @@ class Baseline(Shape):
 
     def plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
-
-
-def machine_id() -> str:
-    """``Linux-CPython-3.12-64bit``: results of other kinds of machine lie in other folders."""
-    version = ".".join(map(str, sys.version_info[:2]))
-    implementation, bits = platform.python_implementation(), platform.architecture()[0]
-    return f"{platform.system()}-{implementation}-{version}-{bits}"
 
 
 def check_name(name: str) -> None:

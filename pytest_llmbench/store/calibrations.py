@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
-from pytest_llmbench.store.files import write_text
+from pytest_llmbench.store.files import CALIBRATION, write_text
 from pytest_llmbench.store.schema import Instant, Shape
 
 CALIBRATION_VERSION: Final = "1.0"
@@ -49,11 +49,7 @@ class Calibration(Shape):
 
 
 def calibration_path(storage: Path, machine: str, digest: str) -> Path:
-    return storage / machine / f"calibration-{digest[:16]}.json"
-
-
-def there_are_calibrations(storage: Path, machine: str) -> bool:
-    return any((storage / machine).glob("calibration-*.json"))
+    return storage / machine / f"{CALIBRATION}{digest[:16]}.json"
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:

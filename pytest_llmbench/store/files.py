@@ -8,7 +8,9 @@ import contextlib
 import gzip
 import json
 import os
+import platform
 import re
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -28,6 +30,10 @@ from pytest_llmbench.input_files import (
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
 
+STORAGE = ".llmbench"
+"""The folder of what later sessions read: baselines and calibrations, by kind of machine."""
+CALIBRATION = "calibration-"
+"""How the file of a calibration begins."""
 _LEVEL = 6
 _SPACE = "check that its directory exists, is writable and has space left"
 
@@ -129,6 +135,18 @@ def check_writable(directory: Path) -> None:
             where=str(directory),
             remedy="name a directory that can be created and written with --llm-report",
         ) from error
+
+
+def machine_id() -> str:
+    """``Linux-CPython-3.12-64bit``: results of other kinds of machine lie in other folders."""
+    version = ".".join(map(str, sys.version_info[:2]))
+    implementation, bits = platform.python_implementation(), platform.architecture()[0]
+    return f"{platform.system()}-{implementation}-{version}-{bits}"
+
+
+def there_are_calibrations(storage: Path) -> bool:
+    """Whether any was made on this kind of machine."""
+    return any((storage / machine_id()).glob(f"{CALIBRATION}*.json"))
 
 
 def document_of(report: Report) -> dict[str, Any]:

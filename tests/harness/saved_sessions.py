@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.store.baselines import Baseline, BaselineTest, Commit, machine_id, save_baseline
+from pytest_llmbench.store.baselines import Baseline, BaselineTest, Commit, save_baseline
+from pytest_llmbench.store.files import machine_id
 from pytest_llmbench.store.schema import OutputLengths
 
 TTFT = "gates/test_chat.py::test_first_token"

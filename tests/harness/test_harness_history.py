@@ -18,7 +18,7 @@ from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.harness.history.comparing import compared_sessions
 from pytest_llmbench.harness.history.sessions import read_sessions
 from pytest_llmbench.harness.history.trend import series_of
-from pytest_llmbench.store.baselines import machine_id
+from pytest_llmbench.store.files import machine_id
 
 BASE = {"ttft.p50": around(120), "ttft.p99": around(400), "output_token_throughput": around(1843)}
 WORSE = {"ttft.p50": around(121), "ttft.p99": around(480, 0.03), "output_token_throughput": around(1900)}

@@ -10,7 +10,8 @@ import pytest
 from plugin_suite import Suite
 
 from pytest_llmbench.harness.comparison.baselines import automatic_name
-from pytest_llmbench.store.baselines import Commit, machine_id
+from pytest_llmbench.store.baselines import Commit
+from pytest_llmbench.store.files import machine_id
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.store import baselines
+from pytest_llmbench.store import baselines, files
 from pytest_llmbench.store.baselines import (
     Baseline,
     BaselineTest,
@@ -30,14 +30,14 @@ def baseline(name: str = "main", machine: str | None = None) -> Baseline:
         name=name,
         saved="2026-01-20T09:30:00.125Z",
         generator_version="0.1.0",
-        machine=machine or baselines.machine_id(),
+        machine=machine or files.machine_id(),
         tests=[test],
     )
 
 
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     path = save_baseline(tmp_path, baseline())
-    assert path == tmp_path / baselines.machine_id() / "0001_main.json"
+    assert path == tmp_path / files.machine_id() / "0001_main.json"
     assert read_baseline(path) == baseline()
     assert list(path.parent.iterdir()) == [path]  # nothing temporary is left
 
@@ -108,14 +108,14 @@ def test_what_could_be_several_is_refused_with_their_names(tmp_path: Path) -> No
         choose_baseline(tmp_path, "v1")
     assert "/0001_v1.4" in str(caught.value.remedy)
     save_baseline(tmp_path, baseline("main"))
-    (tmp_path / baselines.machine_id() / "0003_main.json").rename(
-        tmp_path / baselines.machine_id() / "0002_main.json"
+    (tmp_path / files.machine_id() / "0003_main.json").rename(
+        tmp_path / files.machine_id() / "0002_main.json"
     )
     for find in (choose_baseline, find_baseline):  # of two branches, merged
         with pytest.raises(StoreError, match="'0002' may be any of 2 baselines"):
             find(tmp_path, "0002")
         assert find(tmp_path, "0002_main").name == "0002_main.json"
-    (tmp_path / baselines.machine_id() / "0002_main.json").unlink()
+    (tmp_path / files.machine_id() / "0002_main.json").unlink()
     for machine in ("a", "b"):
         save_baseline(tmp_path, baseline("same", machine=machine))
     with pytest.raises(StoreError, match="'same' may be any of 2"):

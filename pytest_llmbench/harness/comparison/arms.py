@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
-from pytest_llmbench.harness.comparison.replication import ArmRuns, cut_short, runs_of
+from pytest_llmbench.harness.comparison.replication import ArmRuns, MeasurementRequest, cut_short, runs_of
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.loads import Recording, recording
 from pytest_llmbench.harness.sut.open_sut import OpenSUT

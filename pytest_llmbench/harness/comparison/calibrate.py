@@ -16,22 +16,21 @@ from pytest_llmbench.compare.identity import REQUIRED
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.compare.regression import better_of
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
 from pytest_llmbench.harness.comparison.identity import identity_of
+from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.estimate import ByRun
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.result import Table, TestResult
-from pytest_llmbench.store.baselines import machine_id
 from pytest_llmbench.store.calibrations import (
     Calibration,
     NoiseEntry,
     calibration_path,
     read_calibration,
-    there_are_calibrations,
     write_calibration,
 )
+from pytest_llmbench.store.files import machine_id
 from pytest_llmbench.store.schema import iso_utc
 
 
@@ -88,8 +87,6 @@ class Calibrations:
         """The result with a warning for each limit that is tighter than the noise, where that is known."""
         guarded = [each for each in result.comparisons if each.gated]
         if not (result.objectives or guarded):
-            return result
-        if self.settings.calibrate or not there_are_calibrations(self.settings.storage, machine_id()):
             return result
         identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
         path = self._path(identity)

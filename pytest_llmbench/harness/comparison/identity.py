@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
+
+import numpy as np
 
 from pytest_llmbench.compare.identity import REQUIRED, SHOWN, Match
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import answers_of
 from pytest_llmbench.probes.host import environment
+from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.objects import plain_object
+from pytest_llmbench.store.schema import OutputLengths
 from pytest_llmbench.workloads.catalogue import workload
 
 WAIVED = "waived"
@@ -127,3 +134,20 @@ def refuse_few_runs(theirs: int, ours: int, where: str, how: str) -> None:
 def waived(match: Match) -> list[Finding]:
     """The differences that somebody answers for, to be told with the result."""
     return [Finding(WAIVED, ok=False, voids=False, message=text) for text in match.waived]
+
+
+def lengths_of(seen: Sequence[Observation]) -> OutputLengths:
+    """How often each output length came, among measured requests that ended well."""
+    counted: Counter[int] = Counter()
+    for run in seen:
+        if run.plan.phase is Phase.MEASURE:
+            tokens = run.records.output_tokens
+            counted.update(tokens[run.records.ok & (tokens >= 0)].tolist())
+    return OutputLengths(tokens=sorted(counted), requests=[counted[length] for length in sorted(counted)])
+
+
+def lengths_vector(lengths: OutputLengths | None) -> FloatArray:
+    """The lengths one by one, ascending; none of what is not known."""
+    if lengths is None:
+        return np.empty(0)
+    return np.repeat(np.asarray(lengths.tokens, dtype=np.float64), lengths.requests)

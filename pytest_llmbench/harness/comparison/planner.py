@@ -5,26 +5,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Compared, apart
-from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
-from pytest_llmbench.harness.comparison.identity import refuse_live_answers
-from pytest_llmbench.harness.comparison.replication import ArmRuns
+from pytest_llmbench.harness.comparison.replication import (
+    HOW_TO_COMPARE,
+    ArmRuns,
+    MeasurementRequest,
+    replication,
+)
 from pytest_llmbench.harness.execution.loads import records_path
 from pytest_llmbench.harness.setting import setting_on
 from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.measuring.validity import Budget
-from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition, WarmupPolicy
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import without_credentials
+from pytest_llmbench.store.files import there_are_calibrations
 
 if TYPE_CHECKING:  # each way to compare is imported by the sessions that ask for it
-    from pytest_llmbench.harness.comparison.calibrate import Calibrations
+    from pytest_llmbench.compare.limits import RegressionLimit
+    from pytest_llmbench.harness.comparison.baselines import Comparing
+    from pytest_llmbench.harness.comparison.foreign import ForeignComparing
     from pytest_llmbench.harness.comparison.systems import Listed, Wanted
 
 
@@ -54,11 +63,13 @@ class ComparisonPlanner:
     worker: str | None
     opens: Opens
 
-    @property
-    def calibrations(self) -> Calibrations:
+    def flagged(self, request: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
+        """The result with a warning for each limit that is tighter than the noise, where that is known."""
+        if self.settings.calibrate or not there_are_calibrations(self.settings.storage):
+            return result
         from pytest_llmbench.harness.comparison.calibrate import Calibrations
 
-        return Calibrations(self.settings)
+        return Calibrations(self.settings).flagged(request, result, virtual=virtual)
 
     @cached_property
     def systems(self) -> tuple[Listed, ...]:
@@ -91,6 +102,8 @@ class ComparisonPlanner:
                 remedy=f"give {SEVERAL}",
             )
         if len(arms) > 1:
+            from pytest_llmbench.harness.comparison.identity import refuse_live_answers
+
             refuse_live_answers(request.setting.workload, request.definition.title)
         prepared, said = apart(arms, request.definition)
         return PlannedArms(prepared, () if said is None else (said,))
@@ -142,6 +155,79 @@ class ComparisonPlanner:
         own = measured[CANDIDATE]
         result = replace(own.result, findings=(*own.result.findings, *own.invalid(budget)))
         if self.settings.calibrate:
+            from pytest_llmbench.harness.comparison.calibrate import Calibrations
+
             virtual = planned.virtual
-            result = self.calibrations.calibrated(request, result, own.by_run, virtual=virtual)
+            result = Calibrations(self.settings).calibrated(request, result, own.by_run, virtual=virtual)
         return Compared(result)
+
+
+class Baselines:
+    """What a session does with baselines. Nothing is read before it is needed."""
+
+    def __init__(self, settings: Settings, today: date | None = None) -> None:
+        self._settings = settings
+        self._today = today or datetime.now(UTC).date()
+
+    @cached_property
+    def limits(self) -> tuple[RegressionLimit, ...]:
+        """The limits of ``--llm-compare-fail``."""
+        if not self._settings.compare_fail:
+            return ()
+        from pytest_llmbench.compare.limits import limits_of_option
+
+        return limits_of_option(self._settings.compare_fail)
+
+    @cached_property
+    def comparing(self) -> Comparing | ForeignComparing | None:
+        """The baseline, or result of another tool, to compare with; None without ``--llm-compare``.
+
+        Raises for every mistake in the options about baselines.
+        """
+        settings = self._settings
+        if (settings.save, settings.compare, settings.compare_fail, settings.waive) == (None, None, (), ()):
+            return None
+        from pytest_llmbench.harness.comparison.baselines import comparing_by
+
+        return comparing_by(settings, self._today)
+
+    def request(
+        self,
+        nodeid: str,
+        definition: TestDefinition,
+        parameters: TestParameters,
+        setting: Setting,
+        limits: Sequence[RegressionLimit],
+        virtual: bool,
+    ) -> MeasurementRequest:
+        """The measurement to make of a test, with the runs that a comparison needs.
+
+        Raises SuiteError, before any load is sent, for what keeps a comparison from being made.
+        """
+        asked, settings = self.comparing, self._settings
+        own = replication(parameters, settings)
+        plain = MeasurementRequest(nodeid, definition, parameters, setting, own, limits)
+        if asked is None and settings.save is None:
+            if limits and settings.baseline_endpoint is None and not settings.calibrate:
+                guarded = ", ".join(limit.metric for limit in limits)
+                raise SuiteError(
+                    f"no_regression({guarded}) has nothing to compare with", remedy=HOW_TO_COMPARE
+                )
+            if not settings.saves:
+                return plain
+        from pytest_llmbench.harness.comparison.baselines import identified
+
+        return identified(plain, asked, self.limits, settings, virtual=virtual)
+
+    def compared(self, request: MeasurementRequest, result: TestResult) -> TestResult:
+        """The result with its comparisons, the waivers that were needed, and what else differs."""
+        asked, settings = self.comparing, self._settings
+        limits = (*request.limits, *self.limits)
+        if asked is not None:
+            from pytest_llmbench.harness.comparison.baselines import compared_with
+
+            return compared_with(asked, request, limits, result)
+        if request.limits and settings.baseline_endpoint is None and not settings.calibrate:
+            note = "nothing to compare with yet: this session saves the baseline"
+            return replace(result, notes=(*result.notes, note))
+        return result

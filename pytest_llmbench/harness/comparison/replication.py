@@ -1,4 +1,4 @@
-"""How often a test is run, and what its runs come to: the run is the unit of replication (DESIGN §6).
+"""How a test is measured, and what its runs come to: the run is the unit of replication (DESIGN §6).
 
 A test of one load that its author chose repeats that load. Of every other test the whole procedure is
 repeated, each time from another seed and with its own warm-up: what a search finds differs between sessions
@@ -8,20 +8,28 @@ test that compares several systems.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_llmbench.harness.execution.loads import stated
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
-from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.estimate import ByRun, by_run
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import TestResult, VoidLoad
 
+if TYPE_CHECKING:
+    from pytest_llmbench.compare.limits import RegressionLimit
+
+HOW_TO_COMPARE = (
+    "compare with a saved baseline (--llm-compare NAME, saved before by --llm-save NAME), or with another "
+    "system in this session (--llm-baseline-endpoint URL)"
+)
 PAIRS = 6
 """The pairs of an A/B, if nobody says how many."""
 CALIBRATION_RUNS = 8
@@ -45,6 +53,34 @@ class Replication(NamedTuple):
         """That of whole procedure ``number``: each has a seed of its own, the same in every session."""
         seed = setting.seed if number == 0 else derived_seed(setting.seed, f"run {number + 1}")
         return replace(setting, seed=seed, least_runs=self.least_runs)
+
+
+@dataclass(frozen=True)
+class MeasurementRequest:
+    """How a test is to be measured so that it can be compared, and what it is of."""
+
+    nodeid: str
+    definition: TestDefinition
+    parameters: TestParameters
+    setting: Setting
+    """That of the SUT itself; further arms have their own."""
+    replication: Replication
+    limits: Sequence[RegressionLimit] = ()
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """Empty where nothing is saved or compared."""
+
+    def more(self, result: TestResult, files: Mapping[str, str]) -> dict[str, Any]:
+        """Keys of the test's report entry; ``files``: names of those that were written."""
+        found = {
+            "identity": dict(self.identity),
+            "parameters": stated(self.parameters),
+            "loads_file": files.get("loads_file"),
+        }
+        if not self.identity:
+            return found
+        from pytest_llmbench.harness.comparison.identity import lengths_of
+
+        return found | {"output_lengths": lengths_of(result.observations)}
 
 
 def replication(parameters: TestParameters, settings: Settings) -> Replication:

@@ -21,7 +21,7 @@ from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, RegressionLimit, comparisons, limits_of_option
 from pytest_llmbench.errors import LLMBenchError, SuiteError
-from pytest_llmbench.harness.comparison.baselines import lengths_vector
+from pytest_llmbench.harness.comparison.identity import lengths_vector
 from pytest_llmbench.harness.history.sessions import (
     Session,
     add_common,

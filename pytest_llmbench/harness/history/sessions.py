@@ -13,14 +13,8 @@ from pathlib import Path
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
 from pytest_llmbench.redaction import terminal_text
-from pytest_llmbench.store.baselines import (
-    STORAGE,
-    Baseline,
-    BaselineTest,
-    Commit,
-    read_baseline,
-    saved_baselines,
-)
+from pytest_llmbench.store.baselines import Baseline, BaselineTest, Commit, read_baseline, saved_baselines
+from pytest_llmbench.store.files import STORAGE
 
 _COMMIT_DIGITS = 12
 
