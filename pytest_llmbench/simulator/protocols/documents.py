@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send, send_json, until_disconnect
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
@@ -25,14 +26,7 @@ from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation,
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
 from pytest_llmbench.simulator.serving.reply_text import error_object
-from pytest_llmbench.simulator.serving.request_body import (
-    VOCABULARY_SIZE,
-    Fields,
-    GenerationRequest,
-    RefusalError,
-    content_of,
-    require_model,
-)
+from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE, Fields, content_of, require_model
 
 DIMENSIONS = 64
 """Numbers of a vector. Real ones have ten to fifty times as many, which costs a client time to read."""

@@ -10,7 +10,7 @@ import grpc
 from grpc import aio
 
 from pytest_llmbench.model.session import SESSION_HEADER
-from pytest_llmbench.simulator.serving.request_body import RefusalError
+from pytest_llmbench.simulator.engine.request import RefusalError
 
 _STATUS = {
     400: grpc.StatusCode.INVALID_ARGUMENT,

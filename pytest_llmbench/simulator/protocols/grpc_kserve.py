@@ -18,18 +18,14 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
-from pytest_llmbench.simulator.serving.request_body import (
-    Fields,
-    GenerationRequest,
-    RefusalError,
-    require_model,
-)
+from pytest_llmbench.simulator.serving.request_body import Fields, require_model
 
 _FINAL = "triton_final_response"
 _WANTS_FINAL = "triton_enable_empty_final_response"

@@ -16,6 +16,7 @@ from typing import Any
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.scenario.variants import software_version
 from pytest_llmbench.simulator.serving.driver import EngineDriver, Replica
@@ -23,7 +24,7 @@ from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation, Tokenizer
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
-from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE, GenerationRequest, RefusalError
+from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE
 
 
 class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has no types

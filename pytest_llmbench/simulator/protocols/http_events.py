@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.protocols.event_reply import EventReply, Events, PartType
 from pytest_llmbench.simulator.protocols.responses_events import ResponseEvents
 from pytest_llmbench.simulator.protocols.responses_request import parse_response
@@ -35,8 +36,6 @@ from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
 from pytest_llmbench.simulator.serving.request_body import (
     Fields,
-    GenerationRequest,
-    RefusalError,
     content_of,
     require_model,
     schema_form,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.event_reply import PartType
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.request_body import RefusalError
 
 
 class ResponseEvents:

@@ -6,14 +6,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_llmbench.simulator.serving.request_body import (
-    Fields,
-    GenerationRequest,
-    RefusalError,
-    require_model,
-    schema_form,
-    with_tools,
-)
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
+from pytest_llmbench.simulator.serving.request_body import Fields, require_model, schema_form, with_tools
 
 CREATE = "response.create"
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.event_reply import EventReply
 from pytest_llmbench.simulator.protocols.responses_events import ResponseEvents, error_event
 from pytest_llmbench.simulator.protocols.responses_request import parse_response_create
@@ -18,7 +19,6 @@ from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
-from pytest_llmbench.simulator.serving.request_body import RefusalError
 
 PATH = "/v1/responses"
 SOCKET = "socket"

@@ -11,8 +11,8 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultKind, FaultOptions, StreamOptions
+from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.scenario.scenario import Scenario
-from pytest_llmbench.simulator.serving.request_body import RefusalError
 
 STRIKES: dict[FaultKind, tuple[Outcome, str]] = {
     "in_band_error": (Outcome.IN_BAND_ERROR, "an error inside the stream (a fault of the scenario)"),

@@ -19,6 +19,7 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule
 from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.faults import (
@@ -32,11 +33,9 @@ from pytest_llmbench.simulator.replay.faults import (
 from pytest_llmbench.simulator.replay.load import Arrivals, Delays
 from pytest_llmbench.simulator.replay.records import Flight, Steps
 from pytest_llmbench.simulator.replay.replica import Replica, steps_of
-from pytest_llmbench.simulator.serving.request_body import GenerationRequest, RefusalError
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.wire.error_replies import classify_status
 
 _NEVER_NS = 2**63 - 1
 
@@ -379,6 +378,8 @@ class ReplayRun:
     def _refuse(self, flight: Flight, refusal: RefusalError, at_ns: int) -> None:
         """What a client sees of a refusal, by the same rules as on a real wire."""
         flight.sequence, flight.http_status = None, refusal.status
+        from pytest_llmbench.wire.error_replies import classify_status  # most replays refuse nobody
+
         headers = {} if refusal.retry_after_s is None else {"retry-after": f"{refusal.retry_after_s:g}"}
         outcome, error = classify_status(refusal.status, headers, json.dumps(refusal.body()).encode())
         self._end(flight, outcome, at_ns + self._to_client_ns, error)

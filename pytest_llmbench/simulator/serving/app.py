@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
+from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.documents import PATHS as DOCUMENT_PATHS
 from pytest_llmbench.simulator.protocols.documents import DocumentFace, asks_document
 from pytest_llmbench.simulator.protocols.http_events import PATHS as EVENT_PATHS
@@ -28,12 +29,7 @@ from pytest_llmbench.simulator.serving.asgi import (
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import Asked, Generation, Tokenizer, refusal_headers
 from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE
-from pytest_llmbench.simulator.serving.request_body import (
-    Endpoint,
-    RefusalError,
-    parse_request,
-    parse_tokenize,
-)
+from pytest_llmbench.simulator.serving.request_body import Endpoint, parse_request, parse_tokenize
 
 RECEIVED_NS = "received_ns"
 """Key of the request's ``state`` under which the HTTP protocol leaves the instant of its last read."""

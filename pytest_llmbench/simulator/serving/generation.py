@@ -21,6 +21,7 @@ from pytest_llmbench.simulator.engine.faults import (
     FaultSchedule,
     StreamOptions,
 )
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 from pytest_llmbench.simulator.protocols.face import FACE_FAULTS, Face, strike_on
@@ -39,7 +40,7 @@ from pytest_llmbench.simulator.serving.fault_injection import (
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import FilteredReply, Reply, StreamedReply, WholeReply
 from pytest_llmbench.simulator.serving.reply_text import ReplyText
-from pytest_llmbench.simulator.serving.request_body import Endpoint, GenerationRequest, RefusalError
+from pytest_llmbench.simulator.serving.request_body import Endpoint
 
 CONNECTION = "connection"
 """Key of the request's ``state`` under which the HTTP protocol leaves its :class:`Connection`."""

@@ -14,10 +14,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.responses_request import parse_response_create
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.simulator.serving.request_body import RefusalError
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 DEADLINE_S = 10.0

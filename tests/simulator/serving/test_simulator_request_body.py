@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.scenario.presets import parse_preset
-from pytest_llmbench.simulator.serving.request_body import (
-    Endpoint,
-    GenerationRequest,
-    RefusalError,
-    parse_request,
-)
+from pytest_llmbench.simulator.serving.request_body import Endpoint, parse_request
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
 HELLO = [{"role": "user", "content": "hello"}]
