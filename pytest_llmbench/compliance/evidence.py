@@ -21,7 +21,6 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import PHASES, JoinedRecords, Records
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.workloads.dataset import PUBLISHED_DIGESTS
 
 _OPEN_LOOP = "tests/generator/test_generator_open_loop.py::test_open_loop_keeps_schedule_while_server_stalls"
 _CLOSED_LOOP = "tests/generator/test_generator_closed_loop.py::test_closed_loop_keeps_concurrency"
@@ -60,6 +59,15 @@ class Capability:
     """Node ids of the tests that prove it."""
 
 
+PUBLISHED_DIGESTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        # ShareGPT_V3_unfiltered_cleaned_split.json of ShareGPT_Vicuna_unfiltered.
+        "ShareGPT": frozenset({"35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"}),
+        # Thousands of files, and no digest for all of them together.
+        "The Stack": frozenset(),
+    }
+)
+"""Name of a data set that the draft names → SHA-256 of the files that are published under it."""
 CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
     {
         "open_loop": Capability(True, (_OPEN_LOOP,)),

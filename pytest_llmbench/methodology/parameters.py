@@ -23,7 +23,6 @@ from pytest_llmbench.model.plan import Arrival, ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
-from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 from pytest_llmbench.workloads.profiles import without_output
 
 P = TypeVar("P", bound="TestParameters")
@@ -390,6 +389,8 @@ def _positive_by(kind: type, example: str, *, alone: bool) -> Check:
 def _request_classes(value: Any) -> list[str]:
     if not _is_list(value) or len(value) < 2:
         return [f"must be a list of at least two RequestClass, got {shown(value)}"]
+    from pytest_llmbench.workloads.classes import ClassMix, RequestClass  # fairness alone asks for classes
+
     other = [entry for entry in value if not isinstance(entry, RequestClass)]
     if other:
         return [f"holds {shown(entry)}, which is no RequestClass" for entry in other]

@@ -17,12 +17,11 @@ from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.model.structured import StructuredOutput, tools_of
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
-from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of, specification_of
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, salted_tools, word_ids
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharing_flags
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, single_requests
-from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING
+from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING, name_mistakes
 
 NO_OUTPUT: Mapping[str, Any] = {"type": "fixed", "params": {"tokens": 0}, "control": "max_tokens"}
 """The law of outputs where nothing is generated."""

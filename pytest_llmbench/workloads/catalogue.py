@@ -21,9 +21,6 @@ from pytest_llmbench.workloads.adapted import (
     WithFixedOutput,
     WithoutOutput,
 )
-from pytest_llmbench.workloads.classes import ClassMix, RequestClass
-from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
-from pytest_llmbench.workloads.conversation import ConversationWorkload
 from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part, SessionMix
@@ -54,15 +51,6 @@ FROM_DATASETS: Final = ("conversation", "code-completion")
 """Reference workloads that are made of a data set, which has to be given."""
 
 _MEMBERS = ("name", "standard", "requests", "specification")
-# They guard the reference names themselves: none can be made with such a name and other parameters.
-_REFERENCE_TYPES = (
-    SyntheticWorkload,
-    LongContextWorkload,
-    ClassMix,
-    ConversationWorkload,
-    CodeCompletionWorkload,
-)
-
 
 Mix = Mapping[str, "float | tuple[str | Workload, float]"]
 """Parts of a mixture: name of a workload → weight, or label → (workload, weight)."""
@@ -178,6 +166,8 @@ def _made_anew(name: str, specification: Mapping[str, Any]) -> Workload | None:
         law = Choice(tuple(params["choice"])) if "choice" in params else Fixed(params["tokens"])
         made = LongContextWorkload(law)
     if "classes" in specification and isinstance(made, SyntheticWorkload):
+        from pytest_llmbench.workloads.classes import ClassMix, RequestClass
+
         classes = [
             RequestClass(each["name"], tuple(each["input"]), tuple(each["output"]), each["share"])
             for each in specification["classes"]
@@ -251,6 +241,14 @@ def _is_as_it_says(candidate: Workload) -> bool:
 
 
 def _is_reference(candidate: Workload) -> bool:
+    """Whether it is of a type that guards the reference names itself: none of these can be made with such a
+    name and other parameters."""
     while type(candidate) is WithFixedOutput:
         candidate = candidate.base
-    return type(candidate) in _REFERENCE_TYPES and candidate.standard
+    if type(candidate) in (SyntheticWorkload, LongContextWorkload):
+        return candidate.standard
+    from pytest_llmbench.workloads.classes import ClassMix
+    from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
+    from pytest_llmbench.workloads.conversation import ConversationWorkload
+
+    return type(candidate) in (ClassMix, ConversationWorkload, CodeCompletionWorkload) and candidate.standard

@@ -17,7 +17,6 @@ from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import (
     NOT_STORED,
     DatasetIdentity,
-    name_mistakes,
     observed_lengths,
     text_mistakes,
     texts_digest,
@@ -26,6 +25,7 @@ from pytest_llmbench.workloads.exact_length import cut_to
 from pytest_llmbench.workloads.lengths import LogNormal, Uniform, specification_of
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, sharing_flags
 from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.synthetic import name_mistakes
 
 NAME: Final = "code-completion"
 THE_STACK: Final = "The Stack"

@@ -14,13 +14,13 @@ from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import (
     NOT_STORED,
     DatasetIdentity,
-    name_mistakes,
     observed_lengths,
     text_mistakes,
     texts_digest,
 )
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, sharing_flags
 from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.synthetic import name_mistakes
 
 NAME: Final = "conversation"
 SHAREGPT: Final = ("ShareGPT", "vicuna_cleaned", "2023-04-12")

@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,21 +22,12 @@ from pytest_llmbench.workloads.stream import StreamedWorkload
 from pytest_llmbench.workloads.synthetic import (
     NO_SHARING,
     NO_SYSTEM_PROMPT,
-    RESERVED_NAMES,
+    name_mistakes,
     temperature_mistakes,
 )
 
 NOT_STORED: Final = {"stored": False}
 """Metadata of a field that no report holds: texts of users."""
-PUBLISHED_DIGESTS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        # ShareGPT_V3_unfiltered_cleaned_split.json of ShareGPT_Vicuna_unfiltered.
-        "ShareGPT": frozenset({"35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"}),
-        # Thousands of files, and no digest for all of them together.
-        "The Stack": frozenset(),
-    }
-)
-"""Name of a data set that the draft names → SHA-256 of the files that are published under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +137,6 @@ class DatasetWorkload(StreamedWorkload):
                 "order": ["shuffled indices"] if self.shuffled else ["file order"],
             },
         }
-
-
-def name_mistakes(name: str) -> list[str]:
-    """What is wrong with the name of a custom workload, in words."""
-    if not name:
-        return ["it has no name: give it one, reports show it"]
-    if name in RESERVED_NAMES:
-        return [f"{name!r} is the name of a reference workload: choose another name"]
-    return []
 
 
 def text_mistakes(texts: Iterable[str]) -> list[str]:

@@ -13,7 +13,6 @@ from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.model.session import Answers, OfSessions, Session, answers_of, stated_answers
 from pytest_llmbench.workloads.bulk_random import BulkRandom
-from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.stream import (
@@ -23,7 +22,7 @@ from pytest_llmbench.workloads.stream import (
     single_requests,
     stream_of,
 )
-from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload, name_mistakes
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,15 @@ _REFERENCE_LAWS: Final[Mapping[str, tuple[LengthLaw, LengthLaw]]] = {
 }
 
 
+def name_mistakes(name: str) -> list[str]:
+    """What is wrong with the name of a custom workload, in words."""
+    if not name:
+        return ["it has no name: give it one, reports show it"]
+    if name in RESERVED_NAMES:
+        return [f"{name!r} is the name of a reference workload: choose another name"]
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class SyntheticWorkload(StreamedWorkload):
     """Requests of random token ids, drawn in the order of METHODOLOGY §4.3.

@@ -23,11 +23,10 @@ from mutations import (
     without,
 )
 
-from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.compliance.evidence import PUBLISHED_DIGESTS, Evidence
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult, WarmupReport
-from pytest_llmbench.workloads.dataset import PUBLISHED_DIGESTS
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
