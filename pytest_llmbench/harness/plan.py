@@ -254,18 +254,18 @@ def foreseen(settings: Settings, offered: Callable[[str], Mapping[str, Any]] = l
 
 
 def _facts(variant: Variant, sut: SUT) -> Facts:
-    if variant.table.preset is None:
+    if variant.preset is None:
         return variant.facts
     from pytest_llmbench.harness.sut.embedded import overridden
     from pytest_llmbench.simulator.scenario.variants import variant_facts
 
-    return variant_facts(overridden(sut.preset, variant.table.preset)) | variant.facts
+    return variant_facts(overridden(sut.preset, variant.preset)) | variant.facts
 
 
 def _can_be_fresh(variant: Variant, base: bool) -> bool:
-    if variant.table.way in ("command", "preset") or variant.table.reset.path is not None:
+    if variant.way in ("command", "preset") or variant.table.reset.path is not None:
         return True
-    return base and variant.table.way in ("control", "request")
+    return base and variant.way in ("control", "request")
 
 
 Selected = Sequence[tuple[str, TestDefinition, TestParameters]]

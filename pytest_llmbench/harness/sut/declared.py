@@ -39,7 +39,8 @@ class Variant:
     """One variant, before anything was started."""
 
     name: str
-    table: VariantTable
+    stated: VariantTable | str
+    """Its table; of the engine's own the options of a preset, for which no schema has to be imported."""
     facts: Facts
     """What its table declares over the facts of the SUT."""
     folder: Path
@@ -48,6 +49,24 @@ class Variant:
     @property
     def where(self) -> str:
         return f"variant {self.name}"
+
+    @property
+    def table(self) -> VariantTable:
+        if not isinstance(self.stated, str):
+            return self.stated
+        from pytest_llmbench.probes.sut_schema import VariantTable
+
+        return VariantTable(preset=self.stated)
+
+    @property
+    def preset(self) -> str | None:
+        """The options of the embedded engine; None where it is reached otherwise."""
+        return self.stated if isinstance(self.stated, str) else self.stated.preset
+
+    @property
+    def way(self) -> str:
+        """As that of its table."""
+        return "preset" if isinstance(self.stated, str) else self.stated.way
 
     def with_port(self, text: str, port: int) -> str:
         return text.replace(PORT, str(port))
@@ -61,10 +80,6 @@ def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]
     engine = sut.is_embedded or sut.is_replay
     if file is None and not offered and not engine:
         return {}
-    # Imported here: most systems have no variants, and their first request does not wait for what reads them.
-    from pytest_llmbench.probes.disclosure import read_variants, variant_facts
-    from pytest_llmbench.probes.sut_schema import VariantTable
-
     found: dict[str, Variant] = {}
     here = Path.cwd()
     if engine:
@@ -72,12 +87,16 @@ def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]
 
         for name, overrides in STANDARD_VARIANTS.items():
             text = "&".join(f"{option}={value}" for option, value in overrides.items())
-            found[name] = Variant(name, VariantTable(preset=text), Facts(), here)
-    if file is not None:
-        for name, table in file.variants.items():
-            found[name] = Variant(name, table, variant_facts(table, str(file.path)), file.path.parent)
-    for name, table in read_variants(offered, HOOK).items():
-        found[name] = Variant(name, table, variant_facts(table, HOOK), here)
+            found[name] = Variant(name, text, Facts(), here)
+    if file is not None or offered:
+        # Imported here: most systems have no tables of variants, and their first request waits for no schema.
+        from pytest_llmbench.probes.disclosure import read_variants, variant_facts
+
+        if file is not None:
+            for name, table in file.variants.items():
+                found[name] = Variant(name, table, variant_facts(table, str(file.path)), file.path.parent)
+        for name, table in read_variants(offered, HOOK).items():
+            found[name] = Variant(name, table, variant_facts(table, HOOK), here)
     mistakes = [mistake for variant in found.values() for mistake in _impossible(variant, sut)]
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where=sut.endpoint)
@@ -86,10 +105,10 @@ def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]
 
 def _impossible(variant: Variant, sut: SUT) -> list[str]:
     engine = sut.is_embedded or sut.is_replay
-    if variant.table.way == "preset" and not engine:
+    if variant.way == "preset" and not engine:
         return [f"{variant.where} is a preset of the embedded engine, and the endpoint is not one"]
-    if sut.is_replay and variant.table.way != "preset":
-        return [f"{variant.where} is reached by {variant.table.way}, and a replay only has presets"]
+    if sut.is_replay and variant.way != "preset":
+        return [f"{variant.where} is reached by {variant.way}, and a replay only has presets"]
     return []
 
 

@@ -36,7 +36,7 @@ def preset_station(
     ``make`` takes a name and a scenario. ``restarts_itself``: the engine looks at ``fresh_state`` (a replay).
     """
     try:
-        scenario = overridden(base, str(variant.table.preset))
+        scenario = overridden(base, str(variant.preset))
     except SuiteError as error:
         raise SuiteError(error.what, where=variant.where, remedy=error.remedy) from error
     facts = variant_facts(scenario) | variant.facts

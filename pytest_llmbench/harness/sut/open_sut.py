@@ -235,7 +235,7 @@ def _embedded(
     board = VariantExecutor({"": base})
     try:
         for name, variant in variants.items():
-            preset = variant.table.way == "preset"
+            preset = variant.way == "preset"
             made = preset_station(variant, scenario, server.make) if preset else server_of(variant, around)
             board.add(name, made)
     except BaseException:
@@ -381,7 +381,7 @@ def _keep_secrets(variants: Mapping[str, Variant]) -> None:
     names = {
         reference.env
         for variant in variants.values()
-        if variant.table.request is not None
+        if variant.way == "request" and variant.table.request is not None
         for reference in variant.table.request.headers.values()
     }
     values = {os.environ[name].strip() for name in names if os.environ.get(name, "").strip()}
