@@ -122,12 +122,12 @@ _RENDERERS: Mapping[str, str] = MappingProxyType(
         "report.md": "markdown.markdown_report",
         "summary.md": "job_summary.job_summary",
         "minimum.txt": "minimum.minimum_report",
-        "ci/buildkite-annotation.md": "ci.buildkite.buildkite_annotation",
+        "ci/buildkite-annotation.md": "job_summary.buildkite_annotation",
         "ci/github-annotations.txt": "ci.github.annotations_text",
-        "ci/gitlab-metrics.txt": "ci.gitlab.gitlab_metrics",
-        "ci/bencher.json": "ci.bencher.bencher",
-        "ci/github-action-benchmark-smaller.json": "ci.action_benchmark.smaller_is_better",
-        "ci/github-action-benchmark-bigger.json": "ci.action_benchmark.bigger_is_better",
+        "ci/gitlab-metrics.txt": "ci.figures.gitlab_metrics",
+        "ci/bencher.json": "ci.figures.bencher",
+        "ci/github-action-benchmark-smaller.json": "ci.figures.smaller_is_better",
+        "ci/github-action-benchmark-bigger.json": "ci.figures.bigger_is_better",
         "ci/ctrf-report.json": "ci.ctrf.ctrf",
     }
 )

@@ -1,9 +1,14 @@
-"""``summary.md``: a report in a dozen lines, for the summary page of a CI job."""
+"""``summary.md``: a report in a dozen lines, for the summary page of a CI job; with the table of all tests an
+annotation of a Buildkite build: ``buildkite-agent annotate --style STYLE --context llmbench < FILE``.
+
+That takes CommonMark with GitHub's tables, at most 1 MiB (buildkite.com, "buildkite-agent annotate"). The
+style is given to the agent and is not in the file.
+"""
 
 from __future__ import annotations
 
 from pytest_llmbench.reports.first_screen import Card, FirstScreen
-from pytest_llmbench.reports.markdown import ICONS, head, held_text
+from pytest_llmbench.reports.markdown import ICONS, cut, head, held_text, tests_table
 from pytest_llmbench.reports.markdown_text import clipped, code, escape
 from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
@@ -33,3 +38,13 @@ def _line(card: Card) -> str:
     name = code(clipped(card.test.name, _LONGEST_NAME))
     told = escape(clipped(card.cause, 300)) if card.deciding is None else held_text(card.deciding)
     return f"- {ICONS[card.test.headline]} {card.test.headline} {name}: {told}"
+
+
+MAX_BYTES = 100_000
+"""Far below the 1 MiB that Buildkite takes: nobody reads that on the page of a build."""
+
+
+def buildkite_annotation(report: Entry, *, path: str | None = None) -> str:
+    """The summary of the job, and the table of all tests; ``path`` as :func:`job_summary` takes it."""
+    text = f"{job_summary(report, path=path)}\n{tests_table(ReportView(report))}"
+    return text if len(text.encode()) <= MAX_BYTES else cut(text, MAX_BYTES)

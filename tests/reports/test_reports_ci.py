@@ -13,13 +13,16 @@ import pytest
 from outcome_samples import failed, regressed, void
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from pytest_llmbench.reports.ci.action_benchmark import bigger_is_better, smaller_is_better
-from pytest_llmbench.reports.ci.bencher import bencher
-from pytest_llmbench.reports.ci.buildkite import MAX_BYTES, buildkite_annotation
 from pytest_llmbench.reports.ci.ctrf import ctrf
-from pytest_llmbench.reports.ci.figures import figures
+from pytest_llmbench.reports.ci.figures import (
+    bencher,
+    bigger_is_better,
+    figures,
+    gitlab_metrics,
+    smaller_is_better,
+)
 from pytest_llmbench.reports.ci.github import annotations_text, workflow_commands
-from pytest_llmbench.reports.ci.gitlab import gitlab_metrics
+from pytest_llmbench.reports.job_summary import MAX_BYTES, buildkite_annotation
 
 Entry = dict[str, Any]
 NODEID = "gates/test_chat.py::test_quick"

@@ -26,14 +26,11 @@ from pytest_llmbench.model.observation import EngineReadings
 from pytest_llmbench.model.result import Plot, TestResult
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports import junit, plots, pytest_html
-from pytest_llmbench.reports.ci.action_benchmark import bigger_is_better, smaller_is_better
-from pytest_llmbench.reports.ci.bencher import bencher
-from pytest_llmbench.reports.ci.buildkite import buildkite_annotation
 from pytest_llmbench.reports.ci.ctrf import ctrf
+from pytest_llmbench.reports.ci.figures import bencher, bigger_is_better, gitlab_metrics, smaller_is_better
 from pytest_llmbench.reports.ci.github import annotations_text
-from pytest_llmbench.reports.ci.gitlab import gitlab_metrics
 from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.job_summary import job_summary
+from pytest_llmbench.reports.job_summary import buildkite_annotation, job_summary
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
 from pytest_llmbench.reports.minimum import FIRST_LINE, LAST_LINE, minimum_report
 from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
