@@ -22,7 +22,6 @@ import numpy as np
 
 from pytest_llmbench.compliance import checks
 from pytest_llmbench.compliance.checks.clock import measured_apart
-from pytest_llmbench.compliance.checks.comparison import hardware_differs, tokenizers_differ
 from pytest_llmbench.compliance.checks.registry import Predicate, merged
 from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
@@ -147,6 +146,19 @@ def _compared(view: EvidenceView) -> bool:
     return view.evidence.systems > 1
 
 
+def _tokenizers_differ(view: EvidenceView) -> bool:
+    # Imported here, as below: one system has nothing to differ from.
+    from pytest_llmbench.compliance.checks.comparison import tokenizers_differ
+
+    return tokenizers_differ(view)
+
+
+def _hardware_differs(view: EvidenceView) -> bool:
+    from pytest_llmbench.compliance.checks.comparison import hardware_differs
+
+    return hardware_differs(view)
+
+
 LEVEL_CONDITIONS: Mapping[str, Callable[[EvidenceView], bool]] = MappingProxyType(
     {
         "ITL is measured on the client (manifest.streaming.itl_option is A, B or direct)": _client_side,
@@ -173,8 +185,8 @@ LEVEL_CONDITIONS: Mapping[str, Callable[[EvidenceView], bool]] = MappingProxyTyp
         "at least three lengths": _three_lengths,
         "baseline ran": _baseline,
         "two or more SUTs compared": _compared,
-        "systems with different tokenizers are compared": tokenizers_differ,
-        "hardware differs": hardware_differs,
+        "systems with different tokenizers are compared": _tokenizers_differ,
+        "hardware differs": _hardware_differs,
         "a comparative claim is made": lambda view: view.fact("comparison.claim") is not False,
         "comparative results are published": lambda view: view.fact("publication.intended") is True,
     }

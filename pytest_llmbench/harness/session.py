@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.allowance import Allowance, Spent
 from pytest_llmbench.harness.beforehand import refuse_client, refuse_other_kind
-from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.planner import Baselines, ComparisonPlanner
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
@@ -40,6 +39,7 @@ from pytest_llmbench.workloads.sequence import begin_loads, follow_known, forget
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
+    from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.harness.judging import Judge, Measured, Reaudited
@@ -132,6 +132,8 @@ class BenchSession:
     def bench(
         self, sut: SUT | str, warmup: WarmupPolicy, on_missing: Callable[[str], None] = lambda _: None
     ) -> Bench:
+        from pytest_llmbench.harness.bench import Bench  # few measure by hand
+
         return Bench(self, _as_sut(sut), warmup, on_missing)
 
     def client(self, sut: SUT | str) -> LLMClient:

@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.generator.workers.placement import MOST_WORKERS, RaySpec, is_ray, usable_cpus
 from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS
 from pytest_llmbench.methodology.procedure import Scale
@@ -104,6 +103,9 @@ class Settings(BaseModel):
     @field_validator("workers", mode="plain")
     @classmethod
     def _workers_are_here_or_on_a_cluster(cls, given: Any) -> int | str:
+        # Imported here, as below: sessions without these options place nothing.
+        from pytest_llmbench.generator.workers.placement import MOST_WORKERS, RaySpec, is_ray
+
         if is_ray(given):
             try:
                 return str(RaySpec.parse(given))
@@ -123,6 +125,8 @@ class Settings(BaseModel):
     @field_validator("worker_cpus", mode="after")
     @classmethod
     def _worker_cpus_are_ours(cls, given: str) -> str:
+        from pytest_llmbench.generator.workers.placement import usable_cpus
+
         try:
             usable_cpus(given)
         except SuiteError as error:
@@ -176,6 +180,15 @@ class Settings(BaseModel):
     def saves(self) -> bool:
         """Whether the session keeps a baseline; by itself it keeps none of several systems."""
         return self.save is not None or (self.autosave and len(self.endpoints) < 2 and not self.calibrate)
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The cores that measuring processes are kept on, in turn; empty: where the system puts them."""
+        if self.worker_cpus.strip().lower() in ("", "none"):
+            return ()
+        from pytest_llmbench.generator.workers.placement import usable_cpus
+
+        return usable_cpus(self.worker_cpus)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.endpoint_urls import not_over_http2, not_through_a_proxy
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.workers.placement import RaySpec, usable_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts, Origin
@@ -23,6 +22,7 @@ from pytest_llmbench.wire.catalogue import JSON_MESSAGES
 
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
     from pytest_llmbench.generator.http.target import Target
+    from pytest_llmbench.generator.workers.placement import RaySpec
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.probes.disclosure import SUTFile
@@ -71,8 +71,10 @@ class SUTAccess:
         through = settings.proxy or ""
         approach = cls(sut, file, credentials, settings.insecure, settings.wait, http2=http2, proxy=through)
         if isinstance(settings.workers, str):
+            from pytest_llmbench.generator.workers.placement import RaySpec
+
             return replace(approach, ray=RaySpec.parse(settings.workers))
-        return replace(approach, workers=settings.workers, cpus=usable_cpus(settings.worker_cpus))
+        return replace(approach, workers=settings.workers, cpus=settings.cpus)
 
     @property
     def access(self) -> Access:

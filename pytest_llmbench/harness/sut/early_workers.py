@@ -31,10 +31,9 @@ class EarlyWorkers:
         if sut.is_replay or sut.is_in_process or not self._workers:
             return
         # Imported here: a replay loads nothing that sends.
-        from pytest_llmbench.generator.workers.placement import usable_cpus
         from pytest_llmbench.generator.workers.pool import WorkerPool
 
-        self._cpus = usable_cpus(settings.worker_cpus)
+        self._cpus = settings.cpus
         self._surroundings = _surroundings()
         self._pool = WorkerPool(cpus=self._cpus)
         with suppress(GeneratorError):  # told where they are needed

@@ -10,12 +10,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.workers.placement import RaySpec, allowed_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import Variant, declared_variants, sut_file_of
@@ -25,9 +23,9 @@ from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.redaction import keep_secret
-from pytest_llmbench.timing.clock import MonotonicClock, anchor
 
 if TYPE_CHECKING:
+    from pytest_llmbench.generator.workers.placement import RaySpec
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
@@ -40,6 +38,13 @@ OVER_HTTP2 = (
     "one another, and what is lost or read late is so for all of them"
 )
 """Has to be said with every result."""
+
+
+def _anchor_here() -> ClockAnchor:
+    """One instant on the clocks of this machine."""
+    from pytest_llmbench.timing.clock import MonotonicClock, anchor  # a replay has a clock of its own
+
+    return anchor(MonotonicClock())
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class OpenSUT:
     """What procedures may name; the SUT itself is the one without a name."""
     now_ns: Callable[[], int] = time.monotonic_ns
     """The clock of the records."""
-    anchor: Callable[[], ClockAnchor] = partial(anchor, MonotonicClock())
+    anchor: Callable[[], ClockAnchor] = _anchor_here
     notes: tuple[str, ...] = ()
     """What has to be said with every result."""
     key: str = ""
@@ -361,8 +366,10 @@ def worker_notes(
             "the load was measured within pytest's own process (--llm-workers 0): its plugins, coverage, the "
             "suite's threads and garbage share a core with the measuring loop",
         )
-    if isinstance(workers, RaySpec):
+    if not isinstance(workers, int):
         return ()
+    from pytest_llmbench.generator.workers.placement import allowed_cpus
+
     there = len(allowed_cpus()) if cores is None else cores
     if workers <= there:
         return ()

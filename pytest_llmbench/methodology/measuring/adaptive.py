@@ -25,9 +25,6 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ALPHA, LoadPlan, Looks, OpenLoop, Quantity, Watched, judged_name
-from pytest_llmbench.stats.interim.estimates import estimate
-from pytest_llmbench.stats.interim.looks import LookTaker
-from pytest_llmbench.stats.interim.samples import Ends, values
 
 AUTO = "auto"
 _WITHOUT_LOOKS = (
@@ -191,6 +188,16 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
     whole = (_WITHOUT_LOOKS,) if parameters.is_auto and seen else ()
     if parameters.failures != OVER_LIMIT:
         return AsJudged(notes=whole)
+    found = _failures_over_limit(parameters, seen)
+    note = "failed requests count as slower than the limit in what is judged, and not in the other figures"
+    return AsJudged(found, (*whole, *((note,) if found else ())))
+
+
+def _failures_over_limit(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> dict[str, Estimate]:
+    # Imported here, as below: loads whose limits are judged on the plain metrics need none of it.
+    from pytest_llmbench.stats.interim.estimates import estimate
+    from pytest_llmbench.stats.interim.samples import Ends, values
+
     found = {}
     for each in parameters.objectives:
         over = watched(each, parameters)
@@ -200,11 +207,12 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
             waits = latency.backlog_among(every, [run.submitted_ns for run in every])
             judged = estimate(over, samples, ALPHA / 2, backlog=waits)
             found[judged_name(each.metric)] = judged.estimate
-    note = "failed requests count as slower than the limit in what is judged, and not in the other figures"
-    return AsJudged(found, (*whole, *((note,) if found else ())))
+    return found
 
 
 def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
+    from pytest_llmbench.stats.interim.looks import LookTaker
+
     taker = LookTaker(looks, first=run.plan.first, most=run.plan.most_requests)
     taker.hear_all(run.records)
     verdict = taker.close()

@@ -1,0 +1,133 @@
+"""The sessions of a plan in virtual time: whole ones are begun, and their turns follow from ends."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from pytest_llmbench.arrivals.sessions import (
+    Due,
+    LiveAnswers,
+    SessionFlow,
+    sessions_of,
+    starts_ns,
+    turn_of,
+)
+from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionSlots
+from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.simulator.replay.records import Flight
+from pytest_llmbench.workloads.sequence import LoadDigest, passing
+
+
+class PlanSessions:
+    """Hands out the plan's sessions in order, each with the requests that are its turns."""
+
+    def __init__(self, plan: LoadPlan, digest: LoadDigest) -> None:
+        self._sessions = sessions_of(passing(plan.workload, plan.first, plan.requests, plan.seed))
+        self._next = next(self._sessions, None)
+        self._digest = digest
+
+    @property
+    def exhausted(self) -> bool:
+        return self._next is None
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next session in the sequence; ask ``exhausted`` before."""
+        assert self._next is not None
+        return turn_of(self._next[0]).session
+
+    def take(self) -> tuple[PlannedRequest, ...]:
+        """Take the next session; ask ``exhausted`` before."""
+        taken, self._next = self._next, next(self._sessions, None)
+        assert taken is not None
+        for request in taken:
+            self._digest.add(request)
+        return taken
+
+    def sha256(self) -> str:
+        """Identity of the sessions that were begun, those that were cut off with all their turns."""
+        return self._digest.end()
+
+
+class SessionArrivals:
+    """Turns of sessions: the start of a session is scheduled, or takes a slot that another has left; all
+    that follows in it is caused by ends, as the client sees them."""
+
+    def __init__(
+        self, planned: PlanSessions, load: SessionLoad, seed: int, start_ns: int, to_engine_ns: int
+    ) -> None:
+        self._planned, self._load, self._start_ns = planned, load, start_ns
+        self._flow, self._answers = SessionFlow(), LiveAnswers()
+        self._due: list[Due] = []
+        """A heap."""
+        self._to_engine_ns = to_engine_ns
+        self._next_ns: int | None = None
+        """What :meth:`next_ns` says: asked at every step, and known until something is sent or ends."""
+        self._stopped = False
+        self._starts_ns: Iterator[int] = iter(())
+        self._next_start_ns: int | None = None
+        if isinstance(load, SessionSlots):
+            for _ in range(load.sessions):
+                self._begin(start_ns)
+        elif not planned.exhausted:
+            self._starts_ns = starts_ns(load, planned.next_number, seed)
+            self._next_start_ns = next(self._starts_ns)
+        self._look()
+
+    def all_sent(self, now_ns: int) -> bool:  # noqa: ARG002 - a closed loop of requests needs it
+        return self._stopped or (self._planned.exhausted and not self._flow.unsent)
+
+    def next_ns(self) -> int | None:
+        return None if self._stopped else self._next_ns
+
+    def _look(self) -> None:
+        due = self._due
+        while due and self._flow.is_cut(due[0].session):
+            heapq.heappop(due)
+        while (
+            self._next_start_ns is not None
+            and not self._planned.exhausted
+            and (not due or self._start_ns + self._next_start_ns <= due[0].at_ns)
+        ):
+            self._begin(self._start_ns + self._next_start_ns)
+            self._next_start_ns = next(self._starts_ns, None)
+        self._next_ns = due[0].at_ns + self._to_engine_ns if due else None
+
+    def take(self) -> Flight:
+        due = heapq.heappop(self._due)
+        self._flow.take(due.session)
+        self._look()
+        planned = due.request
+        if planned.reads_answers:
+            # Imported here, as below: few replays have live answers.
+            from pytest_llmbench.simulator.replay.live_answers import with_ids
+
+            planned = with_ids(self._answers.asked(planned))
+        return Flight(planned, due.at_ns, due.at_ns + self._to_engine_ns)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def ended(self, flight: Flight) -> None:
+        ok = flight.outcome is Outcome.OK or flight.cut_ns is not None
+        turn = turn_of(flight.planned)
+        if turn.live:
+            from pytest_llmbench.simulator.replay.live_answers import said
+
+            self._answers.note(turn, *said(flight))
+        after = self._flow.ended(turn, flight.finished_ns, ok=ok)
+        for due in after.due:
+            heapq.heappush(self._due, due)
+        if after.over:
+            self._answers.forget(turn.session)
+        if after.over and isinstance(self._load, SessionSlots):
+            self._begin(flight.finished_ns)
+        self._look()
+
+    def _begin(self, at_ns: int) -> None:
+        if self._stopped or self._planned.exhausted:
+            return
+        for due in self._flow.begin(self._planned.take(), at_ns):
+            heapq.heappush(self._due, due)
