@@ -236,3 +236,15 @@ def _before_content(records: Records) -> IntColumn:
     owner = np.repeat(np.arange(len(records)), counts)
     early = records.chunk_ns < records.first_content_ns[owner]
     return np.bincount(owner[early], minlength=len(records))
+
+
+def differences(instants: IntColumn, counts: IntColumn) -> tuple[IntColumn, IntColumn]:
+    """The gaps between the instants of each request, and how many gaps each has.
+
+    ``counts`` tells how many instants each request has.
+    """
+    gaps = np.diff(instants)
+    inner = np.ones(len(gaps), dtype=bool)
+    firsts = (np.cumsum(counts) - counts)[counts > 0]
+    inner[firsts[1:] - 1] = False
+    return gaps[inner], np.maximum(counts - 1, 0)

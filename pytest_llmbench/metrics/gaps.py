@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.metrics.chunking import chunk_weights
+from pytest_llmbench.metrics.chunking import chunk_weights, differences
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 
 Option = Literal["direct", "A", "B", "C"]
@@ -71,18 +71,6 @@ def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
     if option == "B":
         held &= ~has_unknown_chunk(records)[owner]
     return _token_gaps(records.chunk_ns[held], tokens[held], owner[held], len(records))
-
-
-def differences(instants: IntColumn, counts: IntColumn) -> tuple[IntColumn, IntColumn]:
-    """The gaps between the instants of each request, and how many gaps each has.
-
-    ``counts`` tells how many instants each request has.
-    """
-    gaps = np.diff(instants)
-    inner = np.ones(len(gaps), dtype=bool)
-    firsts = (np.cumsum(counts) - counts)[counts > 0]
-    inner[firsts[1:] - 1] = False
-    return gaps[inner], np.maximum(counts - 1, 0)
 
 
 def _token_gaps(

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.metrics import latency
-from pytest_llmbench.metrics.gaps import differences
+from pytest_llmbench.metrics.chunking import differences
 from pytest_llmbench.metrics.latency import early_ms, tpot_early_ms
 from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.observation import Observation

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -52,6 +52,11 @@ _OURS = ("model", *_PROMPTS, "stream", "temperature", "n", *sorted(OUTPUT_LIMITS
 """Fields of a request body that the workload and the load generator decide."""
 
 _REMEDY = "the keys and their values are listed in docs/reference/sut-file.md"
+
+_TOKENIZER_BYTES: Final = 256 << 20
+"""The most bytes of a ``tokenizer.json``, far above what large vocabularies take."""
+_TOKENIZER: Final = "tokenizer.json"
+_TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
 T = TypeVar("T", bound=Table)
 
@@ -170,8 +175,6 @@ def _tokenizer(table: Mapping[str, Any], path: Path, mistakes: list[str]) -> Hug
     named = table.get("file")
     if not isinstance(named, str) or not named.strip():
         return None
-    from pytest_llmbench.probes.tokenizer_file import read_tokenizer  # most sessions name none
-
     try:
         found = read_tokenizer(path.parent / Path(named.strip()).expanduser())
     except SuiteError as error:
@@ -190,6 +193,57 @@ def _tokenizer(table: Mapping[str, Any], path: Path, mistakes: list[str]) -> Hug
     return found
 
 
+def read_tokenizer(path: Path) -> HuggingFaceTokenizer:
+    """The tokenizer of a ``tokenizer.json``, or of the folder that holds one. Raises SuiteError."""
+    from pytest_llmbench.tokens.hugging_face import TokenizerFile, hugging_face_tokenizer  # few name one
+
+    file = path
+    try:
+        file = path / _TOKENIZER if path.is_dir() else path
+        content = read_bytes(file, _TOKENIZER_BYTES)
+        config = _config_beside(file)
+    except OSError as error:
+        raise SuiteError(
+            f"cannot be read: {error.strerror}",
+            where=str(file),
+            remedy=f"give the path of a {_TOKENIZER}, or of the folder that holds it; nothing is downloaded",
+        ) from error
+    model, revision = _of_the_hub(file)
+    try:
+        return hugging_face_tokenizer(TokenizerFile(content, config, file.name, model, revision))
+    except SuiteError as error:
+        raise SuiteError(error.what, where=str(file), remedy=error.remedy) from error
+
+
+def tokenizer_facts(tokenizer: HuggingFaceTokenizer, source: str) -> Facts:
+    """What the file says of itself, under the keys of ``[tokenizer]`` and some more. ``source``: its path."""
+    values = {
+        "tokenizer.name": tokenizer.name,
+        "tokenizer.version": tokenizer.version,
+        "tokenizer.vocab_size": tokenizer.vocabulary_size,
+        "tokenizer.source": tokenizer.source,
+        "tokenizer.sha256": tokenizer.sha256,
+        "tokenizer.special.tokens": dict(tokenizer.special_tokens),
+    }
+    return Facts.of(Origin.DETECTED, values, source)
+
+
+def _config_beside(file: Path) -> bytes:
+    try:
+        return read_bytes(file.with_name(_TOKENIZER_CONFIG), SMALL_BYTES)
+    except FileNotFoundError:
+        return b""
+
+
+def _of_the_hub(file: Path) -> tuple[str, str]:
+    """Model-hub id and revision of a file in the hub's cache: ``models--ORG--NAME/snapshots/REVISION/…``."""
+    for folder in file.absolute().parents:
+        model = folder.parent.parent.name
+        if folder.parent.name == "snapshots" and model.startswith("models--"):
+            return model.removeprefix("models--").replace("--", "/"), folder.name
+    return "", ""
+
+
 def _messages(table: Mapping[str, Any], mistakes: list[str]) -> JsonMessages | None:
     """The dialect that the table describes; what is wrong with it is added to ``mistakes``."""
     if not table:
@@ -203,8 +257,6 @@ def _told_by(tokenizer: HuggingFaceTokenizer | None, tables: SUTTables, path: Pa
     """What the file of a tokenizer states. Who names the SUT's own counts natively (METHODOLOGY §5)."""
     if tokenizer is None:
         return Facts()
-    from pytest_llmbench.probes.tokenizer_file import tokenizer_facts
-
     native = Facts.of(Origin.DECLARED, {"tokenizer.counting_option": "A"}, f"{path}: tokenizer.file")
     return tokenizer_facts(tokenizer, str(path.parent / str(tables.tokenizer.file))) | native
 

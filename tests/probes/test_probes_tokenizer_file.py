@@ -9,8 +9,7 @@ from small_tokenizer import BOS, byte_level, content_of, sut_file
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.probes.disclosure import read_sut_file
-from pytest_llmbench.probes.tokenizer_file import read_tokenizer
+from pytest_llmbench.probes.disclosure import read_sut_file, read_tokenizer
 
 MADE = byte_level()
 CONTENT = content_of(MADE)

@@ -1,9 +1,14 @@
-"""The sessions of a plan in virtual time: whole ones are begun, and their turns follow from ends."""
+"""The sessions of a plan in virtual time: whole ones are begun, and their turns follow from ends.
+
+What the engine says stands where later turns read it. It generates lengths and has no words, so these are
+random ones, the same each time.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pytest_llmbench.arrivals.sessions import (
     Due,
@@ -16,8 +21,13 @@ from pytest_llmbench.arrivals.sessions import (
 from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionSlots
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import Turn
 from pytest_llmbench.simulator.replay.records import Flight
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
 from pytest_llmbench.workloads.sequence import LoadDigest, passing
+from pytest_llmbench.workloads.stream import derived_seed
 
 
 class PlanSessions:
@@ -101,10 +111,7 @@ class SessionArrivals:
         self._look()
         planned = due.request
         if planned.reads_answers:
-            # Imported here, as below: few replays have live answers.
-            from pytest_llmbench.simulator.replay.live_answers import with_ids
-
-            planned = with_ids(self._answers.asked(planned))
+            planned = _with_ids(self._answers.asked(planned))
         return Flight(planned, due.at_ns, due.at_ns + self._to_engine_ns)
 
     def stop(self) -> None:
@@ -114,9 +121,7 @@ class SessionArrivals:
         ok = flight.outcome is Outcome.OK or flight.cut_ns is not None
         turn = turn_of(flight.planned)
         if turn.live:
-            from pytest_llmbench.simulator.replay.live_answers import said
-
-            self._answers.note(turn, *said(flight))
+            self._answers.note(turn, *_said(flight))
         after = self._flow.ended(turn, flight.finished_ns, ok=ok)
         for due in after.due:
             heapq.heappush(self._due, due)
@@ -131,3 +136,35 @@ class SessionArrivals:
             return
         for due in self._flow.begin(self._planned.take(), at_ns):
             heapq.heappush(self._due, due)
+
+
+def _said(flight: Flight) -> tuple[str, int]:
+    """The visible answer to a turn that has ended, as far as its client had read it, and its tokens."""
+    turn, tokens = flight.planned.turn, _visible_tokens(flight)
+    assert turn is not None
+    return _in_words(turn, tokens), tokens
+
+
+def _with_ids(request: PlannedRequest) -> PlannedRequest:
+    """A request whose messages have live answers, with the ids of its texts as an engine would make them."""
+    from pytest_llmbench.workloads.trace_sessions import ids_of  # few sessions have live answers
+
+    assert request.messages is not None
+    ids = ids_of(request.messages)
+    return replace(request, token_ids=ids, input_tokens=len(ids))
+
+
+def _visible_tokens(flight: Flight) -> int:
+    sequence = flight.sequence
+    if sequence is None:
+        return 0
+    read = flight.read_ns
+    every = sequence.output_tokens - sequence.withheld_tokens if read is None else len(read)
+    return max(0, every - sequence.think_tokens)
+
+
+def _in_words(turn: Turn, tokens: int) -> str:
+    if not tokens:
+        return ""
+    generator = BulkRandom(derived_seed(turn.session, f"answer to turn {turn.number}"))
+    return reference_tokenizer().decode(starting_with_a_word(readable_ids(generator, tokens)).tolist())
