@@ -66,7 +66,7 @@ def workload(wanted: str | Workload | Mix) -> Workload:
     if isinstance(wanted, Mapping):
         if "sessions" not in wanted:
             return mixed(wanted)
-        from pytest_llmbench.workloads.session_shapes import described_sessions
+        from pytest_llmbench.workloads.sessions import described_sessions
 
         return described_sessions(wanted)
     return _named(wanted) if isinstance(wanted, str) else _checked(wanted)
@@ -188,7 +188,7 @@ def _named(name: str) -> Workload:
     if name.startswith(PREFIX):
         return profile_workload(name)
     if name.startswith("session:"):
-        from pytest_llmbench.workloads.session_shapes import named_sessions
+        from pytest_llmbench.workloads.sessions import named_sessions
 
         return named_sessions(name)
     available = f"available: {', '.join(WORKLOADS)}, {PREFIX}{{{','.join(profiles())}}}"

@@ -8,20 +8,29 @@ roles are not.
 
 With live answers what the server said stands in the place of the recorded answers, and the prompt goes out as
 messages with roles, since a server finds its own answer in its cache only where its template puts it.
+
+They are asked for by name, ``session:chat``, or as described: ``{"sessions": {"turns": 5, …}}``. The shapes
+with a name follow interactive-chat and deep-research of inference-perf's catalogue of workloads, as far as
+their figures are known: means and ranges. Spreads were not known and are ours: a log-normal law has a
+standard deviation as large as its mean, a normal one a third of it. Replies of deep-research are bimodal
+there; its modes were not known, so they are log-normal here.
 """
 
 from __future__ import annotations
 
+import difflib
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import count, islice, repeat
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import (
@@ -36,9 +45,9 @@ from pytest_llmbench.model.session import (
     stated_answers,
 )
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.adapted import Cuts
+from pytest_llmbench.workloads.adapted import Cuts, cuts_of, seconds_law
 from pytest_llmbench.workloads.bulk_random import BulkRandom
-from pytest_llmbench.workloads.lengths import LengthLaw, specification_of
+from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Normal, law_of, specification_of
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, RESERVED_NAMES, temperature_mistakes
@@ -441,3 +450,101 @@ def _pieces(session: Session, generator: BulkRandom) -> tuple[Ids, list[Ids], li
 def turns_of(workload: OfSessions, sessions: int, seed: int, first: int = 0) -> int:
     """How many turns ``sessions`` sessions have, from number ``first`` on."""
     return sum(len(session.turns) for session in islice(workload.shapes(seed), first, first + sessions))
+
+
+SESSION: Final = "session:"
+_KEY: Final = "sessions"
+_LAWS: Final = ("turns", "input_tokens", "output_tokens", "own_tokens")
+_NUMBERS: Final = ("system_tokens", "group_tokens", "groups", "fan_out", "reset_every", "context_tokens")
+_NEEDED: Final = ("turns", "input_tokens", "output_tokens")
+_CUTS: Final = ("cut_share", "cut_after_s")
+_TEXTS: Final = ("name", "answers")
+_KNOWN: Final = (*_TEXTS, *_LAWS, "pause_s", *_NUMBERS, *_CUTS)
+
+
+def _lognormal(mean: float, low: int, high: int) -> LogNormal:
+    variance = math.log(2.0)  # of a standard deviation as large as the mean
+    return LogNormal(round(math.log(mean) - variance / 2, 6), round(math.sqrt(variance), 6), low, high)
+
+
+def _normal(mean: float, low: int, high: int) -> Normal:
+    return Normal(mean, round(mean / 3, 6), low, high)
+
+
+_SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "chat": {
+        "turns": _lognormal(4, 1, 15),
+        "pause_ms": _lognormal(45_000, 5_000, 300_000),
+        "system_tokens": 1_000,
+        "input_tokens": _lognormal(50, 10, 1_000),
+        "output_tokens": _normal(300, 10, 1_000),
+    },
+    "deep-research": {
+        "turns": _normal(15, 2, 50),
+        "pause_ms": _normal(25_000, 5_000, 60_000),
+        "system_tokens": 2_000,
+        "input_tokens": _lognormal(3_000, 500, 15_000),
+        "output_tokens": _lognormal(300, 50, 4_000),
+    },
+}
+NAMES: Final = tuple(f"{SESSION}{name}" for name in _SHAPES)
+
+
+@cache
+def named_sessions(name: str) -> SessionWorkload:
+    """The workload of sessions called ``session:NAME``. SuiteError, with the known names, for another."""
+    shape = _SHAPES.get(name.removeprefix(SESSION))
+    if shape is None:
+        close = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise SuiteError(f"unknown workload {shown(name)}", remedy=f"{hint}sessions: {', '.join(NAMES)}")
+    return SessionWorkload(name, **shape)
+
+
+def described_sessions(described: Mapping[str, Any]) -> SessionWorkload:
+    """The workload of ``{"sessions": {…}}``. Lengths are a number, a pair (uniform), a list, a histogram or a
+    law; ``pause_s`` a number of seconds, a pair or a list. Raises SuiteError with all mistakes."""
+    keys = described.get(_KEY) if set(described) == {_KEY} else None
+    if not isinstance(keys, Mapping):
+        raise SuiteError(f"{shown(described)} describes no workload", remedy='write {"sessions": {…}}')
+    mistakes = [_unknown(str(key)) for key in keys if key not in _KNOWN]
+    mistakes += [f"{key} is missing" for key in _NEEDED if key not in keys]
+    given: dict[str, Any] = {"name": "sessions"}
+    for key in (key for key in _KNOWN if key in keys and key not in _CUTS):
+        try:
+            given |= _given(key, keys[key])
+        except SuiteError as error:
+            mistakes.append(error.what)
+    try:
+        given["cuts"] = cuts_of(keys.get("cut_share"), keys.get("cut_after_s"))
+    except SuiteError as error:
+        mistakes.append(error.what)
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where="workload of sessions")
+    return SessionWorkload(**given)
+
+
+def _unknown(key: str) -> str:
+    close = difflib.get_close_matches(key, _KNOWN, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(_KNOWN)}"
+    return f"unknown key {shown(key)}; {hint}"
+
+
+def _given(key: str, value: Any) -> dict[str, Any]:
+    if key in _LAWS:
+        return {key: law_of(value, key)}
+    if key == "pause_s":
+        return {"pause_ms": _pause(value)}
+    kind = str if key in _TEXTS else int
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise SuiteError(f"{key} is {shown(value)}: give a {'name' if kind is str else 'whole number'}")
+    if key == "answers" and (wrong := answers_mistakes(str(value))):
+        raise SuiteError(wrong[0])
+    return {key: value}
+
+
+def _pause(value: Any) -> LengthLaw | None:
+    """Seconds as a law of milliseconds; None for no pause."""
+    if value == 0 and not isinstance(value, bool):
+        return None
+    return seconds_law(value, "pause_s")
