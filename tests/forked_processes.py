@@ -9,6 +9,7 @@ process that forks has one thread and no event loop.
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import select
@@ -35,7 +36,14 @@ PROGRAMS = {
     "pytest_llmbench.simulator.known_delay.server": "pytest_llmbench.simulator.known_delay.server",
 }
 """What may be asked for after ``-m``, and the module that has its ``main``."""
-LATER = ("pytest_llmbench.simulator.serving.server", "pytest_llmbench.simulator.protocols.grpc_face")
+LATER = (
+    "pytest_llmbench.simulator.serving.server",
+    "pytest_llmbench.simulator.protocols.grpc_face",
+    "pytest_llmbench.simulator.protocols.websocket_protocol",
+    "uvicorn.lifespan.off",
+    "uvicorn.loops.auto",
+    "uvicorn.loops.uvloop",
+)
 """What those load when they need it."""
 STARTERS = (
     "pytest_llmbench.generator.workers.pool",
@@ -225,11 +233,7 @@ def forks() -> int | None:
 
 def _serve(line: socket.socket) -> None:
     """Fork for each message, until the other end is closed; tell how each fork ended."""
-    from pytest_llmbench.tokens.reference import reference_tokenizer
-
-    for module in (*PROGRAMS.values(), *LATER):
-        import_module(module)
-    reference_tokenizer("cl100k_base").encode("a")
+    _load()
     with selectors.DefaultSelector() as selector:
         selector.register(line, selectors.EVENT_READ)
         while True:
@@ -246,6 +250,22 @@ def _serve(line: socket.socket) -> None:
                 for descriptor in descriptors[1:]:
                     os.close(descriptor)
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, descriptors[0]))
+
+
+def _load() -> None:
+    """All that a fork would do again. What is frozen here is no garbage of theirs: the collector of a fork that
+    looks at it copies its memory. ``quiet_gc`` has no need to count it."""
+    for module in (*PROGRAMS.values(), *LATER):
+        import_module(module)
+    from pytest_llmbench.simulator.scenario.variants import software_version
+    from pytest_llmbench.timing import collector
+    from pytest_llmbench.tokens.reference import reference_tokenizer
+
+    reference_tokenizer("cl100k_base").encode("a")
+    software_version()
+    gc.collect()
+    gc.freeze()
+    collector.frozen_by_others = lambda: True
 
 
 def _forked(asked: Mapping[str, Any], descriptors: list[int]) -> int:

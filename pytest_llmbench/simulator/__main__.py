@@ -81,12 +81,20 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Describes presets and options only where help is asked for: their meanings are parsed out of the source,
+    which would be half of an engine's start."""
+
+    def format_help(self) -> str:
+        self.epilog = f"{_describe_presets()}\n{_describe_options()}\n{_EXAMPLES}"
+        return super().format_help()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m pytest_llmbench.simulator",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=_DESCRIPTION,
-        epilog=f"{_describe_presets()}\n{_describe_options()}\n{_EXAMPLES}",
     )
     parser.add_argument(
         "--preset",
