@@ -44,6 +44,8 @@ class _Way:
     read: Callable[[Answer], int | str]
     """The count, or why the answer holds none."""
     completes: bool = False
+    template_url: str = ""
+    """Where the text is first made a prompt by the chat template; empty: ``body`` takes it as it is."""
 
 
 class UncountedError(SUTError):
@@ -53,9 +55,10 @@ class UncountedError(SUTError):
 class ServerTokenCount:
     """``count(text)``: tokens of the prompt, as the server will count it in ``usage.prompt_tokens``.
 
-    Asked in this order: ``POST /tokenize`` as vLLM and SGLang have it, or llama.cpp, if what it says of a
-    sample agrees with the usage of a completion; else the usage of completions of one token each. The first
-    count finds out. Counts are remembered. A context manager.
+    Asked in this order: ``POST /tokenize`` as vLLM and SGLang have it, or llama.cpp (of a chat behind its
+    ``POST /apply-template``), if what it says of a sample agrees with the usage of a completion; else the
+    usage of completions of one token each. The first count finds out. Counts are remembered. A context
+    manager.
 
     Raises :class:`UncountedError` where the server does not say, :class:`SUTError` where it stops saying, or
     was asked ``most_calls`` times.
@@ -133,6 +136,12 @@ class ServerTokenCount:
         if way.completes:
             return way.read(send(self._control, way.url, self._dialect, way.body(text)))
         headers = headers_for(self._dialect, self._control.headers)
+        if way.template_url:
+            answer = self._control.post(way.template_url, self._as_messages(text), headers)
+            prompt = _member(answer, "prompt") if answer.status == 200 else None
+            if not isinstance(prompt, str):
+                return _refusal(answer) if answer.status != 200 else "an answer without a prompt"
+            text = prompt
         return way.read(self._control.post(way.url, way.body(text), headers))
 
     def _find_way(self) -> _Way:
@@ -189,7 +198,9 @@ class ServerTokenCount:
         if self._dialect.accepts_token_ids:
             ways = [_Way(url, self._as_prompt, _read_count) for url in urls]
             return [*ways, _Way(root, _as_content, _read_tokens)]
-        return [_Way(url, self._as_messages, _read_count) for url in urls]
+        template = below(server_root(self._base_url), "/apply-template")
+        ways = [_Way(url, self._as_messages, _read_count) for url in urls]
+        return [*ways, _Way(root, _as_content, _read_tokens, template_url=template)]
 
     def _as_prompt(self, text: str) -> bytes:
         return _json({"model": self._options.model, "prompt": text})
@@ -202,8 +213,8 @@ class ServerTokenCount:
 
 
 def _as_content(text: str) -> bytes:
-    # A completion begins with the special tokens of the model, so they count.
-    return _json({"content": text, "add_special": True})
+    # A completion begins with the special tokens of the model, so they count; those of a template are in it.
+    return _json({"content": text, "add_special": True, "parse_special": True})
 
 
 def _read_count(answer: Answer) -> int | str:

@@ -27,6 +27,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.endpoint import examine
+from pytest_llmbench.probes.token_count import ServerTokenCount
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.adapted import WithoutOutput
@@ -156,10 +157,14 @@ def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
     assert entry["facts"]["tokenizer.vocab_size"]["value"] == 2048
 
 
-def test_prompts_that_were_counted_by_running_them_are_not_those_that_are_sent(llama_cpp: str) -> None:
-    """Its count knows no chat template, so completions are asked; what it has run, it finds in its cache."""
-    url = f"{llama_cpp.removesuffix('/v1')}/v1"
-    count = TokenCounter.of(url, "tiny-random", "openai-chat", Access(), {})
+@pytest.mark.parametrize("by", ["its own count", "completions"])
+def test_prompts_of_exact_lengths_are_not_in_its_cache(
+    llama_cpp: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has run it finds in its cache: that is so of every prompt where completions are asked."""
+    if by == "completions":
+        monkeypatch.setattr(ServerTokenCount, "_tokenizers", lambda _: [])
+    count = TokenCounter.of(llama_cpp, "tiny-random", "openai-chat", Access(), {})
     exact = bound(ExactLengths(SyntheticWorkload("long", Uniform(300, 300), Uniform(1, 1))), count)
     try:
         sent = [str(request.text) for request in exact.requests(3, seed=5)]
@@ -167,7 +172,7 @@ def test_prompts_that_were_counted_by_running_them_are_not_those_that_are_sent(l
         count.close()
     for text in sent:
         body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
-        usage = plain_http.post(f"{url}/chat/completions", json=body, timeout=60.0).json()["usage"]
+        usage = plain_http.post(f"{llama_cpp}/chat/completions", json=body, timeout=60.0).json()["usage"]
         assert usage["prompt_tokens"] == 300
         # The template, and a word or two.
         assert usage["prompt_tokens_details"]["cached_tokens"] < 30

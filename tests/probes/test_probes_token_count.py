@@ -124,7 +124,41 @@ def test_llama_cpp_counts_completions_by_its_own_shape(serving: Serving) -> None
     with counter(server, "completions") as count:
         assert count("a b c") == 4
         assert not count.leaves_traces
-    assert server.seen[-1].json == {"content": "a b c", "add_special": True}
+    assert server.seen[-1].json == {"content": "a b c", "add_special": True, "parse_special": True}
+
+
+def in_template(asked: Any) -> Canned:
+    """Of as many words as the template of the completions has tokens, less the special one in front."""
+    return Canned.json({"prompt": "<t> " * (TEMPLATE - 1) + asked["messages"][0]["content"]})
+
+
+def test_llama_cpp_counts_a_chat_behind_its_template_and_runs_nothing(serving: Serving) -> None:
+    server = serving({"/tokenize": llama_cpp, "/apply-template": in_template, CHAT: completion})
+    with counter(server, extra_body={"chat_template_kwargs": {"x": 1}, "top_k": 1}) as count:
+        assert count("a b c") == TEMPLATE + 3
+        assert count.source == f"POST {server.url}/tokenize"
+        assert not count.leaves_traces
+        assert count("a b c d") == TEMPLATE + 4
+    assert paths(server).count(CHAT) == 1, "the sample alone"
+    asked = next(seen.json for seen in server.seen if seen.path == "/apply-template")
+    assert set(asked) == {"model", "messages", "chat_template_kwargs"}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        lambda _: Canned(404),
+        lambda _: Canned.json({"text": "hi"}),
+        lambda _: Canned.json({"prompt": 3}),
+        lambda asked: Canned.json({"prompt": asked["messages"][0]["content"]}),
+    ],
+    ids=["absent", "without a prompt", "no text", "of another template"],
+)
+def test_a_template_of_no_use_is_not_taken(serving: Serving, template: Reply) -> None:
+    server = serving({"/tokenize": llama_cpp, "/apply-template": template, CHAT: completion})
+    with counter(server) as count:
+        assert count("a b") == TEMPLATE + 2
+        assert count.leaves_traces
 
 
 def test_llama_cpp_s_tokenize_knows_no_chat_template(serving: Serving) -> None:
