@@ -260,15 +260,21 @@ _ELSEWHERE = {
     **dict.fromkeys(("model", "endpoint", "url"), "say it on the command line: --llm-model, --llm-endpoint"),
 }
 """Keywords that users of other load generators look for, and where it is said here."""
+_AT_ONCE = ("concurrency", "sessions", "levels_percent")
+_A_SECOND = ("rate", "levels_percent")
+_IN_ALL = ("requests", "total_sessions")
 _ALIKE = {
-    "request_rate": "rate", "qps": "rate", "rps": "rate", "max_concurrency": "concurrency",
-    "num_prompts": "requests", "num_requests": "requests", "min_tokens_per_s": "min_output_tok_s",
-}  # fmt: skip
+    **dict.fromkeys(("concurrency", "max_concurrency", "users", "num_users"), _AT_ONCE),
+    **dict.fromkeys(("rate", "request_rate", "qps", "rps"), _A_SECOND),
+    **dict.fromkeys(("requests", "num_prompts", "num_requests", "request_count", "jobs"), _IN_ALL),
+    "min_tokens_per_s": ("min_output_tok_s",),
+}
+"""Keywords of other tests and load generators, and what a test may have in their place, best first."""
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    same = _ALIKE.get(name, "")
-    close = [same] if same in known else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+    same = [each for each in _ALIKE.get(name, ()) if each in known][:1]
+    close = same or difflib.get_close_matches(name, known, n=1, cutoff=0.85)
     close = close or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
     return f"unknown parameter {shown(name)}; {_ELSEWHERE.get(name, hint)}"

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_llmbench.arrivals.schedule import schedule_ns
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.measuring.one_load import request_count
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
@@ -16,6 +17,25 @@ from pytest_llmbench.model.objective import MetricRef, ms
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
+
+
+@pytest.mark.parametrize(
+    ("test", "given", "meant"),
+    [
+        ("ttft", "users", "concurrency"),
+        ("sessions", "concurrency", "sessions"),
+        ("sessions", "num_prompts", "total_sessions"),
+        ("sessions", "qps", "rate"),
+        ("itl", "concurrency", "levels_percent"),
+        ("itl", "rate", "levels_percent"),
+    ],
+)
+def test_what_another_test_takes_is_answered_with_what_this_one_has(
+    test: str, given: str, meant: str
+) -> None:
+    with pytest.raises(SuiteError) as caught:
+        build(definition(test).parameters, {given: 4})
+    assert f"unknown parameter {given!r}; did you mean {meant}?" in str(caught.value)
 
 
 @pytest.mark.parametrize(
