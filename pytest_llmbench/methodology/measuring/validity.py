@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_llmbench.methodology.measuring.beyond_context import beyond_context
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.chunking import Runs, buffering, early_pause
@@ -87,7 +88,7 @@ def validity(
         _error_budget(kept, budget) if kept is not None else None,
         _sessions_cut_off(counted, budget),
         _shortest_run([run for run in counted if not any(run is seen[index] for index in set_aside)]),
-        _planned_cuts(kept) if kept is not None else None,
+        *(check(kept) for check in (_planned_cuts, beyond_context) if kept is not None),
         stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
         *(check(seen) for check in (_output_limits, _sent_ahead)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.methodology.measuring.beyond_context import REMEDY as TOO_LONG_REMEDY
+from pytest_llmbench.methodology.measuring.beyond_context import says_so
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.latency import e2e_ms, request_latency_ms
@@ -24,6 +27,7 @@ from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, SyntheticWorkload
 
 _PROBE_OUTPUT_TOKENS = 64
+_NUMBER = re.compile(r"\d+")
 STEADY_PROBES = 3
 """The last so many have to agree."""
 
@@ -150,12 +154,15 @@ def _counted(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
     if not all(load.records.failed.all() for load in loads):
         return
-    records = loads[-1].records
-    reasons = Counter(error or "no reason given" for error in records.error)
-    commonest, count = reasons.most_common(1)[0] if reasons else ("nothing was sent", 0)
+    errors = [error or "no reason given" for error in loads[-1].records.error]
+    # Texts that differ in a number alone (of tokens, of a request) tell of one reason.
+    reasons = Counter(_NUMBER.sub("#", error) for error in errors)
+    reason, count = reasons.most_common(1)[0] if reasons else ("nothing was sent", 0)
+    shown = next((error for error in errors if _NUMBER.sub("#", error) == reason), reason)
+    remedy = "send one such request by hand, and look at the server's log"
     raise SUTError(
-        f"none of {len(records)} warm-up requests succeeded; {count} of them ended with: {commonest}",
-        remedy="send one such request by hand, and look at the server's log",
+        f"none of {len(errors)} warm-up requests succeeded; {count} of them ended with: {shown}",
+        remedy=TOO_LONG_REMEDY if says_so(shown) else remedy,
     )
 
 

@@ -1,0 +1,77 @@
+"""Requests that a server refuses as longer than its context: counted, told, and answered with what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.beyond_context import REMEDY, beyond_context, says_so
+from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "request (2475 tokens) exceeds the available context size (2048 tokens), try increasing it",
+        "400: exceed_context_size_error",
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+        "Input is longer (code context_length_exceeded)",
+        "prompt is too long: 204851 tokens > 200000 maximum",
+        "Prompt length (5000) exceeds maximum input length (4096)",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: 3000",
+        "the prompt exceeds the model's context window",
+    ],
+)
+def test_what_engines_say(error: str) -> None:
+    assert says_so(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        "",
+        "context deadline exceeded",
+        "CUDA out of memory",
+        "max_tokens must be at least 1",
+        "queue full",
+    ],
+)
+def test_what_is_something_else(error: str | None) -> None:
+    assert not says_so(error)
+
+
+def load(least: int, most: int) -> LoadPlan:
+    workload = SyntheticWorkload("some too long", Uniform(least, most), Fixed(4))
+    return LoadPlan("measure", workload, ClosedLoop(2), 40, seed=1)
+
+
+def test_they_are_counted() -> None:
+    engine = ReplayEngine(parse_scenario("fast?context_limit_tokens=300"))
+    records = engine.run(load(100, 500)).records
+    refused = int(records.has_outcome(Outcome.HTTP_ERROR).sum())
+    assert 0 < refused < 40
+    found = beyond_context(records)
+    assert found is not None
+    assert (found.ok, found.voids, found.value) == (False, False, refused)
+    assert found.message.startswith(
+        f"{refused} of 40 requests were refused as longer than the model's context"
+    )
+    assert beyond_context(engine.run(load(100, 200)).records) is None
+
+
+def test_a_warm_up_of_nothing_else_says_what_to_do() -> None:
+    setting = Setting(load(400, 500).workload, 1, warmup=WarmupPolicy(requests=20, output_tokens=0))
+    all_of_them = r"none of (\d+) warm-up requests succeeded; \1 of them ended with"
+    with pytest.raises(SUTError, match=all_of_them) as caught:
+        drive(warm_up(setting), ReplayEngine(parse_scenario("fast?context_limit_tokens=300")).run)
+    assert caught.value.remedy == REMEDY
