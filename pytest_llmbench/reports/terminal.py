@@ -143,7 +143,8 @@ def _room(rows: Sequence[Sequence[str]], width: int) -> list[int]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     # What stands for a test without limits has a label with it, and is cut before an interval is.
     held = [len(row[3]) for row in rows if row[2] != _NO_LIMIT]
-    widths[3] = max(held) if len(held) > 1 else widths[3]
+    if len(held) > 1:
+        widths[3] = max(*held, widths[3] - max(sum(widths) - width, 0))
     while sum(widths) > width:
         known = [at for at in (0, 2) if widths[at] > _KNOWN_ROOM]
         widest = max(known or range(len(widths)), key=widths.__getitem__)

@@ -204,6 +204,17 @@ def test_the_table_of_all_tests(report: Entry) -> None:
     assert narrow[1] == "  test_fir…is_quick  INCONCLUSIVE  ttft.p99_…= 900 ms  557.4 ms (> 535.1 ms)"
 
 
+def test_what_stands_for_a_test_without_limits_is_whole_where_there_is_room(report: Entry) -> None:
+    _, bare, absent = report["tests"]
+    bare["gate"]["objectives"] = []
+    rows = [line.text for line in closing_lines([bare, absent], width=99)]
+    assert "no limit  " in rows[1]
+    assert "…" not in rows[1]
+    short = [line.text for line in closing_lines([bare, absent], width=60)]
+    assert "…" in short[1]
+    assert "not measured" in short[2]
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 def test_the_brief_forms_fit_the_terminal(whole_report: Entry, width: int) -> None:
     for test in whole_report["tests"]:
