@@ -255,7 +255,7 @@ def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
     """The first request waits for every module that is loaded before it."""
     needed = (
         "harness.session", "harness.beforehand", "harness.plan", "harness.sut.workers",
-        "harness.sut.early_workers", "harness.sut.probed", "harness.sut.launched", "probes.endpoint",
+        "harness.sut.early_workers", "harness.sut.endpoint", "harness.sut.probed", "probes.endpoint",
         "probes.readiness",
     )  # fmt: skip
     lines = ["import json, sys", *(f"import pytest_llmbench.{name}" for name in needed)]
@@ -266,6 +266,8 @@ def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
     ours = {".".join(name.split(".")[1:3]) for name in loaded if name.startswith("pytest_llmbench.")}
     assert not {name for name in ours if name.startswith(("simulator", "compliance"))}
     assert not ours & {
-        "generator.run", "harness.judging", "probes.disclosure", "probes.sut_schema",
+        "generator.run", "harness.judging", "probes.disclosure", "probes.sut_schema", "store.baselines",
+        "tokens.hugging_face", "wire.websocket", "stats.interim",
     }  # fmt: skip
+    assert "pytest_llmbench.harness.sut.launched" not in loaded
     assert not {"pytest_llmbench.generator.ray.pool", "prometheus_client", "matplotlib", "scipy"} & loaded

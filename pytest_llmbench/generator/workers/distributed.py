@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from itertools import chain, islice
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -40,12 +40,14 @@ from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.timing.collector import quiet_gc
-from pytest_llmbench.tokens.hugging_face import TokenizerFile
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import PromptForm
-from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 from pytest_llmbench.workloads.sequence import drawn_sha256, slices_sha256
+
+if TYPE_CHECKING:
+    from pytest_llmbench.tokens.hugging_face import TokenizerFile
+    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 _AHEAD = 16
 """Blocks of requests that are drawn while the workers come up: about as many as there is time for."""

@@ -16,22 +16,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.installed import installed_version
 from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.session import SESSION_HEADER
-from pytest_llmbench.tokens.hugging_face import TokenizerFile
-from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.declared import Declared
-from pytest_llmbench.wire.dialect import PromptForm
-from pytest_llmbench.wire.websocket.json_messages import JsonMessages
+
+if TYPE_CHECKING:  # what few sessions hand over is imported by those that do
+    from pytest_llmbench.http_proxy import HttpProxy
+    from pytest_llmbench.tokens.hugging_face import TokenizerFile
+    from pytest_llmbench.trust import ClientCertificate
+    from pytest_llmbench.wire.dialect import PromptForm
+    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 PROTOCOL = 8
 

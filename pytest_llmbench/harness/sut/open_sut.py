@@ -7,6 +7,7 @@ What only one kind of SUT needs is imported where that is opened: the first requ
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
+    from pytest_llmbench.harness.sut.launched import LaunchedServer
     from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
@@ -210,9 +212,8 @@ def _board(
 
 def _opener(reached: Reached) -> Callable[[], RunningVariant]:
     """What brings the SUT itself up: it is up, unless a fixture launched it and it has ended."""
-    from pytest_llmbench.harness.sut.launched import launched_at
-
-    launched = launched_at(reached.base_url)
+    launching = sys.modules.get("pytest_llmbench.harness.sut.launched")  # who launches it has imported that
+    launched: LaunchedServer | None = None if launching is None else launching.launched_at(reached.base_url)
 
     def open_() -> RunningVariant:
         if launched is None:
