@@ -112,12 +112,13 @@ class CountedOrder:
         place = rank + self._length if rank < 0 else rank
         if not 0 <= place < self._length:
             raise IndexError(f"there is no rank {rank} among {self._length} numbers")
-        self.look_up((place,))
+        if place not in self._known:
+            self.look_up((place,))
         return self._known[place] / self._per_unit
 
     def look_up(self, ranks: Iterable[int]) -> None:
         """Finds the numbers of these ranks, from 0, all in the same passes."""
-        unknown = sorted(set(map(int, ranks)) - self._known.keys())
+        unknown = sorted({rank for rank in map(int, ranks) if rank not in self._known})
         for first in range(0, len(unknown), _RANKS_AT_ONCE):
             self._find(np.array(unknown[first : first + _RANKS_AT_ONCE], dtype=np.int64))
 

@@ -222,9 +222,9 @@ def whole(base_report: dict[str, Any]) -> Callable[[list[dict[str, Any]]], dict[
 
 
 @pytest.fixture(scope="session")
-def live(every_entry: dict[str, dict[str, Any]], whole: Any) -> Page:
+def live(undrawn: Entries, whole: Any) -> Page:
     """The tags and attributes that pages have of themselves, those of a repeated test among them."""
-    entries = [*every_entry.values(), {**next(iter(every_entry.values())), "attempts": 2}]
+    entries = [*undrawn, {**undrawn[0], "attempts": 2}]
     blocks = "".join(pytest_html.extra_block(entry) for entry in entries)
     cells = "".join([*pytest_html.header_cells(), *pytest_html.row_cells(entries[0])])
     return Page(html_report(whole(entries)) + blocks + cells)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 
@@ -78,6 +79,8 @@ def stamps_of_slots(
 ) -> tuple[Series, Series]:
     """When customers of an M/M/c queue come and go, those of the burn-in too; one row per replication.
     ``services``: 1 on average."""
+    if rows == 1:
+        return _stamps_of_one(slots, load, _BURN_IN + n, random, services)
     free, at, every = np.zeros((rows, slots)), np.zeros(rows), np.arange(rows)
     sent, ended = np.empty((2, _BURN_IN + n, rows))
     for customer in range(_BURN_IN + n):
@@ -87,6 +90,27 @@ def stamps_of_slots(
         free[every, first] = end
         sent[customer], ended[customer] = at, end
     return np.ascontiguousarray(sent.T), np.ascontiguousarray(ended.T)
+
+
+def _stamps_of_one(
+    slots: int, load: float, customers: int, random: np.random.Generator, services: Services
+) -> tuple[Series, Series]:
+    """The same of one replication, to the last digit: vectors of one number would cost ten times as much."""
+    gap = 1 / (load * slots)
+    if services is standard_exponential:  # by turns a gap and a service, as they are drawn below
+        drawn = random.standard_exponential((customers, 2))
+        gaps, lengths = gap * drawn[:, 0], drawn[:, 1].tolist()
+    else:
+        gaps, lengths = np.empty(customers), []
+        for customer in range(customers):
+            gaps[customer] = random.exponential(gap)
+            lengths.append(float(services(random, 1)[0]))
+    sent, free, ended = np.cumsum(gaps), [0.0] * slots, []
+    for at, length in zip(sent.tolist(), lengths, strict=True):
+        end = max(at, free[0]) + length
+        heapq.heapreplace(free, end)
+        ended.append(end)
+    return sent[np.newaxis], np.array([ended])
 
 
 def stamps_of_users(

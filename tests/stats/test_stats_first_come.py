@@ -84,7 +84,8 @@ def test_the_bound_is_where_all_that_is_not_known_leaves_one_in_a_hundred() -> N
     squares = around**2
     varied = math.exp(z * squares.std() / math.sqrt(n) / variation)
     # The share of n whose upper limit, Clopper and Pearson's, is 1 %.
-    least = next(k for k in np.linspace(10, 0, 20001) if stats.beta.ppf(0.975, k + 1, n - k) <= 0.01) / n
+    counts = np.linspace(10, 0, 20001)
+    least = counts[stats.beta.ppf(0.975, counts + 1, n - counts) <= 0.01][0] / n
     usual = reached(0.6, 1, 0.01)
     away = [
         reached(0.6 * math.exp(z * load.error), 1, 0.01) - usual,
