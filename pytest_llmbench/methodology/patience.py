@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from pytest_llmbench.methodology.procedure import Procedure, Setting
@@ -20,7 +19,7 @@ from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.workloads.stream import stream_of
+from pytest_llmbench.workloads.sequence import drawn
 
 TIMES = 20.0
 """Twice the ten-fold TTFT with which a level counts as saturated (section 5.2.3.1)."""
@@ -78,7 +77,7 @@ class _Waits:
     def _longest(self, plan: LoadPlan) -> tuple[int, int]:
         key = (plan.workload.name, str(plan.workload.specification()))
         if key not in self.longest:
-            some = list(islice(stream_of(plan.workload, plan.seed), min(_SAMPLE, plan.most_requests)))
+            some = drawn(plan.workload, 0, min(_SAMPLE, plan.most_requests), plan.seed)
             self.longest[key] = (
                 max((request.input_tokens for request in some), default=0),
                 max((request.max_tokens for request in some), default=0),

@@ -32,13 +32,18 @@ def memory(samples: Samples, *, scales: bool = True) -> int:
     varied = _varied(samples)
     if not varied:
         return 1
-    return max(1, _last_lag(varied), _farthest(varied, 2) if scales else 0)
+    return max(1, _last_lag(varied, _nearest(varied)), _farthest(varied) if scales else 0)
 
 
-def persistence(samples: Samples) -> int:
-    """The same of positive autocorrelation without a gap: what swings to and fro has none."""
+def memory_and_persistence(samples: Samples) -> tuple[int, int]:
+    """:func:`memory`, and the same of positive autocorrelation without a gap: what swings to and fro has
+    none. Both rest on the same correlations."""
     varied = _varied(samples)
-    return max(1, _farthest(varied, 1)) if varied else 1
+    if not varied:
+        return 1, 1
+    nearest, farthest, n = _nearest(varied), _farthest(varied), sum(map(len, varied))
+    without_gap = _before_gap(nearest, n) if n >= _FEWEST_MEANS else 0
+    return max(1, _last_lag(varied, nearest), farthest), max(1, without_gap, farthest)
 
 
 def _varied(samples: Samples) -> list[FloatArray]:
@@ -48,35 +53,38 @@ def _varied(samples: Samples) -> list[FloatArray]:
     return [run / scale for run in runs if not is_constant(run)]
 
 
-def _farthest(varied: Sequence[FloatArray], width: int) -> int:
-    """The farthest significant lag at the scales from ``width`` on."""
-    longest = 0
+def _farthest(varied: Sequence[FloatArray]) -> int:
+    """The farthest significant lag at the scales from 2 on."""
+    longest, width = 0, 2
     while sum(len(run) // width for run in varied) >= _FEWEST_MEANS:
         means = [batch_means(run, width) for run in varied if len(run) // width >= SHORTEST_SERIES]
         rough = [run for run in means if not is_constant(run)]
-        longest = max(longest, width * _first_lags(rough) if rough else 0)
+        longest = max(longest, width * _before_gap(_nearest(rough), sum(map(len, rough))) if rough else 0)
         width *= 2
     return longest
 
 
-def _first_lags(means: Sequence[FloatArray]) -> int:
+def _nearest(runs: Sequence[FloatArray]) -> FloatArray:
+    """The correlation at the first lags."""
+    return _correlation(runs, min(max(map(len, runs)) // 2, _FIRST_LAGS))
+
+
+def _before_gap(correlation: FloatArray, n: int) -> int:
     """How many lags from the first on have significant positive autocorrelation: of many scales that are
     tried, single lags further out would turn up by chance."""
-    n = sum(map(len, means))
-    correlation = _correlation(means, min(max(map(len, means)) // 2, _FIRST_LAGS))[1:]
-    small = np.flatnonzero(correlation < significant_correlation(n))
-    return int(small[0]) if len(small) else len(correlation)
+    small = np.flatnonzero(correlation[1:] < significant_correlation(n))
+    return int(small[0]) if len(small) else len(correlation) - 1
 
 
-def _last_lag(runs: Sequence[FloatArray]) -> int:
+def _last_lag(runs: Sequence[FloatArray], nearest: FloatArray) -> int:
     n, longest = sum(map(len, runs)), max(map(len, runs)) // 2
-    lags = min(longest, _FIRST_LAGS)
+    correlation = nearest
     while True:
-        last = last_significant_lag(_correlation(runs, lags), n)
+        last, lags = last_significant_lag(correlation, n), len(correlation) - 1
         # Significant to the end of the lags looked at: there may be more.
         if last < lags - _QUIET_END or lags == longest:
             return last
-        lags = min(longest, 8 * lags)
+        correlation = _correlation(runs, min(longest, 8 * lags))
 
 
 def _correlation(runs: Sequence[FloatArray], lags: int) -> FloatArray:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from functools import lru_cache
 
 from pytest_llmbench.stats.percentiles import Ordered
 from pytest_llmbench.stats.runs import Interval
@@ -40,14 +41,21 @@ def ranks(
     worth = n if effective_n is None else min(n, max(1, math.floor(effective_n)))
     if n < 1:
         return None, None
-    from scipy.special import bdtr, bdtrc
-
-    share, tail = q / 100, (1 - level) / 2
-    below = bisect_right(range(worth), tail, key=lambda b: float(bdtr(b, worth, share)))
-    above = bisect_left(range(worth), -tail, key=lambda b: -float(bdtrc(b, worth, share))) + 1
+    below, above = _limits(worth, q / 100, (1 - level) / 2)
     lower = (below - 1) * n // worth + 1 if below >= 1 else None
     upper = -(-above * n // worth) if above <= worth else None
     return lower, upper
+
+
+@lru_cache(maxsize=4096)
+def _limits(worth: int, share: float, tail: float) -> tuple[int, int]:
+    """The ranks among so many independent samples, less one and as it is. The latencies of a load have them
+    in common, and those of all loads that are as long."""
+    from scipy.special import bdtr, bdtrc
+
+    below = bisect_right(range(worth), tail, key=lambda b: float(bdtr(b, worth, share)))
+    above = bisect_left(range(worth), -tail, key=lambda b: -float(bdtrc(b, worth, share))) + 1
+    return below, above
 
 
 def samples_required(q: float, level: float = 0.95) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pytest_llmbench.stats.memory import persistence
+from pytest_llmbench.stats.memory import memory_and_persistence
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, spread, student_interval
 
@@ -38,11 +38,12 @@ def ratio_of(numerators: Samples, denominators: Samples, *, seed: int = 0) -> Ra
     if any(float(run.min()) <= 0 for run in below):
         raise ValueError("a ratio of sums needs positive denominators")
     point = float(pooled(above).sum() / pooled(below).sum())
-    around = influence(above, below, point)
-    of = spread(around, seed=seed)
+    around = as_runs(influence(above, below, point))
+    lags, without_gap = memory_and_persistence(around)
+    of = spread(around, lags=lags, seed=seed)
     if of is not None:
         # Batches of an engine swing to and fro in slices of time; that is no slow process half seen.
-        recalled = (persistence(around) - 1) / sum(map(len, around))
+        recalled = (without_gap - 1) / sum(map(len, around))
         of = of._replace(recalled=min(of.recalled, recalled))
     return Ratio(point, of)
 

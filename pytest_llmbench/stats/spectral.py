@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -262,6 +263,7 @@ def legs(of: Spread, level: float) -> tuple[float | None, float | None]:
     return down, up
 
 
+@lru_cache(maxsize=4096)
 def student_quantile(freedom: float, level: float) -> float:
     """The two-sided quantile t_{(1 + level)/2}."""
     from scipy.special import stdtrit
@@ -304,8 +306,6 @@ def _within(runs: Runs, lags: int, tested: bool) -> tuple[float, float]:
 def _of_rising(powers: Sequence[FloatArray], variance: float, count: int) -> tuple[float, int]:
     """Long-run variance and degrees of freedom of the lowest cosines alone, where they have more power than
     the rest has by chance and make the wider interval; else as given."""
-    from scipy.special import fdtri
-
     widest = variance * student_quantile(count, _USUAL) ** 2
     for wanted in _LOWEST:
         each = max(1, wanted // len(powers))
@@ -314,11 +314,19 @@ def _of_rising(powers: Sequence[FloatArray], variance: float, count: int) -> tup
         )
         if len(rest) < _FEWEST_COMPARED:
             continue
-        power, ratio = mean_of(low), float(fdtri(len(low), len(rest), _CHANCE))
+        power, ratio = mean_of(low), _by_chance(len(low), len(rest))
         width = power * student_quantile(len(low), _USUAL) ** 2
         if power > ratio * mean_of(rest) and width > widest:
             variance, count, widest = power, len(low), width
     return variance, count
+
+
+@lru_cache(maxsize=1024)
+def _by_chance(low: int, rest: int) -> float:
+    """The ratio of so many powers to so many others that chance explains."""
+    from scipy.special import fdtri
+
+    return float(fdtri(low, rest, _CHANCE))
 
 
 def _cosines(n: int, lags: int) -> int:

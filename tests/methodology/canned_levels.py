@@ -8,7 +8,7 @@ and a closed loop gains nothing beyond ``slots`` in flight.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,6 +24,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.sequence import drawn, passing
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 INPUT_TOKENS, OUTPUT_TOKENS = 16, 10
@@ -105,8 +106,8 @@ class QueueServer:
         slow = self.slow_after_s is not None and (plan.duration_s or 0.0) >= self.slow_after_s
         return round(self.service_s * (1.2 if slow else 1.0) * 1e9)
 
-    def _requests(self, plan: LoadPlan, count: int) -> list[PlannedRequest]:
-        return list(plan.workload.requests(plan.first + count, plan.seed))[plan.first :]
+    def _requests(self, plan: LoadPlan, count: int) -> Iterator[PlannedRequest]:
+        return passing(plan.workload, plan.first, count, plan.seed)
 
     def _open(self, plan: LoadPlan) -> list[Served]:
         assert isinstance(plan.load, OpenLoop)
@@ -123,11 +124,11 @@ class QueueServer:
         last = None if plan.duration_s is None else round(plan.duration_s * 1e9)
         clients, free, under_way, served = [0] * plan.load.concurrency, [0] * self.slots, [], []
         requests = self._requests(plan, min(plan.ceiling, 40_000))
-        while len(served) < len(requests):
+        for request in requests:
             at = heapq.heappop(clients)
             if len(served) >= plan.requests and (last is None or at >= last):
                 break
-            one = self._serve(plan, requests[len(served)], at, free, under_way)
+            one = self._serve(plan, request, at, free, under_way)
             served.append(one)
             heapq.heappush(clients, one.ended)
         return served
@@ -208,7 +209,7 @@ def prompts(plans: Sequence[LoadPlan]) -> list[tuple[int, ...] | str | None]:
     return [
         request.text if request.token_ids is None else tuple(request.token_ids)
         for plan in plans
-        for request in plan.workload.requests(plan.first + plan.requests, plan.seed)[plan.first :]
+        for request in drawn(plan.workload, plan.first, plan.requests, plan.seed)
     ]
 
 

@@ -10,6 +10,7 @@ from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfChec
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.workloads.sequence import drawn
 
 START_NS = 1_000_000_000_000
 ITL_NS = 5_000_000
@@ -66,7 +67,7 @@ def answer(
     selfcheck: SelfCheck | None = None,
 ) -> Observation:
     """A run of ``plan`` with the given TTFT of each request (or of all); the first ``failures`` fail."""
-    requests = plan.workload.requests(plan.first + plan.requests, plan.seed)[plan.first :]
+    requests = drawn(plan.workload, plan.first, plan.requests, plan.seed)
     values = [ttft_ms] * len(requests) if isinstance(ttft_ms, int | float) else list(ttft_ms)
     rows = [
         record(

@@ -15,6 +15,7 @@ from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.sequence import drawn
 
 MS = 1_000_000
 
@@ -40,7 +41,7 @@ class SessionServer:
         self.plans.append(plan)
         start = self.now_ns
         free, rows = [start] * plan.load.sessions, list[RequestRecord]()
-        requests = plan.workload.requests(plan.requests, plan.seed)
+        requests = drawn(plan.workload, 0, plan.requests, plan.seed)
         for _, turns in groupby(requests, lambda each: each.turn.session if each.turn else 0):
             at = heapq.heappop(free)
             for request in turns:

@@ -16,6 +16,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.workloads.sequence import drawn
 
 _MS = 1_000_000
 
@@ -58,7 +59,7 @@ class StreamServer:
     def __call__(self, plan: LoadPlan) -> Observation:
         self.plans.append(plan)
         start = self.now_ns
-        requests = list(plan.workload.requests(plan.first + plan.requests, plan.seed))[plan.first :]
+        requests = drawn(plan.workload, plan.first, plan.requests, plan.seed)
         rows = self._open(plan, requests) if isinstance(plan.load, OpenLoop) else self._closed(plan, requests)
         records = Records.from_rows(rows)
         self.now_ns = int(records.finished_ns.max()) + _MS
@@ -72,7 +73,7 @@ class StreamServer:
             facts=Facts.of(Origin.GENERATOR, {"streaming.protocol": "sse"}),
         )
 
-    def _open(self, plan: LoadPlan, requests: list[PlannedRequest]) -> list[RequestRecord]:
+    def _open(self, plan: LoadPlan, requests: Sequence[PlannedRequest]) -> list[RequestRecord]:
         assert isinstance(plan.load, OpenLoop)
         offsets = schedule_ns(plan.load, plan.first + plan.requests, arrival_seed(plan.seed))
         base = int(offsets[plan.first - 1]) if plan.first else 0
@@ -81,7 +82,7 @@ class StreamServer:
             for request, offset in zip(requests, offsets[plan.first :], strict=True)
         ]
 
-    def _closed(self, plan: LoadPlan, requests: list[PlannedRequest]) -> list[RequestRecord]:
+    def _closed(self, plan: LoadPlan, requests: Sequence[PlannedRequest]) -> list[RequestRecord]:
         assert not isinstance(plan.load, OpenLoop)
         free, rows = [self.now_ns] * plan.load.concurrency, []
         for request in requests:

@@ -24,6 +24,7 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.workloads.adapted import WithoutOutput, highest_id
 from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, SyntheticWorkload
 
 _PROBE_OUTPUT_TOKENS = 64
@@ -109,7 +110,7 @@ def _load(setting: Setting, *, first: int, concurrency: int, variant: str) -> Lo
 
 def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
     # Every probe has the same lengths and another text: equal work, and no help from a prefix cache.
-    model = setting.workload.requests(1, setting.seed)[0]
+    (model,) = drawn(setting.workload, 0, 1, setting.seed)
     output_tokens = min(model.max_tokens, _PROBE_OUTPUT_TOKENS)
     highest = min(highest_id(setting.workload), HIGHEST_CL100K_ID)  # ids may go to a smaller vocabulary
     inputs = Fixed(model.input_tokens)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +82,7 @@ def _tails(shares: Sequence[float], allowed: Sequence[float]) -> list[float]:
     """Upper tail Φ(-z_k) of each boundary."""
     from scipy.special import ndtr
 
-    at, weights = np.polynomial.legendre.leggauss(_NODES)
+    at, weights = _quadrature()
     nodes, mass, before, used = np.zeros(1), np.ones(1), 0.0, 0.0
     tails = []
     for share, total in zip(shares, allowed, strict=True):
@@ -99,6 +99,12 @@ def _tails(shares: Sequence[float], allowed: Sequence[float]) -> list[float]:
         nodes, before, used = fresh, share, total
         tails.append(float(ndtr(-bound / math.sqrt(share))))
     return tails
+
+
+@cache
+def _quadrature() -> tuple[FloatArray, FloatArray]:
+    """Nodes and weights of Gauss and Legendre; which are eigenvalues, and take as long as all looks do."""
+    return np.polynomial.legendre.leggauss(_NODES)
 
 
 def batch_size(series: FloatArray, tail: float) -> float:

@@ -18,7 +18,7 @@ from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, SCALING_TARGETS, LongContextWorkload
-from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.workloads.sequence import drawn, sequence_sha256
 
 LENGTHS = (1024, 2048, 4096, 8192)
 SHORT_WARMUP = WarmupPolicy(requests=3, output_tokens=0, probes=3)
@@ -100,7 +100,7 @@ def test_lengths_ascend_in_a_closed_loop_with_twenty_requests_each() -> None:
     assert {plan.requests for plan in plans} == {20}
     assert [level.label for level in result.levels] == [str(length) for length in LENGTHS]
     for plan in plans:
-        planned = plan.workload.requests(plan.first + 20, plan.seed)[plan.first :]
+        planned = drawn(plan.workload, plan.first, 20, plan.seed)
         assert {request.max_tokens for request in planned} == {256}
         assert plan.workload.name == "long-context"
         assert plan.workload.standard
@@ -112,7 +112,7 @@ def test_no_two_documents_begin_alike() -> None:
     beginnings = [
         tuple(request.token_ids[:16])
         for plan in server.measured
-        for request in plan.workload.requests(plan.first + plan.requests, plan.seed)[plan.first :]
+        for request in drawn(plan.workload, plan.first, plan.requests, plan.seed)
         if request.token_ids is not None
     ]
     assert len(beginnings) == 80

@@ -31,6 +31,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.sequence import drawn
 
 TALK: Any = {"sessions": {"turns": 3, "input_tokens": 20, "output_tokens": 40}}
 PAUSED: Any = {"sessions": {**TALK["sessions"], "pause_s": 0.2}}
@@ -54,7 +55,7 @@ class SessionServer:
             return self.warm_up(plan)
         self.plans.append(plan)
         slots = plan.load.sessions
-        requests = plan.workload.requests(plan.requests, plan.seed)
+        requests = drawn(plan.workload, 0, plan.requests, plan.seed)
         free, rows = [0] * slots, list[RequestRecord]()
         for number, turns in groupby(requests, lambda each: each.turn.session if each.turn else 0):
             at = heapq.heappop(free)
