@@ -40,6 +40,8 @@ LATER = (
     "pytest_llmbench.simulator.serving.server",
     "pytest_llmbench.simulator.protocols.grpc_face",
     "pytest_llmbench.simulator.protocols.websocket_protocol",
+    "pytest_llmbench.wire.openai_chat",
+    "encodings.idna",
     "uvicorn.lifespan.off",
     "uvicorn.loops.auto",
     "uvicorn.loops.uvloop",
@@ -257,12 +259,14 @@ def _load() -> None:
     looks at it copies its memory. ``quiet_gc`` has no need to count it."""
     for module in (*PROGRAMS.values(), *LATER):
         import_module(module)
+    from pytest_llmbench.generator.workers.protocol import own_version
     from pytest_llmbench.simulator.scenario.variants import software_version
     from pytest_llmbench.timing import collector
     from pytest_llmbench.tokens.reference import reference_tokenizer
 
     reference_tokenizer("cl100k_base").encode("a")
     software_version()
+    own_version()
     gc.collect()
     gc.freeze()
     collector.frozen_by_others = lambda: True

@@ -48,7 +48,7 @@ def exact_prompt(
     ``most_calls`` counts: then the template alone is longer, or a word is never a single token more.
     """
     ids = as_ids(readable_ids(BulkRandom(seed), 2 * target + _SPARE))
-    pieces = [reference_tokenizer().decode([token]) for token in ids]
+    pieces = reference_tokenizer().decode_each([[token] for token in ids])
     if trimmed:
         pieces[0] = pieces[0].lstrip()
     return exact_text(pieces, target, count, most_calls)

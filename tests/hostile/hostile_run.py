@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from watched_session import WITHOUT_PICTURES
 
 SUITE = """
 from pytest_llmbench import llmbench
@@ -20,6 +21,9 @@ def test_ttft(llm_result):
     seen = llm_result
 """
 ARTEFACTS = ("--llm-report=out", "--junitxml=junit.xml", "--html=pytest.html", "--self-contained-html")
+
+UNNEEDED = ("-p", "no:hypothesispytest", "-p", "no:timeout")
+"""Plugins that a session in a process of its own would only load."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,17 @@ Session = Callable[..., Left]
 """Of an endpoint and arguments of pytest, with ``suite`` and ``key`` if they are others."""
 
 
-def alone_in(folder: Path) -> Session:
-    """Runs it in a process of its own, in ``folder``."""
+def alone_in(folder: Path, *, pictures: bool = True) -> Session:
+    """Runs it in a process of its own, in ``folder``; without ``pictures`` it takes half of the time."""
 
     def session(endpoint: str, *arguments: str, suite: str = SUITE, key: str = "") -> Left:
         (folder / "test_suite.py").write_text(suite, "utf-8")
+        if not pictures:
+            (folder / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LLM_"))}
         extra = {"LLM_API_KEY": key} if key else {}
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", *_options(endpoint), *arguments],
+            [sys.executable, "-m", "pytest", *UNNEEDED, *_options(endpoint), *arguments],
             cwd=folder, env={**kept, **extra}, capture_output=True, timeout=120, check=False,
         )  # fmt: skip
         return Left(run.returncode, _texts(folder, run.stdout.decode(), run.stderr.decode()))

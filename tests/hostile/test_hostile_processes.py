@@ -10,8 +10,9 @@ import threading
 import time
 from pathlib import Path
 
-from hostile_run import ARTEFACTS, unpacked
+from hostile_run import ARTEFACTS, UNNEEDED, unpacked
 from hostile_server import Reply, serving, stream, traces, words
+from watched_session import WITHOUT_PICTURES
 
 KEY = "sk-canary-7A9b3Z5w-0123"
 SUITE = """
@@ -53,6 +54,7 @@ def test_the_key_stands_in_no_command_line_and_no_temporary_file(tmp_path: Path)
     suite.mkdir()
     scratch.mkdir()
     (suite / "test_suite.py").write_text(SUITE, "utf-8")
+    (suite / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     loaded = threading.Event()
 
     def behaviour(_: str, number: int) -> Reply:
@@ -63,7 +65,7 @@ def test_the_key_stands_in_no_command_line_and_no_temporary_file(tmp_path: Path)
     with serving(behaviour) as endpoint, (tmp_path / "out.txt").open("wb") as out:
         run = subprocess.Popen(
             [
-                sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--llm-endpoint={endpoint}", "-vv",
+                sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *UNNEEDED, f"--llm-endpoint={endpoint}", "-vv",
                 "-l", "--llm-scale=quick", "--llm-remeasure=0", "--llm-workers=2", "--tb=long", *ARTEFACTS,
             ],
             cwd=suite, stdout=out, stderr=subprocess.STDOUT,

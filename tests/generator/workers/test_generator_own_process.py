@@ -132,7 +132,7 @@ def test_the_self_check_is_that_of_the_measuring_process(serve: Serve, apart: Ap
     thread = threading.Thread(target=rummage)
     thread.start()
     try:
-        seen = apart(serve(lambda c: c.send(REPLY)).url).run(plan(60, load=OpenLoop(60.0)))
+        seen = apart(serve(lambda c: c.send(REPLY)).url).run(plan(30, load=OpenLoop(60.0)))
     finally:
         over.set()
         thread.join()

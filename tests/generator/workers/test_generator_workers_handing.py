@@ -53,8 +53,8 @@ def worker_pids() -> list[int]:
 
 
 def dealt(plan: MakePlan, **changes: Any) -> LoadPlan:
-    """A plan that would take a minute to deal."""
-    return plan(10**6, load=OpenLoop(100.0), **changes)
+    """A plan that would take ten seconds to deal."""
+    return plan(200_000, load=OpenLoop(100.0), **changes)
 
 
 def nothing_was_sent(seen: Observation, why: str) -> bool:
