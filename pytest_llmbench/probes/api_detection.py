@@ -26,6 +26,7 @@ from pytest_llmbench.wire.dialect import (
     Dialect,
     EncodeOptions,
     MessageDialect,
+    PromptForm,
     headers_for,
     path_for,
 )
@@ -70,20 +71,33 @@ _PAGES = {
 }
 
 
-def to_try(api: str, asking: Asking, *, websocket: bool = False) -> list[Dialect]:
-    """The dialects to try at an endpoint, in this order. ``websocket``: it is one of WebSockets.
+@dataclass(frozen=True, slots=True)
+class ToTry:
+    """The dialects to try at an endpoint, in this order. Each is imported when its turn comes, and most
+    endpoints speak the first."""
 
-    Raises SuiteError for a name that is none, or that is not spoken there.
-    """
+    named: Dialect | None
+    """The one that was asked for; None: all that ``auto`` knows of."""
+    prompt_form: PromptForm
+
+    def __iter__(self) -> Iterator[Dialect]:
+        if self.named is not None:
+            yield self.named
+            return
+        for known in DIALECTS.values():
+            if not known.rooted and (self.prompt_form == "text" or known.accepts_token_ids):
+                yield known
+
+
+def to_try(api: str, asking: Asking, *, websocket: bool = False) -> ToTry:
+    """``websocket``: the endpoint is one of WebSockets. Raises SuiteError for a name that is none, or that is
+    not spoken there."""
+    named: Dialect | None = None
     if websocket:
-        return [over_websocket(api, asking.messages)]
-    if api != "auto":
-        return [dialect(api)]
-    return [
-        known
-        for known in DIALECTS.values()
-        if not known.rooted and (asking.prompt_form == "text" or known.accepts_token_ids)
-    ]
+        named = over_websocket(api, asking.messages)
+    elif api != "auto":
+        named = dialect(api)
+    return ToTry(named, asking.prompt_form)
 
 
 def base_of(spoken: Dialect, base: str) -> str:
@@ -98,18 +112,18 @@ def base_of(spoken: Dialect, base: str) -> str:
     return parts._replace(path=parts.path.removesuffix(first)).geturl()
 
 
-def common_headers(control: ControlPlane, dialects: Sequence[Dialect]) -> Mapping[str, str]:
+def common_headers(control: ControlPlane, named: Dialect | None) -> Mapping[str, str]:
     """What a named dialect wants with every request, that for the model list included."""
-    return headers_for(dialects[0], control.headers) if len(dialects) == 1 else {}
+    return {} if named is None else headers_for(named, control.headers)
 
 
-def own_model_list(control: ControlPlane, base: str, dialects: Sequence[Dialect]) -> ModelList | None:
+def own_model_list(control: ControlPlane, base: str, named: Dialect | None) -> ModelList | None:
     """The models by the page that an engine has of its own, for the one dialect asked for; ``None``: no such
     page, or no dialect of one engine."""
-    page = _PAGES.get(dialects[0].name) if len(dialects) == 1 else None
-    if page is None:
+    page = None if named is None else _PAGES.get(named.name)
+    if named is None or page is None:
         return None
-    answer = control.get_or_failure(below(base_of(dialects[0], base), page.path))
+    answer = control.get_or_failure(below(base_of(named, base), page.path))
     if isinstance(answer, SUTError) or answer.status != 200:
         return None
     entries = tuple({"id": name} for name in page.names(answer))
@@ -120,16 +134,16 @@ def engine_api_at(control: ControlPlane, base: str) -> str:
     """The dialect whose engine has its own page of models there; ``""``: none. One request for each page."""
     for path in dict.fromkeys(page.path for page in _PAGES.values()):
         name = next(name for name, page in _PAGES.items() if page.path == path)
-        if own_model_list(control, base, [dialect(name)]):
+        if own_model_list(control, base, dialect(name)):
             return name
     return ""
 
 
-def attempts(bases: Sequence[str], dialects: Sequence[Dialect]) -> Iterator[tuple[str, Dialect]]:
+def attempts(bases: Sequence[str], dialects: ToTry) -> Iterator[tuple[str, Dialect]]:
     """Base and dialect of each attempt; what is not usual is tried at the most likely base alone."""
     for base in bases:
         for spoken in dialects:
-            if base == bases[0] or spoken.name in _USUAL or (len(dialects) == 1 and not spoken.rooted):
+            if base == bases[0] or spoken.name in _USUAL or (spoken is dialects.named and not spoken.rooted):
                 yield base_of(spoken, base), spoken
 
 
@@ -199,16 +213,15 @@ def looks_like(answer: Answer, but: Dialect) -> str:
     return ""
 
 
-def other_that_answers(
-    control: ControlPlane, base: str, tried: Sequence[Dialect], options: EncodeOptions
-) -> str:
+def other_that_answers(control: ControlPlane, base: str, tried: ToTry, options: EncodeOptions) -> str:
     """The first dialect below the same base that was not tried and streams a reply; ``""``: none does.
 
     One request for each.
     """
+    already = tuple(tried)
     for known in DIALECTS.values():
         fits = options.prompt_form == "text" or known.accepts_token_ids
-        if known in tried or known.rooted or not fits:
+        if known in already or known.rooted or not fits:
             continue
         try:
             answer = ask(control, base, known, _plain(options))

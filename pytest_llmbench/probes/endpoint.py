@@ -195,8 +195,8 @@ def examine(
         return _examine_grpc(bases[0], model, api, access or Access(), asking)
     dialects = detection.to_try(api, asking, websocket=is_websocket(endpoint))
     with ControlPlane(bases[0], access or Access(), transport) as control:
-        headers = detection.common_headers(control, dialects)
-        listed = detection.own_model_list(control, bases[0], dialects) or _find_models(
+        headers = detection.common_headers(control, dialects.named)
+        listed = detection.own_model_list(control, bases[0], dialects.named) or _find_models(
             control, bases, endpoint, model, headers
         )
         if listed is not None:
@@ -224,7 +224,8 @@ def _examine_grpc(base: str, model: str | None, api: str, access: Access, asking
         seen = introduced(control, base, api, model)
         name = choose_model(seen.listed, model)
         options = EncodeOptions(name, asking.ignore_eos, asking.extra_body, asking.prompt_form)
-        found = _find_stream(control, [base], [seen.dialect], options, seen.listed, base)
+        spoken = detection.ToTry(seen.dialect, asking.prompt_form)
+        found = _find_stream(control, [base], spoken, options, seen.listed, base)
         report = _report(control, found, name, seen.listed)
     told = Facts.of(Origin.DETECTED, seen.facts, without_query(seen.source))
     return replace(report, facts=report.facts | told)
@@ -268,7 +269,7 @@ def _find_models(
 def _find_stream(
     control: ControlPlane,
     bases: list[str],
-    dialects: list[Dialect],
+    dialects: detection.ToTry,
     options: EncodeOptions,
     listed: ModelList,
     endpoint: str,
