@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
@@ -22,9 +22,11 @@ from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import OnRecord, Outcome, RequestRecord
 from pytest_llmbench.stats.failing import Cut, FailureWatch
-from pytest_llmbench.stats.interim.looks import LookTaker
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.timing.collector import quiet_gc
+
+if TYPE_CHECKING:
+    from pytest_llmbench.stats.interim.looks import LookTaker
 
 T = TypeVar("T")
 

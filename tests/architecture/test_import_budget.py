@@ -271,3 +271,18 @@ def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
     }  # fmt: skip
     assert "pytest_llmbench.harness.sut.launched" not in loaded
     assert not {"pytest_llmbench.generator.ray.pool", "prometheus_client", "matplotlib", "scipy"} & loaded
+
+
+def test_a_measuring_process_imports_what_measures() -> None:
+    """The first request waits for it too, and each of several has its own."""
+    script = (
+        "import json, sys, pytest_llmbench.generator.workers.process; print(json.dumps(sorted(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ours = {name for name in json.loads(run.stdout) if name.split(".")[0] == "pytest_llmbench"}
+    assert "pytest_llmbench.generator.http.http1" in ours
+    packages = {name.split(".")[1] for name in ours if "." in name}
+    assert not packages & {"harness", "methodology", "metrics", "probes", "simulator", "store"}
+    assert not {
+        name for name in ours if name.startswith(("pytest_llmbench.stats.", "pytest_llmbench.wire.apis"))
+    } - {"pytest_llmbench.stats.failing"}
