@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.allowance import Budgets, raised
 from pytest_llmbench.harness.comparison.replication import replication
-from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
+from pytest_llmbench.harness.setting import prompts_of, salt_of, setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.declared import Prices, Variant, declared_variants, prices_of, sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
@@ -365,6 +365,11 @@ def _remarks(total: Amount, settings: Settings, prices: Prices | None) -> list[s
         )
     if total.requests.per_rps:
         found.append(PER_RPS)
+    if prompts_of(SUT(settings.endpoint or ""), settings) == settings.new_prompts != "":
+        found.append(
+            "each session draws prompts of its own, since the server may have kept those of the last: counts "
+            "of another differ a little (--llm-prompts=NAME fixes them)"
+        )
     found += [f"budgets: {settings.budgets.describe()}", *_met(total, settings.budgets)]
     return found if prices is None else [*found, f"{_cost(total, prices)} at the declared prices"]
 
@@ -460,7 +465,8 @@ def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Foreseen)
         facts=known.facts,
         variants=known.variants,
     )
-    salt = nodeid if asked.parameters.fresh else ""
+    own = nodeid if asked.parameters.fresh else ""
+    salt = salt_of(SUT(settings.endpoint or ""), settings, own)
     return replace(setting, least_runs=asked.least_runs, salt=salt)
 
 

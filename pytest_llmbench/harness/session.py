@@ -20,8 +20,8 @@ from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
-from pytest_llmbench.harness.setting import setting_on, warmup_for, with_runs
-from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.setting import salt_of, setting_on, warmup_for, with_runs
+from pytest_llmbench.harness.settings import AUTO, Settings
 from pytest_llmbench.harness.sut.declared import prices_of
 from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
@@ -208,11 +208,12 @@ class BenchSession:
     def _salt(
         self, nodeid: str, definition: TestDefinition, parameters: TestParameters, opened: OpenSUT
     ) -> str:
-        """Empty for what may be shared: the same in every session, whatever the order of its tests."""
+        """Equal for what may be shared, whatever the order of the tests."""
         key = (nodeid, definition.name, repr(parameters), opened.key)
         self._times[key] += 1
         again = f" {self._times[key]}" if self._times[key] > 1 else ""
-        return f"{nodeid}{again}" if again or parameters.fresh else ""
+        own = f"{nodeid}{again}" if again or parameters.fresh else ""
+        return salt_of(SUT(opened.endpoint), self.settings, own)
 
     def _told(
         self, result: TestResult, opened: OpenSUT, definition: TestDefinition, nodeid: str
@@ -224,7 +225,7 @@ class BenchSession:
         them repeated.
         """
         beyond = () if opened.virtual else self._beyond(result, opened)
-        again = self._sent_before.findings(nodeid)
+        again = (*self._sent_before.findings(nodeid), *self._sent_by_others(opened))
         unchecked = (UNCHECKED,) if opened.facts.value("endpoint.certificate_checked") is False else ()
         proxy = opened.facts.value("endpoint.proxy")
         proxied = (_through(proxy),) if proxy not in (None, "none") else ()
@@ -236,6 +237,18 @@ class BenchSession:
             *(() if definition.name in SENDS_AGAIN else again),
         )
         return replace(result, notes=(*opened.notes, *result.notes), findings=found)
+
+    def _sent_by_others(self, opened: OpenSUT) -> tuple[Finding, ...]:
+        """Prompts by a name of the user's own go to a server that may know them."""
+        keeps = opened.facts.value("sut.prefix_caching") != "disabled"
+        if self.settings.prompts == AUTO or not (keeps and SUT(opened.endpoint).was_there_before):
+            return ()
+        option = f"--llm-prompts={self.settings.prompts}"
+        message = (
+            f"earlier sessions with {option} may have sent the same prompts to this server, and its prefix "
+            "cache may hold them: leave that option out, or switch the cache off"
+        )
+        return (Finding("prompts_of_others", ok=False, voids=False, message=message),)
 
     def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:
         from pytest_llmbench.harness.selftest import certificate

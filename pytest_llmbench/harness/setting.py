@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.harness.settings import DEFAULT_SEED, Settings
+from pytest_llmbench.harness.settings import AUTO, BY_SEED, DEFAULT_SEED, Settings
+from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo, WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
@@ -24,6 +25,20 @@ def warmup_for(scale: Scale) -> WarmupPolicy:
     if scale == "quick":
         return WarmupPolicy(requests=10, output_tokens=0, probes=3)
     return WarmupPolicy()
+
+
+def prompts_of(sut: SUT, settings: Settings) -> str:
+    """The name of the requests that a system gets, a salt of the names of their parts. Empty: those of the
+    seed alone, as for systems that begin with the session; a server that was there before gets new ones in
+    each session, since its prefix cache may hold those of the last."""
+    if settings.prompts == AUTO:
+        return settings.new_prompts if sut.was_there_before else ""
+    return "" if settings.prompts == BY_SEED else settings.prompts
+
+
+def salt_of(sut: SUT, settings: Settings, own: str = "") -> str:
+    """``own``: of a test that must not repeat the prompts of another one of this session."""
+    return " ".join(filter(None, (prompts_of(sut, settings), own)))
 
 
 def setting_for(
@@ -69,11 +84,13 @@ def setting_on(
     digest = opened.facts.sha256()
     frozen = Facts.of(Origin.GENERATOR, {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()})
     selftest = Facts() if opened.virtual else _selftest(opened, settings)
+    name = prompts_of(SUT(opened.endpoint), settings)
+    named = Facts.of(Origin.GENERATOR, {"workload.prompts": name} if name else {})
     setting = setting_for(
         parameters,
         settings,
         warmup=warmup,
-        facts=opened.facts | frozen | selftest,
+        facts=opened.facts | frozen | selftest | named,
         ignore_eos=opened.ignore_eos,
         variants=opened.variants,
     )

@@ -24,6 +24,9 @@ _LONGEST = 4096
 """Characters of an option; paths cannot be longer either."""
 VARIANT = "variant:"
 """How ``--llm-baseline-endpoint`` names a variant of the SUT."""
+AUTO, BY_SEED = "auto", "seed"
+"""What ``--llm-prompts`` says beside a name."""
+_PROMPTS = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 DEFAULT_SEED = 42
 """The draft's own default (METHODOLOGY §4.3)."""
 
@@ -56,6 +59,10 @@ class Settings(BaseModel):
     waive: tuple[str, ...] = ()
     storage: Path = Path(STORAGE)
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
+    prompts: str = AUTO
+    """The name of the requests: ``auto``, ``seed``, or the user's own (:func:`prompts_of`)."""
+    new_prompts: str = Field(default="", exclude=True)
+    """Their name in this session, where ``auto`` gives a server new ones; empty: those of the seed."""
     intervals: Intervals = "analytic"
     inconclusive: Literal["fail", "pass"] = "fail"
     exit_codes: bool = False
@@ -195,6 +202,13 @@ class Settings(BaseModel):
         """The URLs of all systems that the options name."""
         given = (self.endpoint, self.baseline_endpoint, *(named(each)[1] for each in self.endpoints))
         return tuple(dict.fromkeys(url for url in given if url))
+
+    @field_validator("prompts")
+    @classmethod
+    def _prompts_have_a_name(cls, given: str) -> str:
+        if not _PROMPTS.fullmatch(given):
+            raise ValueError("a name has up to 64 letters, digits, dots, dashes and underscores")
+        return given
 
     @model_validator(mode="after")
     def _secrets_of_urls_stay_here(self) -> Self:

@@ -107,6 +107,13 @@ OPTIONS = (
     Option("storage", "folder of the baselines (default: .llmbench)", "DIR"),
     Option("seed", "seed of workloads and arrivals (default: 42)", "N", number=True),
     Option(
+        "prompts",
+        "seed: the prompts of the seed alone; NAME: those of every session with that name; auto: others in "
+        "each session against a server that was there before, whose prefix cache may hold those of the last, "
+        "else those of the seed (default: auto)",
+        "NAME",
+    ),
+    Option(
         "intervals",
         "how intervals are found: analytic, or by a studentised block bootstrap (default: analytic)",
         choices=("analytic", "bootstrap"),

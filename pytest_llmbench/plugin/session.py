@@ -63,6 +63,12 @@ def failing_in_words() -> Generator[None, None, None]:
         raise NotMeasured(error) from None
 
 
+def name_of_this_session(config: pytest.Config) -> str:
+    """For prompts that no other session has; the processes of pytest-xdist have one."""
+    shared: str = getattr(config, "workerinput", {}).get("testrunuid", "")
+    return shared[:8] or os.urandom(4).hex()
+
+
 class SessionReport:
     """One per process. On an xdist controller it only collects; a worker only measures."""
 
@@ -97,7 +103,8 @@ class SessionReport:
     def settings(self) -> Settings:
         from pytest_llmbench.harness.settings import Settings
 
-        return Settings.from_options(options.values(self.config))
+        given = options.values(self.config)
+        return Settings.from_options({**given, "new_prompts": name_of_this_session(self.config)})
 
     @property
     def is_worker(self) -> bool:

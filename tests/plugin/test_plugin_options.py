@@ -12,8 +12,8 @@ from pytest_llmbench.plugin.options import OPTIONS
 
 NAMES = (
     "endpoint", "model", "api", "http", "sut", "scale", "plan", "report", "runs", "baseline-endpoint",
-    "calibrate", "save", "autosave", "compare", "compare-fail", "waive", "storage", "seed", "intervals",
-    "inconclusive", "exit-codes", "require", "import", "workloads", "records", "export-sequence",
+    "calibrate", "save", "autosave", "compare", "compare-fail", "waive", "storage", "seed", "prompts",
+    "intervals", "inconclusive", "exit-codes", "require", "import", "workloads", "records", "export-sequence",
     "allow-overload", "timeout", "wait", "workers", "remeasure", "worker-cpus", "max-requests", "max-tokens",
     "max-seconds", "max-rate", "max-concurrency", "insecure", "proxy", "api-key-file",
 )  # fmt: skip
@@ -80,8 +80,12 @@ def test_collect_only_touches_no_network(suite: Suite, silent_server: socket.soc
 def test_plan_prints_and_touches_no_network(suite: Suite, silent_server: socket.socket) -> None:
     suite.write(PLANNED)
     port = silent_server.getsockname()[1]
-    result = suite.run("--llm-plan", f"--llm-endpoint=http://127.0.0.1:{port}/v1")
+    endpoint = f"--llm-endpoint=http://127.0.0.1:{port}/v1"
+    drawn = suite.run("--llm-plan", endpoint)
+    drawn.stdout.fnmatch_lines(["*each session draws prompts of its own*--llm-prompts=NAME fixes them*"])
+    result = suite.run("--llm-plan", endpoint, "--llm-prompts=seed")
     assert result.ret == 0
+    result.stdout.no_fnmatch_line("*prompts of its own*")
     result.stdout.fnmatch_lines(
         [
             "llmbench plan (scale standard): nothing is sent; [[]least, most[]]",

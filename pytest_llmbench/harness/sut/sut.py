@@ -43,6 +43,11 @@ class SUT:
         return self._scheme == "python"
 
     @property
+    def was_there_before(self) -> bool:
+        """A server at an address: it may have kept the prompts of earlier sessions in its prefix cache."""
+        return not (self.is_embedded or self.is_replay or self.is_in_process)
+
+    @property
     def preset(self) -> str:
         """The name of the embedded engine: what stands after ``sim:`` or ``replay:``."""
         return self.endpoint.partition(":")[2] or "fast"

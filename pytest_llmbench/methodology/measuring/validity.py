@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.beyond_context import beyond_context
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
+from pytest_llmbench.methodology.measuring.server_state import beyond_context, model_loaded, prefix_cache_hits
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.chunking import Runs, buffering, early_pause
 from pytest_llmbench.metrics.latency import waiting
@@ -22,7 +22,6 @@ from pytest_llmbench.metrics.server_side import (
     LEAST_READ_SHARE,
     MOST_CUT_SHORT,
     MOST_UNSHOWN_SHARE,
-    cold_starts,
     contradicted_by_ns,
     cut_short,
     unshown_share,
@@ -38,7 +37,6 @@ from pytest_llmbench.model.session import answers_of
 from pytest_llmbench.stats.spectral import normal_quantile
 
 LOOP_LAG_WARNING_MS = 10.0
-CACHED_WARNING_SHARE = 0.05
 _BY_FILE = TOKEN_SOURCES.index(TokenSource.TOKENIZER_FILE)
 DRIFT_WARNING_SHARE = 0.10
 """The share by which the input tokens that the server counts may differ from those asked for. Random ids that
@@ -78,7 +76,8 @@ def validity(
     ]
     if len(seen) > 1:
         findings = _worst_of_each([finding for finding in findings if finding is not None])
-    offered = [run.records for index, run in enumerate(seen) if index not in set_aside]
+    kept_in = [run for index, run in enumerate(seen) if index not in set_aside]
+    offered = [run.records for run in kept_in]
     records = _together(offered)
     counted = [run for index, run in enumerate(seen) if budgeted is None or index in budgeted]
     kept = _together([run.records for run in counted]) if counted else None
@@ -92,7 +91,8 @@ def validity(
         stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
         *(check(seen) for check in (_output_limits, _sent_ahead)),
-        *(check(records) for check in (_unshown_tokens, _sent_again, _cache_state, _model_loaded)),
+        *(check(records) for check in (_unshown_tokens, _sent_again, model_loaded)),
+        prefix_cache_hits(kept_in),
         _server_times(records),
         _client_cpu(seen),
     ]
@@ -593,45 +593,6 @@ def stream_fidelity(records: Runs, limit: float) -> Finding | None:
         value=found.share,
         limit=limit,
         unit="ratio",
-    )
-
-
-def _cache_state(records: Records) -> Finding | None:
-    # Turns of sessions are to find their history in the cache.
-    known = (records.cached_tokens != MISSING) & (records.input_tokens > 0) & (records.session == MISSING)
-    if not known.any():
-        return None
-    share = float(records.cached_tokens[known].sum() / records.input_tokens[known].sum())
-    return Finding(
-        "prefix_cache_hits",
-        ok=share <= CACHED_WARNING_SHARE,
-        voids=False,
-        message=f"the server took {share:.1%} of the input tokens from its prefix cache",
-        value=share,
-        limit=CACHED_WARNING_SHARE,
-        unit="ratio",
-    )
-
-
-def _model_loaded(records: Records) -> Finding | None:
-    """None where the server does not tell how long a request waited for the model."""
-    told = records.model_load_ns != MISSING
-    if not told.any():
-        return None
-    cold = int(cold_starts(records).sum())
-    longest_ms = int(records.model_load_ns.max()) / 1e6
-    advice = (
-        ": these are cold starts, and their times are those of loading; keep the model in memory "
-        "(keep_alive of Ollama), and see that no other model takes its place"
-    )
-    return Finding(
-        "model_loaded",
-        ok=cold == 0,
-        voids=False,
-        message=f"{cold} of {int(told.sum())} requests waited for the server to load the model, "
-        f"{longest_ms:.0f} ms at most{advice if cold else ''}",
-        value=cold,
-        limit=0,
     )
 
 

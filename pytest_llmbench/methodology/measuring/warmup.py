@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.methodology.measuring.beyond_context import REMEDY as TOO_LONG_REMEDY
-from pytest_llmbench.methodology.measuring.beyond_context import says_so
 from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.measuring.server_state import REMEDY as TOO_LONG_REMEDY
+from pytest_llmbench.methodology.measuring.server_state import says_so
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.latency import e2e_ms, request_latency_ms
 from pytest_llmbench.model.observation import Observation

@@ -1,16 +1,26 @@
-"""Requests that a server refuses as longer than its context: counted, told, and answered with what to do."""
+"""What the server's cache held, and what was too long for it: counted, told, and answered with what to do."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.methodology.measuring.beyond_context import REMEDY, beyond_context, says_so
+from pytest_llmbench.methodology.measuring.server_state import (
+    REMEDY,
+    beyond_context,
+    prefix_cache_hits,
+    says_so,
+)
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
@@ -75,3 +85,37 @@ def test_a_warm_up_of_nothing_else_says_what_to_do() -> None:
     with pytest.raises(SUTError, match=all_of_them) as caught:
         drive(warm_up(setting), ReplayEngine(parse_scenario("fast?context_limit_tokens=300")).run)
     assert caught.value.remedy == REMEDY
+
+
+def sent_twice(scenario: str) -> tuple[Observation, Observation]:
+    """The same load on one engine, whose cache holds it the second time."""
+    engine = ReplayEngine(parse_scenario(scenario))
+    return engine.run(load(100, 200)), engine.run(load(100, 200))
+
+
+def silent(seen: Observation) -> Observation:
+    """As of a server whose usage says nothing of its cache."""
+    return replace(seen, records=replace(seen.records, cached_tokens=np.full(len(seen.records), MISSING)))
+
+
+def test_hits_are_known_from_the_metrics_page_where_replies_do_not_tell_them() -> None:
+    first, second = sent_twice("fast?prefix_caching=true")
+    told = prefix_cache_hits([second])
+    counted = prefix_cache_hits([silent(second)])
+    assert told is not None
+    assert counted is not None
+    assert not told.ok
+    assert not counted.ok
+    assert counted.value == pytest.approx(told.value, abs=0.02)
+    assert counted.message.startswith("by its metrics page the server took 9")
+    fresh = prefix_cache_hits([silent(first)])
+    assert fresh is not None
+    assert fresh.ok
+
+
+def test_nothing_is_said_where_neither_tells() -> None:
+    _, second = sent_twice("fast?prefix_caching=true")
+    unknown = replace(silent(second), engine=None)
+    assert prefix_cache_hits([unknown]) is None
+    assert prefix_cache_hits([silent(second), unknown]) is None, "half of the load is not all of it"
+    assert prefix_cache_hits([]) is None

@@ -1,0 +1,118 @@
+"""The state in which the server met a load: what its prefix cache held, whether its model was loaded, and how
+long a context it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_llmbench.metrics.server_side import cold_starts
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import SessionLoad
+from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.records import MISSING, Records
+
+CACHED_WARNING_SHARE = 0.05
+
+_REFUSED = re.compile(
+    # llama.cpp; OpenAI and gateways that have its code; Anthropic; TensorRT-LLM; TGI
+    r"exceed_context_size|context_length_exceeded|prompt is too long|exceeds max(?:imum)? input length"
+    r"|inputs.{0,40}must be <= \d+"
+    # vLLM, the embedded engine; SGLang; others that say it in words
+    r"|maximum context length|longer than the model's context"
+    r"|exceeds? the.{0,30}context (?:size|length|window)",
+    re.IGNORECASE,
+)
+"""What the error texts of engines say, as of 2026."""
+REMEDY = "take a workload of shorter prompts, or have the server allow a longer context"
+
+
+def says_so(error: str | None) -> bool:
+    """Whether the error text of a request says that it was longer than the context."""
+    return bool(error and _REFUSED.search(error))
+
+
+def beyond_context(records: Records) -> Finding | None:
+    """How many requests were refused for their length; None where none was."""
+    refused = records.has_outcome(Outcome.HTTP_ERROR) | records.has_outcome(Outcome.IN_BAND_ERROR)
+    if not refused.any():
+        return None
+    found = sum(says_so(error) for error, bad in zip(records.error, refused, strict=True) if bad)
+    if not found:
+        return None
+    return Finding(
+        "beyond_context",
+        ok=False,
+        voids=False,
+        message=f"{found} of {len(records)} requests were refused as longer than the model's context, "
+        f"and count as failures: {REMEDY}",
+        value=found,
+        limit=0,
+    )
+
+
+def prefix_cache_hits(seen: Sequence[Observation]) -> Finding | None:
+    """The share of the input tokens that came from the prefix cache, by the replies, else by the counters of
+    the metrics page; None where neither tells. Not of turns: they are to find their history there."""
+    single = [run for run in seen if not isinstance(run.plan.load, SessionLoad)]
+    by_reply = _told(single)
+    cached, asked = by_reply or _counted(single) or (0.0, 0.0)
+    if not asked:
+        return None
+    who = "the server took" if by_reply else "by its metrics page the server took"
+    share = cached / asked
+    return Finding(
+        "prefix_cache_hits",
+        ok=share <= CACHED_WARNING_SHARE,
+        voids=False,
+        message=f"{who} {share:.1%} of the input tokens from its prefix cache",
+        value=share,
+        limit=CACHED_WARNING_SHARE,
+        unit="ratio",
+    )
+
+
+def _told(seen: Sequence[Observation]) -> tuple[float, float] | None:
+    """Cached and all input tokens of the requests whose replies tell both."""
+    cached = asked = 0.0
+    for records in (run.records for run in seen):
+        known = (records.cached_tokens != MISSING) & (records.input_tokens > 0) & (records.session == MISSING)
+        cached += float(records.cached_tokens[known].sum())
+        asked += float(records.input_tokens[known].sum())
+    return (cached, asked) if asked else None
+
+
+def _counted(seen: Sequence[Observation]) -> tuple[float, float] | None:
+    """The same of all that the engine did during the loads; None where it does not count one of them."""
+    grown = [
+        (run.engine.grown("prefix_hits_tokens"), run.engine.grown("prefix_queries_tokens"))
+        for run in seen
+        if run.engine is not None
+    ]
+    told = [(hits, queries) for hits, queries in grown if hits is not None and queries is not None]
+    if not told or len(told) < len(seen):
+        return None
+    return sum(hits for hits, _ in told), sum(queries for _, queries in told)
+
+
+def model_loaded(records: Records) -> Finding | None:
+    """None where the server does not tell how long a request waited for the model."""
+    told = records.model_load_ns != MISSING
+    if not told.any():
+        return None
+    cold = int(cold_starts(records).sum())
+    longest_ms = int(records.model_load_ns.max()) / 1e6
+    advice = (
+        ": these are cold starts, and their times are those of loading; keep the model in memory "
+        "(keep_alive of Ollama), and see that no other model takes its place"
+    )
+    return Finding(
+        "model_loaded",
+        ok=cold == 0,
+        voids=False,
+        message=f"{cold} of {int(told.sum())} requests waited for the server to load the model, "
+        f"{longest_ms:.0f} ms at most{advice if cold else ''}",
+        value=cold,
+        limit=0,
+    )

@@ -1,0 +1,87 @@
+"""A prefix cache that outlives a session: the next one has prompts of its own, or says that it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from plugin_suite import SMALL_WARMUP, Suite
+
+from pytest_llmbench.plugin.session import name_of_this_session
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+
+pytestmark = pytest.mark.usefixtures("without_pictures", "however_late")
+BODY = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p50_ms=5000, concurrency=2, requests=12)
+def test_first_token(): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def keeping() -> Iterator[EmbeddedEngine]:
+    """Its usage says nothing of its cache, its metrics page does."""
+    with EmbeddedEngine.start("fast?prefix_caching=true&usage=never&server_timings=false") as running:
+        yield running
+
+
+def measured(suite: Suite, url: str, *options: str) -> dict[str, Any]:
+    suite.write(BODY, SMALL_WARMUP)
+    suite.measure(url, "--llm-inconclusive=pass", *options).assert_outcomes(passed=1)
+    (entry,) = suite.report["tests"]
+    return dict(entry)
+
+
+def checks(entry: dict[str, Any]) -> dict[str, Any]:
+    return {each["check"]: each for each in entry["validity"]["findings"]}
+
+
+def test_the_next_session_finds_nothing_of_its_prompts_there(suite: Suite, keeping: EmbeddedEngine) -> None:
+    before, entry = measured(suite, keeping.url), measured(suite, keeping.url)
+    assert before["workload"]["seed"] == entry["workload"]["seed"] == 42
+    names = [each["facts"]["workload.prompts"]["value"] for each in (before, entry)]
+    assert names[0] != names[1]
+    parts = [each["facts"]["workload.parts"]["value"] for each in (before, entry)]
+    assert parts[0] != parts[1]
+    found = checks(entry)["prefix_cache_hits"]
+    assert found["ok"]
+    assert found["value"] < 0.01
+    assert "prompts_of_others" not in checks(entry)
+
+
+@pytest.mark.parametrize("name", ["seed", "mine"])
+def test_those_of_a_name_are_sent_again_and_that_is_told(
+    suite: Suite, keeping: EmbeddedEngine, name: str
+) -> None:
+    option = f"--llm-prompts={name}"
+    before, entry = measured(suite, keeping.url, option), measured(suite, keeping.url, option)
+    assert before["facts"]["workload.parts"] == entry["facts"]["workload.parts"]
+    found = checks(entry)
+    assert not found["prefix_cache_hits"]["ok"]
+    assert found["prefix_cache_hits"]["value"] > 0.8
+    assert option in found["prompts_of_others"]["message"]
+
+
+def test_not_of_a_server_without_a_cache(suite: Suite, keeping: EmbeddedEngine) -> None:
+    (suite.path / "sut.toml").write_text('[sut]\nprefix_caching = "disabled"\n', "utf-8")
+    entry = measured(suite, keeping.url, "--llm-prompts=third", "--llm-sut=sut.toml")
+    assert "prompts_of_others" not in checks(entry)
+
+
+def test_a_replay_gets_those_of_the_seed(suite: Suite) -> None:
+    entry = measured(suite, "replay")
+    assert "workload.prompts" not in entry["facts"]
+    assert entry["facts"]["workload.parts"] == measured(suite, "replay")["facts"]["workload.parts"]
+    other = measured(suite, "replay", "--llm-prompts=mine")
+    assert other["facts"]["workload.parts"] != entry["facts"]["workload.parts"]
+    assert "prompts_of_others" not in checks(other)
+
+
+def test_the_processes_of_xdist_have_one_name() -> None:
+    worker: Any = SimpleNamespace(workerinput={"testrunuid": "0123456789abcdef"})
+    assert name_of_this_session(worker) == name_of_this_session(worker) == "01234567"
+    alone: Any = SimpleNamespace()
+    assert name_of_this_session(alone) != name_of_this_session(alone)
