@@ -1,4 +1,5 @@
-"""``pytest-llmbench``, also as ``python -m pytest_llmbench``: what is done outside of a pytest session."""
+"""The command ``pytest-llmbench``, also ``python -m pytest_llmbench``: what is done outside of a pytest
+session."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _COMMANDS = {
     "records": "harness.analysis.export",
     "trace": "harness.workloads.describe",
 }
-"""The module whose ``main`` takes the arguments after the command; it is imported for that command only."""
+"""Command → the module whose ``main`` takes its arguments; it is imported for that command only."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _unless_nobody_reads(command: Callable[[list[str]], int], arguments: list[str]) -> int:
-    """Its exit status; 1 where the other end of a pipe has been closed, as ``head`` does."""
+    """Run a command; returns its exit status, or 1 where the reader of a pipe has closed it, as ``head``
+    does."""
     try:
         status = command(arguments)
         sys.stdout.flush()

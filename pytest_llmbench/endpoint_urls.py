@@ -1,4 +1,4 @@
-"""URLs of endpoints that are not HTTP over TCP, and of the HTTP that each of them has.
+"""URLs of endpoints that are not HTTP over TCP, and the URL of the HTTP side of each.
 
 ``http+unix://%2Frun%2Fengine.sock/v1`` is HTTP over the Unix socket ``/run/engine.sock``; ``ws://host/v1``
 and ``wss://host/v1`` are WebSockets, with HTTP on the same port.
@@ -10,19 +10,19 @@ from urllib.parse import unquote, urlsplit
 
 SCHEME = "http+unix"
 PORT = "{port}"
-"""Stands for a free port of this host, in what a server is launched with."""
+"""Placeholder for a free port of this host, in what a server is launched with."""
 _LONGEST_BYTES = 107
-"""What the kernel's structure holds, on Linux, without its end."""
+"""Longest path of a Unix socket on Linux, in bytes without the terminating zero."""
 
 
 def socket_path(url: str) -> str:
-    """The path of the socket; empty for the URL of anything else."""
+    """The path of the Unix socket; empty for any other URL."""
     parts = urlsplit(url.strip())
     return unquote(parts.netloc) if parts.scheme == SCHEME else ""
 
 
 def socket_mistakes(path: str) -> list[str]:
-    """What is wrong with the path of a socket, in words."""
+    """Mistakes in the path of a socket, in words."""
     if not path.startswith("/") or "\0" in path:
         example = f"{SCHEME}://%2Frun%2Fengine.sock/v1"
         return [f"{path!r} is no absolute path of a socket; its slashes are written %2F: {example}"]
@@ -32,16 +32,16 @@ def socket_mistakes(path: str) -> list[str]:
 
 
 def over_http(url: str) -> str:
-    """The URL that a server at the socket is asked for: ``http://localhost/v1``. Others as they are."""
+    """The URL for requests to a server at a socket, ``http://localhost/v1``; any other URL unchanged."""
     parts = urlsplit(url)
     return parts._replace(scheme="http", netloc="localhost").geturl() if parts.scheme == SCHEME else url
 
 
 GRPC_SCHEMES = {"grpc": "http", "grpcs": "https"}
-"""Schemes of gRPC, each with that of the HTTP/2 which its calls are."""
+"""Scheme of gRPC → scheme of the HTTP/2 that carries its calls."""
 
 WEBSOCKET_SCHEMES = {"ws": "http", "wss": "https"}
-"""Schemes of WebSockets, each with that of the HTTP which their handshake is."""
+"""Scheme of WebSockets → scheme of the HTTP of their handshake."""
 
 
 def is_websocket(url: str) -> bool:
@@ -50,7 +50,8 @@ def is_websocket(url: str) -> bool:
 
 
 def http_beside(url: str) -> str:
-    """``http://host/v1`` for ``ws://host/v1``, ``https`` for ``wss``; any other URL as it is."""
+    """The HTTP URL for a WebSocket one, ``http://host/v1`` for ``ws://host/v1``, ``https`` for ``wss``; any
+    other URL unchanged."""
     if not is_websocket(url):
         return url
     parts = urlsplit(url.strip())
@@ -63,7 +64,7 @@ def is_grpc(url: str) -> bool:
 
 
 def not_over_http2(endpoint: str) -> list[str]:
-    """Why an endpoint cannot be asked over HTTP/2 with ``--llm-http=2``, in words; nothing, if it can."""
+    """Why an endpoint cannot be reached over HTTP/2 with ``--llm-http=2``, in words; empty if it can."""
     scheme = endpoint.strip().partition(":")[0].lower()
     if scheme in ("http", "https"):
         return []
@@ -72,7 +73,7 @@ def not_over_http2(endpoint: str) -> list[str]:
 
 
 def not_through_a_proxy(endpoint: str) -> list[str]:
-    """Why an endpoint is not measured through a proxy, in words; nothing, if it can be."""
+    """Why an endpoint cannot be measured through a proxy, in words; empty if it can."""
     scheme = endpoint.strip().partition(":")[0].lower()
     if scheme in ("http", "https"):
         return []

@@ -1,4 +1,4 @@
-"""The exception tree.
+"""The exceptions of this package.
 
     LLMBenchError
     ├── SuiteError       the author's mistake: a marker, an option, a SUT file, a report directory
@@ -23,7 +23,7 @@ _LONGEST_SHOWN = 200
 
 
 def shown(value: object) -> str:
-    """What an author gave, for a message: its ``repr``, short, whatever it is."""
+    """A value that an author gave, for a message: its ``repr``, shortened, whatever it is."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - theirs, or a number with more digits than Python writes
@@ -32,7 +32,7 @@ def shown(value: object) -> str:
 
 
 class LLMBenchError(Exception):
-    """Base of everything we raise. Says what is wrong, where, and what to do about it."""
+    """Base of all our exceptions. Says what is wrong, where, and what to do about it."""
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
         # Servers repeat what they were sent, and users name URLs with keys in them.
@@ -71,7 +71,7 @@ class SuiteError(LLMBenchError):
 
 
 class LimitError(SuiteError, TypeError):
-    """A limit in code that cannot be one: it lacks its unit, or is asked for a truth value."""
+    """A limit in code that is not valid: it lacks its unit, or was used as a truth value."""
 
 
 class UnknownMarkerError(SuiteError, AttributeError):
@@ -83,14 +83,14 @@ class SUTError(LLMBenchError):
 
 
 class NotReadyError(SUTError):
-    """The system under test cannot be measured now, and may be in a while: nobody listens yet, it loads."""
+    """The system under test cannot be measured yet: nobody listens, or it is still loading."""
 
 
 class RequestFailedError(LLMBenchError):
     """A request of ``llm_client`` did not end well."""
 
     reply: Any = None
-    """The :class:`~pytest_llmbench.Reply` with what came of it."""
+    """The :class:`~pytest_llmbench.Reply` with what was received."""
 
 
 class GeneratorError(LLMBenchError):

@@ -1,4 +1,4 @@
-"""The HTTP proxy that requests are measured through, where somebody asks for one."""
+"""The HTTP proxy through which requests are measured, where one is asked for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_llmbench.redaction import keep_secrets_of
 
 END_OF_HEAD = b"\r\n\r\n"
 LONGEST_HEAD = 65_536
-"""More is no answer of a proxy."""
+"""Most bytes of a proxy's answer; more is none."""
 OF_ENVIRONMENT = "env"
-"""In place of a URL: the proxy that the environment names for the host of each endpoint."""
+"""Value in place of a URL that means the proxy which the environment names for the host of each endpoint."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -24,7 +24,7 @@ class HttpProxy:
     host: str
     port: int
     credentials: str = ""
-    """``user:password``, as meant."""
+    """``user:password``, decoded; empty: none."""
 
     @classmethod
     def parse(cls, url: str) -> HttpProxy:
@@ -56,20 +56,20 @@ class HttpProxy:
 
     @property
     def url(self) -> str:
-        """Its URL without credentials."""
+        """URL of the proxy without credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request to the proxy itself carries (RFC 9110, section 11.7.2)."""
+        """Headers of a request to the proxy itself: its credentials (RFC 9110, section 11.7.2)."""
         if not self.credentials:
             return {}
         token = base64.b64encode(self.credentials.encode("utf-8")).decode("ascii")
         return {"Proxy-Authorization": f"Basic {token}"}
 
     def connect_request(self, host: str, port: int) -> bytes:
-        """What asks for a tunnel to a server (RFC 9110, section 9.3.6)."""
+        """The request for a tunnel to a server (RFC 9110, section 9.3.6)."""
         name = f"[{host}]" if ":" in host else host.encode("idna").decode("ascii")
         lines = [f"CONNECT {name}:{port} HTTP/1.1", f"Host: {name}:{port}"]
         lines += [f"{header}: {value}" for header, value in self.headers.items()]
@@ -80,7 +80,8 @@ class HttpProxy:
 
 
 def why_no_tunnel(head: bytes) -> str:
-    """Why an answer to CONNECT opens no tunnel, in words; empty, if it does. ``head``: up to its end."""
+    """Why an answer to CONNECT opens no tunnel, in words; empty if it does. ``head``: the answer up to the
+    end of its head."""
     line = head.partition(b"\r\n")[0]
     version, _, rest = line.partition(b" ")
     number = rest[:3]

@@ -1,4 +1,5 @@
-"""Files that somebody hands us: opened only where they are files, read up to a size, nested up to a depth.
+"""Reading of files that somebody hands us: only regular files are opened, they are read up to a size, nested
+up to a depth.
 
 A named pipe waits for ever, ``/dev/zero`` has no end, and a list in a hundred thousand lists ends the
 interpreter's stack. Who reads a file that an author named reads it through here; a file that cannot be is an
@@ -43,8 +44,8 @@ class Readable(Protocol):
 
 
 def open_file(path: Path, most: int | None = None) -> BinaryIO:
-    """Opens a regular file for reading, without waiting. Raises OSError for anything else, and for a file
-    that says it is longer than ``most`` bytes."""
+    """Open a regular file for reading, without waiting. Raises OSError for anything else, and for a file
+    whose stated size is more than ``most`` bytes."""
     try:
         # Opening a pipe waits for its other end, unless it is told not to.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -78,7 +79,7 @@ def lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read_at_most(file: Readable, most: int) -> bytes:
-    """What is left of an open file. Raises OSError if that is more than ``most`` bytes.
+    """The rest of an open file. Raises OSError if that is more than ``most`` bytes.
 
     Files under ``/proc`` state no size, and a packed one that of what is packed.
     """
@@ -92,8 +93,8 @@ def read_at_most(file: Readable, most: int) -> bytes:
 
 
 def parse_toml(raw: bytes) -> dict[str, Any]:
-    """Tables of a TOML file. Raises UnicodeDecodeError for what is not UTF-8, ValueError for broken TOML and
-    for tables more than :data:`MOST_LEVELS` deep."""
+    """The tables of a TOML file. Raises UnicodeDecodeError for text that is not UTF-8, ValueError for broken
+    TOML and for tables more than :data:`MOST_LEVELS` deep."""
     text = raw.decode("utf-8-sig")  # editors on Windows begin a file with a mark
     try:
         return _within_depth(tomllib.loads(text))

@@ -7,12 +7,13 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
-"""The line of a head, of which there is one: what stands below is the description."""
+"""The line with the version in the head of a metadata file, which has one such line; the description comes
+below."""
 
 
 @cache
 def installed_version(name: str) -> str | None:
-    """The version of a distribution; None: it is not installed.
+    """The version of a distribution; None if it is not installed.
 
     As :func:`importlib.metadata.version`, which parses the whole of the file, licence texts included: a
     millisecond and more for each of some twenty that a report names.

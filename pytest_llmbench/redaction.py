@@ -1,4 +1,5 @@
-"""Secrets and unprintable characters out of everything that leaves: terminal, files, reports, messages.
+"""Removes secrets and unprintable characters from everything that leaves: terminal, files, reports,
+messages.
 
 A key can come back from a server inside an error text, in a URL or in a header dump; a list of suspicious
 key names would miss that. So each known secret is looked for itself, in every spelling in which text travels:
@@ -23,17 +24,19 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 REDACTED = "[redacted]"
 SHORTEST_SECRET = 6
-"""Shorter ones (``none``, ``EMPTY``, ``x``: placeholders that local servers are given) are no secrets, and
-taking them out would tear holes into ordinary words."""
+"""Fewest characters of a secret. Shorter ones (``none``, ``EMPTY``, ``x``: placeholders that local servers
+are given) are not secret, and taking them out would tear holes into ordinary words."""
 
 _SECRET_PARAMETER = re.compile(
     r"(?i)key|token|secret|password|passwd|signature|credential|auth|\bsig\b|\bcode\b"
 )
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""What moves a cursor, ends a line unseen, changes colours or direction, cannot be encoded, is not of XML."""
+"""Characters that move a cursor, end a line unseen, change colours or direction, cannot be encoded, or are
+not allowed in XML."""
 _COMMAND = re.compile(r"(?:^|(?<=[\r\n]))([^\S\r\n]*):(?=:.*::)|#(?=#\w*\[)")
-"""What a runner takes for a command in the output of a step: ``::name …::`` at the beginning of a line
-(GitHub Actions), ``##[name]`` anywhere (its older form), ``##vso[`` (Azure Pipelines), ``##teamcity[``."""
+"""Text that a CI runner takes for a command in the output of a step: ``::name …::`` at the beginning of a
+line (GitHub Actions), ``##[name]`` anywhere (its older form), ``##vso[`` (Azure Pipelines),
+``##teamcity[``."""
 _ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 _NAMED = {name: sign for sign, name in _ENTITIES.items()}
 _CUT = re.compile(r"…|\.\.\.|$")
@@ -43,10 +46,12 @@ _ESCAPED = re.compile(
 )
 _ESCAPE_BEGUN = re.compile(r"(?i)(?:\\+(?:u[0-9a-f]{0,3}|x[0-9a-f]?)?|%[0-9a-f]?|&#?\w{0,8})\Z")
 _LONGEST_ESCAPE = 8
-"""Of one character, ``&#x0041;``: how far a cut within one can be from its ends."""
+"""Length of the longest escape of one character, ``&#x0041;``: how far a cut within one can be from its
+ends."""
 
 _Reading = tuple[str, Sequence[int]]
-"""A text in lower case without escapes, and where in the original each character begins, and the end."""
+"""A text in lower case without escapes, and the position in the original at which each character begins, and
+the end."""
 
 
 class Redactor:
@@ -75,7 +80,8 @@ class Redactor:
         return self._without_stumps(self._pattern.sub(REDACTED, text))
 
     def _without_stumps(self, text: str) -> str:
-        """Text is cut for display, at its end or at an ellipsis, and a secret or an escape of it with it."""
+        """The text without the rest of a secret, or of an escape of one, at a cut: texts are cut for display
+        at the end or at an ellipsis."""
         plain = _unescaped(text)[0]
         if not any(edge in plain or edge in text for edge in self._edges):
             return text
@@ -108,7 +114,7 @@ class Redactor:
         return 0
 
     def _readings(self, *texts: str) -> Iterator[tuple[str, _Reading]]:
-        """What may be cut, each with the texts as it would stand there."""
+        """Each secret with each reading of the texts in which a part of it may be left."""
         for text in dict.fromkeys(texts):
             reading = _unescaped(text)
             yield from ((secret.lower(), reading) for secret in self._secrets)
@@ -129,7 +135,7 @@ def keep_secret(*values: str) -> None:
 
 
 def keep_secrets_of(url: str) -> None:
-    """User name, password and secret query parameters of a URL, as written and as meant."""
+    """Keep the user name, password and secret query parameters of a URL secret, as written and decoded."""
     try:
         parts = urlsplit(url)
         given = [parts.password or parts.username or ""]
@@ -143,7 +149,7 @@ def keep_secrets_of(url: str) -> None:
 
 @contextmanager
 def forgetting() -> Iterator[None]:
-    """What is learned inside is forgotten after it: for tests, which share a process."""
+    """Forget at the end of the block what was learned inside: for tests, which share a process."""
     before = set(_KNOWN)
     try:
         yield
@@ -182,7 +188,8 @@ def outward_value(value: Any) -> Any:
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Each text is changed once: keys and words recur in the thousands of a report."""
+    """The value with each of its texts changed. Each is changed once: keys and words recur in the thousands
+    of a report."""
     return _changed(value, cache(change))
 
 
@@ -199,7 +206,8 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _unescaped(text: str) -> _Reading:
-    """``text`` in lower case with its escapes undone, and where each of its characters began, and the end."""
+    """``text`` in lower case with its escapes undone, and the position at which each of its characters began,
+    and the end."""
     if not any(sign in text for sign in "\\%&") and len(lower := text.lower()) == len(text):
         return lower, range(len(text) + 1)
     found = list(_ESCAPED.finditer(text))
@@ -208,7 +216,7 @@ def _unescaped(text: str) -> _Reading:
 
 
 def _meant(found: re.Match[str]) -> str:
-    """The one character in lower case that an escape stands for, or that stands there itself."""
+    """The character, in lower case, that an escape stands for, or that is there itself."""
     kind, text = found.lastgroup, found[0]
     if kind in ("u", "x", "percent", "hex"):
         code = int(found[kind], 16)
@@ -228,7 +236,7 @@ def _places(text: str, part: str) -> Iterator[int]:
 
 
 def _spellings(sign: str) -> str:
-    """A pattern for one character as it is, or escaped in any of the usual ways."""
+    """A regular expression for one character as it is, or escaped in any of the usual ways."""
     code = ord(sign)
     percent = "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
     forms = [rf"\\*{re.escape(sign)}", percent]
@@ -250,7 +258,7 @@ def _surrogates(code: int) -> list[int]:
 
 
 def _base64_forms(secret: str) -> set[str]:
-    """The characters of a base64 text that depend on the secret alone, for each of its three alignments."""
+    """For each of its three alignments the characters of a base64 text that depend on the secret alone."""
     raw = secret.encode("utf-8", "surrogatepass")
     forms = set()
     for shift in range(3):

@@ -1,4 +1,5 @@
-"""TLS: which server certificates are trusted, what is shown to servers, and what it means when one fails."""
+"""TLS: which server certificates are trusted, which certificate is shown to servers, and what a failure
+means."""
 
 from __future__ import annotations
 
@@ -46,19 +47,20 @@ _HANDSHAKES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """What a server that demands a certificate of its client is shown."""
+    """A client certificate, shown to a server that demands one."""
 
     cert_file: Path
-    """PEM: the certificate, then those between it and its authority."""
+    """PEM file: the certificate, then those between it and its authority."""
     key_file: Path | None = None
-    """PEM, not encrypted; None: it stands in ``cert_file``."""
+    """PEM file of the key, not encrypted; None: the key is in ``cert_file``."""
 
 
 def client_context(
     ca_file: str | Path | None = None, *, insecure: bool = False, client: ClientCertificate | None = None
 ) -> ssl.SSLContext:
-    """Verifies the server's certificate and its name: by the certificates in ``ca_file`` (PEM) alone, or by
-    those that the operating system trusts, or the variable ``SSL_CERT_FILE`` names. ``insecure``: by none.
+    """A TLS context that verifies the server's certificate and its name: by the certificates in ``ca_file``
+    (PEM) alone, or by those that the operating system trusts, or the variable ``SSL_CERT_FILE`` names.
+    ``insecure``: nothing is verified.
 
     ``client`` is shown where a server demands it. Raises OSError (ssl.SSLError is one) for a CA file that
     cannot be used, SuiteError for files of ``client`` that cannot be.
@@ -98,7 +100,7 @@ def _certificates(path: Path) -> str:
 
 
 def explain(error: ssl.SSLError, url: str) -> tuple[str, str]:
-    """Cause and remedy of a TLS connection to ``url`` that did not come about, in words."""
+    """Cause and remedy, in words, of a TLS connection to ``url`` that failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         verdict, remedy = _VERDICTS.get(error.verify_code, _UNTRUSTED)
         what = f"TLS: the server's certificate {verdict}: {error.verify_message}"

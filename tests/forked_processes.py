@@ -256,8 +256,8 @@ def _serve(line: socket.socket) -> None:
 
 
 def _load() -> None:
-    """All that a fork would do again. What is frozen here is no garbage of theirs: the collector of a fork that
-    looks at it copies its memory. ``quiet_gc`` has no need to count it."""
+    """All that a fork would do again. What is frozen here is no garbage of theirs: the collector of a fork
+    that looks at it copies its memory. ``quiet_gc`` has no need to count it."""
     for module in (*PROGRAMS.values(), *LATER):
         import_module(module)
     from pytest_llmbench.generator.workers.protocol import own_version

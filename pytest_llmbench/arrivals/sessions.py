@@ -28,7 +28,7 @@ class Due(NamedTuple):
 
 
 class After(NamedTuple):
-    """What the end of a turn brings about."""
+    """The consequences of a turn's end."""
 
     due: list[Due]
     over: bool
@@ -39,18 +39,19 @@ class After(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """A session that goes on."""
+    """The state of a session that is under way."""
 
     waiting: dict[int, PlannedRequest] = field(default_factory=dict)
-    """By number; those that are not due yet."""
+    """Turns that are not due yet, by turn number."""
     missing: dict[int, int] = field(default_factory=dict)
-    """How many turns each of these still waits for, where it is more than one."""
+    """Number of turns that a turn still waits for, by its number, where that is more than one."""
     waiters: dict[int, list[int]] = field(default_factory=dict)
-    """The turns that wait for each."""
+    """Numbers of the turns that wait for a turn, by its number."""
     next_in_chain: dict[int, int] = field(default_factory=dict)
-    """The turn that follows each at once: the only one to wait for it, for it alone and without a pause."""
+    """Number of the turn that follows a turn at once, by the latter's: the only one to wait for it, for it
+    alone and without a pause."""
     pending: int = 0
-    """Turns that are due, now or after a pause, and not taken."""
+    """Number of turns that are due, now or after a pause, and have not been taken."""
     in_flight: int = 0
     cut: bool = False
 
@@ -60,15 +61,17 @@ class _Open:
 
 
 class SessionFlow:
-    """The sessions that go on. Hears of starts and ends; says what is due. Knows no clock."""
+    """The sessions under way. It is told of starts and ends, and says which turns are due. It has no
+    clock."""
 
     def __init__(self) -> None:
         self._open: dict[int, _Open] = {}
         self.unsent = 0
-        """Turns that are still to be sent, due or not; those of cut sessions are not."""
+        """Number of turns still to be sent, due or not; those of cut sessions are not counted."""
 
     def begin(self, session: Sequence[PlannedRequest], at_ns: int) -> list[Due]:
-        """A session starts: its turns that wait for none. ``session``: as of :func:`sessions_of`."""
+        """Start a session; returns its turns that wait for no other. ``session``: one item of
+        :func:`sessions_of`."""
         opened = _Open()
         waiting, waiters, chain = opened.waiting, opened.waiters, opened.next_in_chain
         first = []
@@ -93,7 +96,8 @@ class SessionFlow:
         return [_due(opened, number, at_ns) for number in first]
 
     def take(self, session: int) -> bool:
-        """A due turn is sent now. False for one of a session that was cut off meanwhile: it is not."""
+        """Note that a due turn is sent now. False if its session was cut off in the meantime: then it is not
+        sent."""
         opened = self._open.get(session)
         if opened is None or opened.cut:
             return False
@@ -103,7 +107,7 @@ class SessionFlow:
         return True
 
     def take_next(self, turn: Turn) -> PlannedRequest | None:
-        """A turn that was taken has ended well: the turn that follows it at once, which is sent now.
+        """The turn that follows at once a turn that was taken and has ended well; it counts as sent now.
 
         Most turns of most sessions are such, and this is all that is done for them. None where it is not so
         simple: tell :meth:`ended` of the end then.
@@ -116,7 +120,7 @@ class SessionFlow:
         return opened.waiting.pop(number)
 
     def is_cut(self, session: int) -> bool:
-        """Whether :meth:`take` would say no."""
+        """Whether a session was cut off, so that :meth:`take` would return False."""
         opened = self._open.get(session)
         return opened is None or opened.cut
 
@@ -131,7 +135,7 @@ class SessionFlow:
         return [each for each in found if max(turn_of(each).wait_for) == turn.number]
 
     def cut(self, session: int) -> bool:
-        """Cut a session off, whose last reply turned out to be bad. True if it is over by that."""
+        """Cut off a session whose last reply turned out to be bad. True if that ends the session."""
         opened = self._open.get(session)
         if opened is None or opened.cut:
             return False
@@ -141,7 +145,7 @@ class SessionFlow:
         return opened.over
 
     def ended(self, turn: Turn, at_ns: int, *, ok: bool) -> After:
-        """A turn that was taken has ended, to be told in the order of the ends."""
+        """Note the end of a turn that was taken. Ends have to be told in their order."""
         opened = self._open[turn.session]
         opened.in_flight -= 1
         if not ok and not opened.cut:
@@ -166,40 +170,41 @@ class SessionFlow:
 
 
 class _Answer(NamedTuple):
-    """What the server said to a turn."""
+    """The server's answer to a turn."""
 
     text: str
     tokens: int
 
 
 class LiveAnswers:
-    """What the server answered in the sessions that go on, for the turns that read it."""
+    """The server's answers in the sessions under way, for later turns whose prompts contain them."""
 
     def __init__(self) -> None:
         self._of: dict[int, dict[int, _Answer]] = {}
-        """By session, then by turn."""
+        """Answers by session number and turn number."""
         self._heard: dict[int, tuple[str, float]] = {}
-        """Texts of replies by index that are not noted yet, and their shares."""
+        """Text and share of each reply that was heard and not noted yet, by request index."""
 
     def hear(self, index: int, text: str, share: float = 1.0) -> None:
-        """The text of the answer to request ``index``, ahead of its record. ``share``: of the tokens that the
-        server will have counted it has so many; the others are of calls of tools, say."""
+        """Keep the text of the answer to request ``index`` until its record is there. ``share``: the text's
+        part of the output tokens that the server will report; the rest belongs to tool calls, for example."""
         self._heard[index] = text, share
 
     def note_heard(self, request: PlannedRequest, tokens: int) -> None:
-        """The record of a reply is there, with so many tokens: :meth:`note` what was heard of it, if
-        anything."""
+        """:meth:`note` what was heard of a reply, if anything, now that its record is there. ``tokens``:
+        those of the whole reply."""
         text, share = self._heard.pop(request.index, ("", 0.0))
         self.note(turn_of(request), text, round(share * max(0, tokens)))
 
     def note(self, turn: Turn, text: str, tokens: int) -> None:
-        """``tokens``: of the text, as the server counts it."""
+        """Keep the answer to a turn. ``tokens``: those of ``text``, as the server counts them."""
         said = _sendable(text)
         answer = _Answer(said, tokens) if said.strip() else _Answer("", 0)
         self._of.setdefault(turn.session, {})[turn.number] = answer
 
     def asked(self, request: PlannedRequest) -> PlannedRequest:
-        """The request with the answers that it reads, and its length with them; itself if it reads none.
+        """The request with the live answers filled in and its input length adjusted; the request itself if it
+        reads none.
 
         ``token_ids`` are still those with recorded answers. Of a turn that was not noted nothing was said.
         """
@@ -214,12 +219,13 @@ class LiveAnswers:
         return replace(request, messages=answered, input_tokens=request.input_tokens - recorded + live)
 
     def forget(self, session: int) -> None:
-        """Nothing more of this session will be sent."""
+        """Drop the answers of a session of which nothing more will be sent."""
         self._of.pop(session, None)
 
 
 def _sendable(text: str) -> str:
-    """Text without halves of characters: two that came apart are one, any other is a question mark."""
+    """The text without lone surrogates: a pair that came apart is joined, any other becomes a question
+    mark."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -229,7 +235,7 @@ def _sendable(text: str) -> str:
 
 
 def _due(opened: _Open, number: int, at_ns: int) -> Due:
-    """A turn that waits for no other any more."""
+    """A turn that waits for no other any more, with the instant at which it is due."""
     request = opened.waiting.pop(number)
     opened.pending += 1
     turn = turn_of(request)
@@ -251,9 +257,9 @@ _STARTS_AT_ONCE = 256
 
 
 def starts_ns(load: SessionStarts, first: int, seed: int) -> Iterator[int]:
-    """The instants, from the start of a load, at which its sessions start. Of a trace as many as it has;
-    endless otherwise. ``first``: the number of the first of them in the sequence, whose schedule is taken up
-    there. ``seed``: of the schedule."""
+    """The starts of a load's sessions, in nanoseconds from the start of the load: as many as a trace has,
+    endless otherwise. ``first``: the number of the first session in the sequence; the schedule is taken up
+    there. ``seed``: the seed of the schedule."""
     given, base_ns = first, 0
     trace = load.arrival == "trace"
     while True:
@@ -268,7 +274,8 @@ def starts_ns(load: SessionStarts, first: int, seed: int) -> Iterator[int]:
 
 
 def sessions_of(requests: Iterable[PlannedRequest]) -> Iterator[tuple[PlannedRequest, ...]]:
-    """Requests in sequence, a session at a time. The last may end early, where a budget cut the sequence.
+    """The requests of a sequence, grouped by session. The last group may be short, where a budget cut the
+    sequence.
 
     Raises SuiteError for a request of no session, and for a turn that waits for one that is not before it.
     """

@@ -40,7 +40,8 @@ CODED = (
 )  # fmt: skip
 IDS = "request_id"
 ENTRIES: Mapping[str, tuple[str, ...]] = RAGGED | {IDS: ("request_id_bytes",)}
-"""Column of counts (under the name of the offsets, or of the text) → the columns it counts entries of."""
+"""Columns that hold entries, by the column that counts these (under the name of the offsets, or of the
+text)."""
 
 
 def _types() -> dict[str, npt.DTypeLike]:
@@ -63,7 +64,7 @@ PER_ENTRY: Mapping[str, npt.DTypeLike] = {
 
 @dataclass
 class Vocabulary:
-    """The texts of coded columns, each with its number. Grows."""
+    """The distinct texts of coded columns, each with its code. New texts are added."""
 
     texts: list[str | None] = field(default_factory=list)
     _codes: dict[str | None, int] = field(default_factory=dict)
@@ -86,13 +87,13 @@ class Vocabulary:
         return np.fromiter(map(found.__getitem__, texts), dtype=np.int32, count=len(texts))
 
     def recoding(self, texts: Sequence[str | None]) -> npt.NDArray[np.int32]:
-        """The code here of each code there."""
+        """The code in this vocabulary of each code in another one with these texts."""
         return np.array([self.code(text) for text in texts], dtype=np.int32)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Requests in order of submission."""
+    """Columns of some requests, in order of submission."""
 
     columns: dict[str, Array]
     """The columns of ``PER_REQUEST``."""
@@ -136,8 +137,8 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def joined_in_order(blocks: Sequence[Block]) -> Block:
-    """Join blocks into a single one that is in order. They lose their columns on the way, one after the
-    other, so that little more memory is taken than theirs."""
+    """Join blocks into a single one that is in order. The parts lose their columns on the way, one after the
+    other, so that little more memory is needed than theirs."""
     keys = np.concatenate([block.keys() for block in blocks])
     order = np.lexsort((np.concatenate([block.columns["index"] for block in blocks]), keys))
     places = {
@@ -155,8 +156,8 @@ def joined_in_order(blocks: Sequence[Block]) -> Block:
 
 
 def _concatenated(parts: Sequence[Array]) -> Array:
-    """The parts one after another. Of one number in all of them, as views that take no memory, another view
-    is made: so replies of one token a chunk keep nothing of these ones."""
+    """The parts concatenated. Where all are views of one and the same number, which take no memory, the
+    result is such a view too: so the token counts of replies with one token per chunk take no memory."""
     some = [part for part in parts if len(part)]
     if some and all(_is_constant(part) and part[0] == some[0][0] for part in some):
         return np.broadcast_to(some[0][0], sum(map(len, some)))
@@ -169,12 +170,13 @@ def _picked(values: Array, places: IntColumn) -> Array:
 
 
 def _is_constant(values: Array) -> bool:
-    """Whether it is a view of one number."""
+    """Whether the array is a view of a single number, repeated without taking memory."""
     return values.strides == (0,)
 
 
 def _entry_places(counts: Array, order: IntColumn) -> IntColumn:
-    """Of the entries of requests with these counts, the places once the requests are in this order."""
+    """The indices that put entries in order when the requests are reordered. ``counts``: entries of each
+    request; ``order``: the new order of the requests."""
     taken = counts[order]
     ends = np.cumsum(taken)
     starts = (np.cumsum(counts) - counts)[order]
@@ -199,7 +201,7 @@ def block_of(records: Records, vocabulary: Vocabulary) -> Block:
 
 
 def records_of(block: Block, vocabulary: Vocabulary) -> Records:
-    """The requests as Records in memory, texts as lists."""
+    """The requests of a block as Records in memory, with texts as lists."""
     columns: dict[str, Any] = {}
     for name in PER_REQUEST:
         values = block.columns[name]
@@ -216,7 +218,7 @@ def records_of(block: Block, vocabulary: Vocabulary) -> Records:
 
 
 def _packed(texts: Sequence[str]) -> tuple[Array, Array]:
-    """Bytes of each text, and all of them."""
+    """The length of each text in bytes, and the bytes of all texts."""
     encoded = list(map(str.encode, texts))
     counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     return counts, np.frombuffer(b"".join(encoded), dtype=np.uint8)
@@ -275,7 +277,7 @@ def _failed(error: OSError) -> StoreError:
 
 
 class BlockFile:
-    """Blocks that are in order in themselves, whatever their order among each other. To be closed.
+    """A file of blocks, each in order in itself, whatever their order among each other. To be closed.
 
     Without a path the file is a temporary one.
     """
@@ -292,7 +294,7 @@ class BlockFile:
 
     @classmethod
     def opened(cls, path: Path) -> Self:
-        """A file that was sealed, by another process perhaps."""
+        """Open a file that was sealed, perhaps by another process."""
         file = cls(path, existing=True)
         size = file._file.seek(0, 2)
         file._file.seek(size - _TRAILER.size)
@@ -304,7 +306,7 @@ class BlockFile:
         return file
 
     def append(self, block: Block) -> None:
-        """``block`` has to be in order; its codes are those of ``vocabulary``."""
+        """Append a block. It has to be in order; its codes are those of ``vocabulary``."""
         if not len(block):
             return
         starts: dict[str, int] = {}
@@ -333,7 +335,7 @@ class BlockFile:
         )
 
     def seal(self) -> None:
-        """Write down where the blocks are, for :meth:`opened`."""
+        """Write the positions of the blocks to the file, for :meth:`opened`."""
         told = {"texts": self.vocabulary.texts, "places": [vars(place) for place in self.places]}
         packed = json.dumps(told).encode()
         self._write(np.frombuffer(packed + _TRAILER.pack(len(packed)), dtype=np.uint8))

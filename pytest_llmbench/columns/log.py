@@ -76,7 +76,7 @@ class StoredRecords(Records):
 
 
 def stored(blocks: Iterable[Records]) -> Records:
-    """The requests of these, one after another as they come, in a file of their own."""
+    """The requests of these blocks, one block after another, stored in a file of their own."""
     with BlockFile() as file:
         for block in blocks:
             file.append(block_of(block, file.vocabulary))
@@ -97,7 +97,7 @@ def _chosen(records: Records, mask: BoolColumn) -> Iterator[Records]:
 
 
 class StoredWriter:
-    """Takes blocks in order of submission; their totals are known before."""
+    """Writes blocks in order of submission; their total sizes are known before."""
 
     def __init__(self, places: Sequence[Place], *, one_vocabulary: bool = True) -> None:
         """``places`` of all blocks that will be appended, in any order. Without ``one_vocabulary`` their
@@ -126,7 +126,7 @@ class StoredWriter:
                 self._put(name, np.ascontiguousarray(values))
 
     def records(self, texts: Sequence[str | None]) -> StoredRecords:
-        """Everything has been appended. ``texts``: those of the codes."""
+        """The stored records, once everything has been appended. ``texts``: those of the codes."""
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._file.close()
         columns: dict[str, Any] = {}
@@ -149,7 +149,8 @@ class StoredWriter:
         return np.broadcast_to(np.array(self._constants.get(name, 0), dtype=kind), (length,))
 
     def _sizes(self) -> dict[str, int]:
-        """Bytes of what has to be stored. Offsets begin with 0, which is there already."""
+        """Number of bytes of each column that has to be stored. Offsets begin with 0, which is there
+        already."""
         lengths = dict.fromkeys(PER_REQUEST, self._requests) | dict(self._entries)
         sizes: dict[str, int] = {}
         for name, length in lengths.items():
@@ -209,7 +210,7 @@ def merged(files: Sequence[BlockFile]) -> StoredRecords:
 
 
 def _passed_on(waiting: Block, next_key: int, writer: StoredWriter) -> Block | None:
-    """Hands on what comes before all that follows; returns the rest."""
+    """Write what comes before all that follows; returns the rest."""
     ready = int(np.searchsorted(waiting.keys(), next_key, side="left"))
     if ready == len(waiting):
         writer.append(waiting)
@@ -226,19 +227,20 @@ def _recoded(block: Block, codes: np.ndarray[tuple[int], np.dtype[np.int32]]) ->
 
 
 MEMORY_BYTES = 32 * 1024 * 1024
-"""The bytes of columns that are kept in memory. A run of 64 tokens per reply reaches them after some 25,000
-requests."""
+"""Maximum number of bytes of columns kept in memory. A run of 64 tokens per reply reaches it after some
+25,000 requests."""
 
 
 class RecordLog:
-    """Takes the requests of a run in batches as they end and gives back Records in order of submission.
+    """Collects the requests of a run in batches as they end and gives back Records in order of submission.
 
     A short run is kept in memory and comes back as ordinary Records, however it was cut into batches. To be
     closed, which leaves alone the Records that it gave.
     """
 
     def __init__(self, *, memory_bytes: int | None = None) -> None:
-        """``memory_bytes``: of columns in memory; :data:`MEMORY_BYTES` if not given."""
+        """``memory_bytes``: maximum number of bytes of columns in memory; :data:`MEMORY_BYTES` if not
+        given."""
         self._memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
         self._blocks: list[Block] = []
         self._held_bytes = 0
@@ -251,11 +253,11 @@ class RecordLog:
 
     @property
     def spilled(self) -> bool:
-        """A file has been begun."""
+        """Whether a file has been begun."""
         return self._file is not None
 
     def extend(self, records: Records) -> None:
-        """Requests that have ended, in any order."""
+        """Add requests that have ended, in any order."""
         block = block_of(records, self._vocabulary)
         self._requests += len(block)
         if self._file is not None:
@@ -267,7 +269,7 @@ class RecordLog:
             self._spill()
 
     def records(self) -> Records:
-        """All of them, in order of submission."""
+        """All requests added, in order of submission."""
         if self._file is not None:
             return merged([self._file])
         if not self._blocks:

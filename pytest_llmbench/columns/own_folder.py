@@ -30,7 +30,8 @@ _LOCK = ".lock"
 class _Own:
     path: Path
     lock: int
-    """Descriptor. A forked child has it too: then the folder is taken for a live one's a while longer."""
+    """File descriptor of the lock. A forked child has it too: then the folder is taken for a live one's a
+    while longer."""
     pid: int
 
 
@@ -44,8 +45,6 @@ def user_folder() -> Path:
 
     In a folder that everyone may write to, somebody else can take a name that can be guessed. Raises
     StoreError where that has happened.
-
-    Raises StoreError where it has been.
     """
     path = Path(tempfile.gettempdir()) / f"pytest-llmbench-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)

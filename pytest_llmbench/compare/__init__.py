@@ -1,1 +1,1 @@
-"""Good enough? Limits against whole intervals; pure."""
+"""Limits and comparisons decided on whole confidence intervals; pure."""

@@ -27,7 +27,8 @@ RUNS_SHOWN = (3, 5, 10)
 """The numbers of runs of each arm for which the report names the smallest change that an A/B in pairs would
 find."""
 MOST_FALSE_ALARMS = 0.05
-"""A limit that more runs of an unchanged system break is tighter than the noise."""
+"""Share of the runs of an unchanged system that may break a limit; a limit that more of them break is tighter
+than the noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,7 @@ class Noise:
         return math.expm1(beyond) if self.better == "lower" else -math.expm1(-beyond)
 
     def halfwidth(self, runs: int) -> float:
-        """The half-width of the interval of the change between two equal builds, from ``runs`` pairs; a
-        share."""
+        """Half-width of the interval of the change between two equal builds, from ``runs`` pairs; a share."""
         return math.expm1(self._pairs(runs).halfwidth)
 
     def _pairs(self, runs: int) -> LogRatio:
@@ -119,7 +119,7 @@ def noise_of(metric: str, unit: str, better: Better, values: Sequence[float | No
 
 
 def tight_limits(objectives: Sequence[Objective], noise: Mapping[str, Noise]) -> list[Finding]:
-    """Limits of the gate that runs of an unchanged system break too often, as warnings."""
+    """Warnings for limits of the gate that runs of an unchanged system break too often."""
     found = []
     for objective in objectives:
         own = noise.get(objective.metric)
@@ -140,7 +140,7 @@ def tight_limits(objectives: Sequence[Objective], noise: Mapping[str, Noise]) ->
 
 
 def tight_margins(margins: Mapping[str, float], runs: int, noise: Mapping[str, Noise]) -> list[Finding]:
-    """Worsenings that are allowed, but lie within what equal builds differ by, as warnings."""
+    """Warnings for margins that lie within the difference between equal builds."""
     found = []
     for metric, margin in margins.items():
         own = noise.get(metric)

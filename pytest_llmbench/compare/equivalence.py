@@ -1,4 +1,4 @@
-"""Are the arms of a comparison comparable at all? Looked at before any figure of theirs is.
+"""Checks whether the arms of a comparison are comparable at all, before any of their figures is looked at.
 
 Two builds that answer with other lengths do other work: their times per request and their throughput differ
 without either being slower. Two systems are comparable when they were asked the same, in the same way, behind
@@ -67,7 +67,8 @@ def mann_whitney(first: FloatArray, second: FloatArray) -> tuple[float, float]:
 
 
 def cache_apart(baseline: float | None, candidate: float | None) -> Finding | None:
-    """Shares of the input that came from a prefix cache; None where a server does not tell.
+    """Finding that compares the shares of two arms' inputs that came from a prefix cache; None where a server
+    does not report them.
 
     Arms on one server, or behind one cache, would find what the other left there.
     """
@@ -89,7 +90,7 @@ def cache_apart(baseline: float | None, candidate: float | None) -> Finding | No
 
 
 HARDWARE = ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
-"""What makes hardware comparable (AMB-48)."""
+"""The facts that make hardware comparable (AMB-48)."""
 _LOAD = (
     "load.model",
     "load.arrival",
@@ -101,10 +102,10 @@ _LOAD = (
     "load.capacity_source",
 )
 _BY_CAPACITY = ("load.rate_rps", "load.concurrency", "load.duration_s")
-"""The facts that differ, and may, in a test that takes percentages of each system's own capacity."""
+"""Facts that may differ in a test that takes percentages of each system's own capacity."""
 
 Evidence = Mapping[str, Mapping[str, Any]]
-"""System to what it was measured with, key by key; None for what is not known."""
+"""What each system was measured with, by system and key; None for what is not known."""
 
 
 def evidence(facts: Mapping[str, Facts], schedules: Mapping[str, str | None]) -> dict[str, Evidence]:

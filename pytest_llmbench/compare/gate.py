@@ -21,11 +21,12 @@ from pytest_llmbench.stats.runs import Interval
 _MOST_SAMPLES_WORTH_NAMING = 10_000_000
 _USUAL = 0.95
 _SEARCHED = "bracket"
-"""Begins the method of an interval between two levels, which more samples do not narrow."""
+"""Beginning of the method's name of an interval between two levels, which more samples do not narrow."""
 
 
 def gate(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> Gate:
-    """Judged on the interval made for that where there is one, else on that of the metric."""
+    """Judge the objectives, each on the interval made for that where there is one, else on that of the
+    metric."""
     return Gate(tuple(judge(objective, _estimate(objective, metrics)) for objective in objectives))
 
 
@@ -35,8 +36,8 @@ def _estimate(objective: Objective, metrics: Mapping[str, Estimate]) -> Estimate
 
 
 def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
-    """One objective against its metric's interval. A point may be missing where an end is known: of failed
-    requests that count as over the limit."""
+    """Judge one objective on its metric's interval. The point may be missing where an end is known, as for
+    failed requests that count as over the limit."""
     if estimate is None or (estimate.point is None and estimate.lower is None and estimate.upper is None):
         n = 0 if estimate is None else estimate.n
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, n))
@@ -64,7 +65,8 @@ def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
 
 
 def _doubt(objective: Objective, estimate: Estimate) -> str | None:
-    """Why an interval that decides does not: the measuring machine may have put it where it is."""
+    """Why an interval that decides is doubtful: the measuring machine may have put it where it is; None: it
+    is not."""
     high, low = estimate.too_high_by, estimate.too_low_by
     worse, better = (low, high) if objective.is_ceiling else (-high, -low)
     good_end, bad_end = _ends(objective, estimate)
@@ -94,7 +96,7 @@ def _level(estimate: Estimate) -> str:
 
 
 def _ends(objective: Objective, estimate: Estimate) -> tuple[float | None, float | None]:
-    """(the unfavourable end, the favourable end): a ceiling is kept when the upper end is under it."""
+    """The interval's ends as (unfavourable, favourable): a ceiling is kept when the upper end is under it."""
     if objective.is_ceiling:
         return estimate.upper, estimate.lower
     return estimate.lower, estimate.upper
@@ -107,7 +109,7 @@ def _undefined(objective: Objective, n: int) -> str:
 
 
 def _what_would_decide(objective: Objective, estimate: Estimate) -> tuple[float | None, str]:
-    """How many times the samples, and the reason in words."""
+    """Factor by which there would have to be more samples to decide, and the reason in words."""
     assert estimate.point is not None
     n, limit = estimate.n, objective.limit
     if estimate.method.startswith(_SEARCHED):
@@ -135,7 +137,7 @@ def _what_would_decide(objective: Objective, estimate: Estimate) -> tuple[float 
 
 
 def further(times: float, n: int) -> int:
-    """Samples, or requests, beyond the n that there are."""
+    """Number of further samples, or requests, beyond the ``n`` that there are."""
     return math.ceil(round((times - 1.0) * n, 6))
 
 
@@ -152,7 +154,8 @@ def _judged(
     reason: str,
     times: float | None = None,
 ) -> JudgedObjective:
-    """A sample is taken for a request; whoever knows how many requests there were says it better (advice)."""
+    """Make the judged objective. One sample is taken for one request; whoever knows how many requests there
+    were says it better (advice)."""
     n = 0 if estimate is None else estimate.n
     return JudgedObjective(
         objective=objective,

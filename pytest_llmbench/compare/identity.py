@@ -1,4 +1,5 @@
-"""Are two results of the same thing? Fields that have to agree, fields that are shown, and waivers.
+"""Checks whether two results are of the same thing: fields that have to agree, fields that are shown, and
+waivers.
 
 What a comparison is about is the software: its name and version may differ. Everything that would make the
 figures differ by itself has to agree: the model, the machine under it, what is asked of it, and who asks.
@@ -24,21 +25,22 @@ REQUIRED = (
     "sut.prefix_caching", "guardrails.input_filter", "guardrails.output_filter",
     "host.machine", "host.cpu", "host.cpus",
 )  # fmt: skip
-"""Have to be equal. A field that one side does not know counts as different; ``wire.http_version`` is known
-of HTTP/2 alone."""
+"""Fields that have to be equal. One that a side does not know counts as different; ``wire.http_version`` is
+known for HTTP/2 alone."""
 SHOWN = (
     "endpoint", "sut.software.engine", "sut.software.version", "sut.context_limit_tokens",
     "generator.version", "host.python", "host.platform",
 )  # fmt: skip
-"""Are told where they differ: the software is what one compares."""
+"""Fields that are shown where they differ: the software is what one compares."""
 DEFINITIONS = "definitions"
-"""How metrics are defined: has to agree where the figures of another load generator are to decide."""
+"""The field of how metrics are defined: it has to agree where the figures of another load generator are to
+decide."""
 _EXAMPLE = "--llm-waive 'host.cpu=new runners, old baseline@2026-03-31'"
 
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """A mismatch that somebody answers for, until a day."""
+    """A mismatch that somebody takes responsibility for, until a day."""
 
     field: str
     reason: str
@@ -50,7 +52,8 @@ class Waiver:
 
 
 def waivers_of_option(given: Sequence[str], today: date, option: str = "--llm-waive") -> tuple[Waiver, ...]:
-    """``FIELD=REASON@YYYY-MM-DD`` each. SuiteError with every mistake; an expired one is a mistake."""
+    """Parse waivers of the form ``FIELD=REASON@YYYY-MM-DD``. SuiteError with every mistake; an expired one is
+    a mistake."""
     found: list[Waiver] = []
     mistakes: list[str] = []
     for text in given:
@@ -91,10 +94,10 @@ def _wrong(waiver: Waiver, today: date) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How two identities stand to each other, in words."""
+    """The comparison of two identities, in words."""
 
     mismatches: tuple[str, ...]
-    """Nobody answers for them: nothing is compared."""
+    """Mismatches without a waiver: if there are any, nothing is compared."""
     waived: tuple[str, ...]
     shown: tuple[str, ...]
 

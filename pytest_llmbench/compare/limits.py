@@ -1,4 +1,5 @@
-"""The metrics that are compared, and those of them that decide: ``ttft.p99`` may be 5 % worse."""
+"""The metrics that are compared, and the limits that make some of them decide: ``ttft.p99`` may be 5 %
+worse."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class RegressionLimit:
 
 
 def limits_of_option(given: Sequence[str], option: str = "--llm-compare-fail") -> tuple[RegressionLimit, ...]:
-    """``ttft.p99:5%``, several in a list or with commas between. SuiteError with every mistake."""
+    """Parse limits such as ``ttft.p99:5%``, several in a list or with commas between. SuiteError with every
+    mistake."""
     texts = [text.strip() for part in given for text in part.split(",")]
     found, mistakes = [], []
     for text in texts:
@@ -70,7 +72,7 @@ def _wrong(metric: str, number: str, unit: str) -> list[str]:
 
 
 def metric_mistakes(metric: object) -> list[str]:
-    """What keeps a metric from being guarded against a regression, in words."""
+    """Why a metric cannot be guarded against a regression, in words; empty if it can."""
     if not isinstance(metric, str) or not metric:
         return [f"needs the name of a metric, such as 'ttft.p99', got {shown(metric)}"]
     try:

@@ -1,4 +1,4 @@
-"""How two arms differ on the logarithmic scale, from the values of whole runs.
+"""The difference of two arms on the logarithmic scale, from the values of whole runs.
 
 A ratio of medians, tails or rates spreads evenly on logarithms, and the noise of a run is a share of its
 level: so differences of logarithms are judged by Student's t.
@@ -27,17 +27,17 @@ import numpy as np
 from pytest_llmbench.stats.runs import FloatArray
 
 POWER = 0.8
-"""Four times out of five."""
+"""Power of the detectable difference: it is found four times out of five."""
 _SHARES = 200
 _STEPS, _CLOSE = 60, 1e-10
 """The most steps of the search for the power, and how near to it is near enough."""
 _ROUNDING = 1e-12
-"""Below this a standard error is what arithmetic leaves of equal values, not noise."""
+"""Standard errors below this are rounding errors of equal values, not noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRatio:
-    """log(candidate / baseline) with what is needed of Student's t; natural logarithm."""
+    """log(candidate / baseline), natural logarithm, with what Student's t needs."""
 
     point: float
     error: float
@@ -94,7 +94,7 @@ def _detectable(freedom: float, own: float, level: float) -> float:
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where ``falling`` is zero, between ``low``, where it is above, and ``high``, where it is not.
+    """The zero of ``falling`` between ``low``, where it is above zero, and ``high``, where it is not.
 
     Regula falsi in the manner of Illinois (Dowell and Jarratt 1971, BIT 11): some eight steps where halving
     takes forty. SciPy's would load the whole of its optimizers.

@@ -28,7 +28,8 @@ def overlaid(plots: Mapping[str, Sequence[Plot]]) -> tuple[Plot, ...]:
 
 
 def _together(plot: Plot, plots: Mapping[str, Sequence[Plot]]) -> Plot | None:
-    """None where no other arm has such a series."""
+    """The last distribution of ``plot`` with one series for each arm; None where no other arm has such a
+    series."""
     last = list(plot.series)[-1]
     series = {
         arm: own.series[last]

@@ -21,7 +21,7 @@ NEITHER = frozenset(
 )
 """Metrics that describe: more of them is neither a gain nor a loss."""
 LARGEST_LOG = 700.0
-"""Beyond it a ratio has no number: its interval is open."""
+"""Largest logarithm of a ratio that can be stated as a number; beyond it the interval is open."""
 
 
 def better_of(metric: str) -> Better | None:
@@ -46,7 +46,8 @@ def compared(
     gated: bool = False,
     level: float = 0.95,
 ) -> Comparison:
-    """One value per run of each arm, in the order of the runs; ``paired``: run i of both side by side.
+    """Compare two arms on one metric, given by run in the order of the runs; ``paired``: run i of both was
+    measured side by side.
 
     ``mde`` is the worsening, counted from no change, that these runs would call regressed with power 0.8.
     A value that is undefined, zero or negative has no logarithm; it is never left out, since a run that
@@ -68,7 +69,7 @@ def compared(
 
 
 def worsening(change: Estimate, better: Better) -> tuple[float | None, float | None]:
-    """Lower and upper end of the worsening; None is open."""
+    """Lower and upper end of the worsening; None: the end is open."""
     if better == "lower":
         return change.lower, change.upper
     return (

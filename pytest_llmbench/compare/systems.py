@@ -31,12 +31,12 @@ _THROUGHPUT = "output_token_throughput"
 
 @dataclass(frozen=True)
 class System:
-    """What is known of one system after its runs."""
+    """The measurements of one system after its runs."""
 
     name: str
     by_run: ByRun
     samples: Mapping[str, FloatArray] = field(default_factory=dict)
-    """Latency family to the requests of all runs, for the supporting test."""
+    """Samples of the requests of all runs by latency family, for the supporting test."""
     accelerators: int | None = None
     dollars_per_hour: float | None = None
     price_date: str | None = None
@@ -52,7 +52,8 @@ class System:
 def against_first(
     systems: Sequence[System], metrics: Sequence[str] = (), margin: float = SHOWN_MARGIN
 ) -> tuple[Comparison, ...]:
-    """Every further system against the first: the metrics asked for, or those that are shown of a test."""
+    """Comparisons of every further system with the first, in the metrics asked for, or in those shown for a
+    test."""
     first, found = systems[0], []
     for other in systems[1:]:
         names = (first.name, other.name)
@@ -89,7 +90,7 @@ def of_runs(values: Sequence[float | None], unit: str) -> Estimate:
 
 
 def is_real(comparison: Comparison) -> bool:
-    """Whether the whole interval of the change lies on one side of none."""
+    """Whether the whole interval of the change lies on one side of zero."""
     lower, upper = comparison.change.lower, comparison.change.upper
     return lower is not None and upper is not None and (lower > 0 or upper < 0)
 
@@ -127,7 +128,8 @@ def supporting(comparison: Comparison, systems: Mapping[str, System]) -> float |
 
 
 def side_by_side(systems: Sequence[System], found: Sequence[Comparison]) -> Table:
-    """A row for each metric: every system with its interval, every further one against the first.
+    """Table with a row for each metric: every system with its interval, every further one against the
+    first.
 
     The verdict is that of the comparison, on the whole interval and the margin: there is no second one.
     """
@@ -154,7 +156,8 @@ def side_by_side(systems: Sequence[System], found: Sequence[Comparison]) -> Tabl
 
 
 def _normalised(systems: Sequence[System]) -> list[tuple[str, ...]]:
-    """Rows per accelerator and per dollar-hour, where one system at least says how many or how much."""
+    """Table rows per accelerator and per dollar-hour, where at least one system states how many or how
+    much."""
     rows = []
     for title, divisors in (
         (PER_GPU, [system.accelerators for system in systems]),

@@ -1,4 +1,5 @@
-"""Compliant? Each applicable entry of the catalogue from evidence, and the verdict (METHODOLOGY §1.3).
+"""The compliance audit: each applicable entry of the catalogue judged from evidence, and the verdict
+(METHODOLOGY §1.3).
 
 The catalogue of requirements is package data, read once. An entry binds under its ``condition``: one
 predicate for every such text of the catalogue. Where the fact that decides is missing, the condition holds,
@@ -86,7 +87,7 @@ def _accelerators(view: EvidenceView) -> bool:
 
 
 def _several_tokens(records: Records) -> bool:
-    """A chunk of a success held several tokens, or nobody knows how many."""
+    """Whether a chunk of a successful reply held several tokens, or nobody knows how many."""
     sizes = chunk_sizes(records)
     return sizes.several > 0 or sizes.known < sizes.chunks or sizes.chunks == 0
 
@@ -191,7 +192,7 @@ LEVEL_CONDITIONS: Mapping[str, Callable[[EvidenceView], bool]] = MappingProxyTyp
         "comparative results are published": lambda view: view.fact("publication.intended") is True,
     }
 )
-"""Condition text → predicate, letter for letter those of the catalogue."""
+"""Predicates by condition text, letter for letter that of the catalogue."""
 
 
 Condition = Callable[[EvidenceView], bool]
@@ -201,7 +202,7 @@ DATASET_WORKLOADS = ("conversation", "code-completion")
 SIGNIFICANT_RTT_MS = 1.0
 SIGNIFICANT_RTT_SHARE = 0.01
 COLD_FACTOR = 3.0
-"""A cold system takes so many times as long for its first token as it does later."""
+"""Factor by which a cold system's first tokens are slower than later ones, at least."""
 _FEWEST_COLD = 10
 
 
@@ -261,7 +262,8 @@ def _sub_ms_required(view: EvidenceView) -> bool:
 
 
 def _significant_network(view: EvidenceView) -> bool:
-    """Declared, or else: distributed, and RTT P50 above 1 ms or 1 % of TTFT P50."""
+    """Whether the network matters: as declared, or else where the system is distributed and the RTT P50 is
+    above 1 ms or 1 % of the TTFT P50."""
     declared = view.fact("network.significant")
     if declared is not None:
         return declared is True
@@ -307,7 +309,8 @@ def _something_disabled(view: EvidenceView) -> bool:
 
 
 def _produced(tokens: int) -> Condition:
-    """Some successful request may have produced ``tokens`` tokens; no records at all prove nothing."""
+    """The condition that some successful request may have produced ``tokens`` tokens. Without any records it
+    holds."""
 
     def holds(view: EvidenceView) -> bool:
         records = view.evidence.records
@@ -391,16 +394,16 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         **LEVEL_CONDITIONS,
     }
 )
-"""Condition text → predicate. The texts are those of the catalogue, letter for letter."""
+"""Predicates by condition text, letter for letter that of the catalogue."""
 
 
 DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
 """The revision that is implemented (AMB-31)."""
 
 ALL = "all"
-"""In ``applies_to``: the entry binds each of the ten tests."""
+"""Value of ``applies_to``: the entry binds each of the ten tests."""
 COMPARISON = "comparison"
-"""In ``applies_to``: the entry binds only where two or more systems are compared in one report."""
+"""Value of ``applies_to``: the entry binds only where two or more systems are compared in one report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +418,7 @@ class Requirement:
     counts_as: str
     """MUST, SHOULD, MAY, or ``none`` for a constraint without a capitalised keyword (AMB-24)."""
     verdict_effect: str
-    """What it does to the verdict when unmet: ``blocks``, ``downgrades`` or ``none``."""
+    """Effect on the verdict if the entry is not met: ``blocks``, ``downgrades`` or ``none``."""
     subject: str
     applies_to: tuple[str, ...]
     condition: str
@@ -424,7 +427,7 @@ class Requirement:
     evidence: str
     notes: str = ""
     group: str | None = None
-    """Entries split from one sentence of the draft share it."""
+    """Name shared by the entries that were split from one sentence of the draft; None for all others."""
 
     @property
     def keyword(self) -> str:
@@ -433,7 +436,7 @@ class Requirement:
 
     @property
     def is_literal(self) -> bool:
-        """True when a capitalised keyword stands behind the entry (policy ``literal``, AMB-25)."""
+        """Whether a capitalised keyword stands behind the entry (policy ``literal``, AMB-25)."""
         return self.counts_as != "none"
 
 
@@ -499,21 +502,21 @@ _OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         COMPARISON: ("comparison",),
     }
 )
-"""What an entry applies to → the modules of ``checks`` that answer for it, beside those of every test. They
-are imported by the audits that ask for them."""
+"""Modules of ``checks`` with the predicates of entries, by what these apply to, beside those of every test.
+They are imported by the audits that ask for them."""
 
 
 @cache
 def predicates(*areas: str) -> Mapping[str, Predicate]:
-    """Entry id → predicate, of these modules of ``checks``, or of all of them. Derived entries are in
-    ``DERIVED``."""
+    """Predicates by entry id, from the named modules of ``checks``, or from all of them. Derived entries are
+    in ``DERIVED``."""
     wanted = areas or dict.fromkeys((*_OF_EVERY_TEST, *chain(*_OF.values())))
     modules = [import_module(f"{checks.__name__}.{area}") for area in wanted]
     return merged(*(module.check for module in modules))
 
 
 def predicate_of(entry: Requirement) -> Predicate | None:
-    """What answers for an entry; None for a derived one, and for one of a later catalogue."""
+    """The predicate that judges an entry; None for a derived entry, and for one of a later catalogue."""
     for areas in (_OF_EVERY_TEST, *(_OF[name] for name in entry.applies_to if name in _OF)):
         if entry.id in predicates(*areas):
             return predicates(*areas)[entry.id]
@@ -528,7 +531,7 @@ DERIVED: Mapping[str, Callable[[Requirement], bool]] = MappingProxyType(
         "M-4.8-account-for-safety-systems": lambda entry: entry.id.startswith("M-4.8.1-"),
     }
 )
-"""Entries that follow from others: id → which entries they sum up. Answered last."""
+"""Entries that follow from others, by id, each with a test of which entries it sums up. Answered last."""
 
 
 def audit(evidence: Evidence) -> Compliance:
@@ -539,7 +542,7 @@ def audit(evidence: Evidence) -> Compliance:
 
 
 def among_siblings(evidence: Evidence) -> dict[str, RequirementStatus]:
-    """The entries that other results of the report may decide, as these decide them now."""
+    """The current statuses of the entries that depend on other results of the report."""
     entries = applicable(evidence.test, systems=evidence.systems)
     return {entry.id: status_of(entry, evidence) for entry in entries if entry.id in BY_SIBLINGS}
 
@@ -547,7 +550,7 @@ def among_siblings(evidence: Evidence) -> dict[str, RequirementStatus]:
 def revised(
     compliance: Compliance, changed: Mapping[str, RequirementStatus], evidence: Evidence
 ) -> Compliance:
-    """The compliance with some statuses changed: derived entries and verdicts follow."""
+    """The compliance with some statuses changed; derived entries and verdicts are recomputed."""
     statuses = {
         status.id: changed.get(status.id, status)
         for status in compliance.requirements

@@ -1,4 +1,4 @@
-"""What a capacity rests on that levels are percentages of: a figure by itself is no measurement."""
+"""The evidence for the capacity that levels are percentages of: a figure by itself is no measurement."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pytest_llmbench.model.estimate import EXHAUSTED
 from pytest_llmbench.model.result import PROBE, TestResult
 
 _SAME_RATE = 0.01
-"""Rates of plans have three digits."""
+"""Largest relative difference of equal rates: rates of plans have three digits."""
 MOST_BESIDE = 0.10
-"""A stated capacity may lie so far beside the one that a throughput test of the report found."""
+"""Largest relative difference of a stated capacity from the one that a throughput test of the report
+found."""
 SATURATES_FROM, SATURATES_TO = 80.0, 130.0
-"""Percent of a capacity between which a sweep beyond it begins to saturate, if it is one."""
+"""Percentages of a capacity between which a sweep beyond it begins to saturate, if it is one."""
 
 
 def measurement_behind(view: EvidenceView, rate: float) -> str | None:
@@ -39,7 +40,7 @@ def measurement_behind(view: EvidenceView, rate: float) -> str | None:
 
 
 def _found_by_search(view: EvidenceView, rate: float) -> bool:
-    """A tested level at that rate held, and one above it, on the same variant, did not."""
+    """Whether a tested level at that rate held, and one above it, on the same variant, did not."""
     if not any(level.role == PROBE for level in view.result.levels):
         return False
     probes = tested(view, PROBE)
@@ -63,7 +64,7 @@ def _sustainable(result: TestResult) -> list[float]:
 
 
 def confirmed_by_sweep(levels: Sequence[Tested]) -> bool:
-    """Levels up to and beyond the capacity saturate about there, not far below it and not far above."""
+    """Whether levels up to and beyond the capacity saturate near it, not far below it and not far above."""
     saturated = [one.level.percent_of_capacity for one in levels if one.level.saturated]
     first = min((percent for percent in saturated if percent is not None), default=None)
     return first is not None and SATURATES_FROM <= first <= SATURATES_TO

@@ -1,5 +1,5 @@
-"""What an audit has in front of it: the result of one test, the other results of the same report, and what
-the load generator can do, each property with the unit tests that prove it.
+"""The evidence that an audit judges: the result of one test, the other results of the same report, and the
+load generator's capabilities, each with the unit tests that prove it.
 
 Capabilities ``replay.*`` are those of the driver in virtual time, which stands for a wire that it does not
 have. Entries of the catalogue with verification ``structural`` rest on them; a run-time fact that contradicts
@@ -67,7 +67,7 @@ PUBLISHED_DIGESTS: Mapping[str, frozenset[str]] = MappingProxyType(
         "The Stack": frozenset(),
     }
 )
-"""Name of a data set that the draft names → SHA-256 of the files that are published under it."""
+"""SHA-256 of the published files of each data set that the draft names."""
 CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
     {
         "open_loop": Capability(True, (_OPEN_LOOP,)),
@@ -107,7 +107,7 @@ CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
 
 
 VIRTUAL_TIME = "replay"
-"""What ``sut.simulated`` says of an engine in virtual time."""
+"""Value of the fact ``sut.simulated`` for an engine in virtual time."""
 BY_SIBLINGS = frozenset(
     {
         "M-4.1-sut-boundary-declared",
@@ -130,7 +130,8 @@ BY_SIBLINGS = frozenset(
 
 @dataclass(frozen=True)
 class Evidence:
-    """Facts, records, tables and metrics of ``result``, and what the generator can do.
+    """The evidence of one test: facts, records, tables and metrics of ``result``, and the capabilities of the
+    generator.
 
     A verdict belongs to one test on one SUT configuration. ``siblings`` are other results of the same report;
     the few entries that another run may satisfy (AMB-05, AMB-06) look there.
@@ -141,9 +142,9 @@ class Evidence:
     siblings: tuple[TestResult, ...] = ()
     capabilities: Mapping[str, Capability] = field(default_factory=lambda: CAPABILITIES)
     systems: int = 1
-    """Systems compared in the report; from two on the rules for comparisons bind as well."""
+    """Number of systems compared in the report; from two on the rules for comparisons bind as well."""
     published_digests: Mapping[str, frozenset[str]] = field(default_factory=lambda: PUBLISHED_DIGESTS)
-    """Name of a data set → digests of its published files."""
+    """Digests of published files by the name of the data set."""
 
     @cached_property
     def runs(self) -> tuple[Observation, ...]:
@@ -163,7 +164,7 @@ class Evidence:
 
     @cached_property
     def counted(self) -> dict[str, Any]:
-        """What predicates have counted once and may need again; a changed copy starts anew."""
+        """Cache of what predicates have counted once and may need again; a changed copy starts anew."""
         return {}
 
     @property
@@ -186,7 +187,8 @@ class Evidence:
 
 
 def _is_evidence(sibling: TestResult) -> bool:
-    """Valid, and audited: nothing blocks it but what siblings decide. It met the floors of its own test."""
+    """Whether a sibling is valid and audited: nothing blocks it but what siblings decide. It met the floors
+    of its own test."""
     compliance = sibling.compliance
     if compliance is None or sibling.validity.verdict is not ValidityVerdict.VALID:
         return False

@@ -1,4 +1,5 @@
-"""A look at the evidence: what a predicate asks for is kept, so that every answer shows what it rests on.
+"""The view of the evidence through which a predicate reads: what it asks for is recorded, so that every
+answer shows what it rests on.
 
 Predicates may use no facts but those of ``FACT_KEYS``: dotted key → what it states. The keys are the names of
 the evidence vocabulary in ``requirements.yaml`` without the leading ``manifest.``. A key that is absent is

@@ -1,4 +1,4 @@
-"""Vector questions to the stored records, and what of a percentile is actually reported.
+"""Vectorized questions about the stored records, and which percentiles are actually reported.
 
 A run may have more chunks than memory has room for: whatever is asked of chunks is asked block by block.
 """

@@ -49,7 +49,7 @@ class Tested:
 
     @property
     def value(self) -> float:
-        """What was asked for: requests per second, or requests in flight."""
+        """The requested load: requests per second, or requests in flight."""
         offered = self.level.offered_rps
         return float(self.level.concurrency or 0) if offered is None else offered
 
@@ -67,7 +67,8 @@ class Tested:
 
     @property
     def lasted_s(self) -> float:
-        """How long the load stood: an open loop to its end, a closed one until an end was not replaced."""
+        """Seconds for which the load was kept up: an open loop to its end, a closed one until an end was not
+        replaced."""
         load = self.run.plan.load
         if not isinstance(load, ClosedLoop):
             return self.duration_s
@@ -182,7 +183,7 @@ def _run_of(view: EvidenceView, level: Level) -> Observation:
 
 
 def percentile(values: FloatArray, statistic: str) -> float:
-    """``p50`` … ``p99_9``, ``mean``, ``min``, ``max``, ``std`` of samples (AMB-36)."""
+    """A statistic of samples: ``p50`` … ``p99_9``, ``mean``, ``min``, ``max``, ``std`` (AMB-36)."""
     if not len(values):
         raise NoEvidenceError("samples")
     if statistic == "mean":
@@ -195,12 +196,12 @@ def percentile(values: FloatArray, statistic: str) -> float:
 
 
 def close(stated: float | None, again: float, *, relative: float = 1e-3, absolute: float = 1e-3) -> bool:
-    """A stated number agrees with the one that the records give."""
+    """Whether a stated number agrees with the one that the records give."""
     return stated is not None and abs(stated - again) <= max(absolute, relative * abs(again))
 
 
 def over(top: float, bottom: float, what: str) -> float:
-    """A quotient; one over nothing is no evidence."""
+    """The quotient of two numbers; one over nothing is no evidence."""
     if not bottom > 0:
         raise NoEvidenceError(f"{what} above zero")
     return top / bottom

@@ -1,4 +1,4 @@
-"""Evidence of a workload beyond what is declared of it.
+"""Evidence for a workload beyond what is declared about it.
 
 Sequences are drawn once more and their digests compared with those of what was planned. A data set is held
 against the digest that its publisher gives. And requests may ask for more than their workload says, and have
@@ -41,7 +41,7 @@ from pytest_llmbench.workloads.stream import part_seed
 
 
 def further_fields(view: EvidenceView, run: Observation) -> Mapping[str, Any]:
-    """The fields that every request of the run had beside those of its workload."""
+    """The fields of every request of the run in addition to those of its workload."""
     own: Mapping[str, Any] | None = run.facts.value("request.variant_body")
     whole: Mapping[str, Any] = view.fact("request.extra_body", {})
     return whole if own is None else own
@@ -137,7 +137,8 @@ REFERENCE_DIGESTS = {
 """Synthetic-Uniform, seed 42: number of requests → digest (METHODOLOGY §4.3)."""
 
 Part = tuple[Workload, int, int, int]
-"""A workload, the first of its requests that was sent, how many, and the seed that they are drawn with."""
+"""A stretch of a workload: the workload, its first request that was sent, their number, and the seed that
+they are drawn with."""
 
 
 def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None:
@@ -173,7 +174,7 @@ def _declared_workload(view: EvidenceView) -> Workload:
 
 
 def _parts(view: EvidenceView, workload: Workload, count: int, seed: int) -> list[Part]:
-    """The slices that were sent; of the long-context test each has a length of its own."""
+    """The stretches of the sequence that were sent; in the long-context test each has a length of its own."""
     slices = [(first, length) for first, length in view.fact("workload.slices", [[0, count]])]
     seeds = [own for _, own in view.fact("workload.parts", [])]
     if len(seeds) != len(slices):

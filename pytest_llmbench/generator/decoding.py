@@ -1,4 +1,4 @@
-"""Ended exchanges, turned into records in the gaps between reads."""
+"""The queue of ended exchanges, which are decoded into records in the gaps between reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The books of one plan: what has been sent, what is in flight, what has ended. Every wait is bounded, and
-every reply: one sweep over what is in flight, not a timer for each request.
-"""
+"""Keeps account of one plan: what has been sent, what is in flight, what has ended. Every wait is bounded,
+and every reply: one sweep over what is in flight, not a timer for each request."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.timing.clock import Clock
 
 _TIMER_NS = 1_000_000
-"""Timers of the loop count in milliseconds."""
+"""Resolution of the event loop's timers, in nanoseconds."""
 
 
 class Dispatcher:
-    """Hands requests to the transport and hears of their ends. Knows nothing of schedules."""
+    """Hands requests to the transport and is told of their ends. Knows nothing of schedules."""
 
     def __init__(self, transport: Transport, clock: Clock, on_end: Callable[[Exchange], None]) -> None:
         self._transport = transport
@@ -32,16 +31,16 @@ class Dispatcher:
         self.submitted = 0
         self.peak_in_flight = 0
         self.halted: str | None = None
-        """Why nothing more is sent, and what was in flight has been given up."""
+        """Why sending was stopped and what was in flight was given up; None while neither has happened."""
         self.closed: str | None = None
-        """Why nothing more is sent, while what is in flight goes on to its end."""
+        """Why sending was stopped, while what is in flight goes on to its end; None while it has not been."""
         self.then: Callable[[Exchange], None] | None = None
-        """A function called at each end, before anything else is done with it: the closed loop's
-        replacement."""
+        """A function called at each end, before anything else is done with it: the closed loop sends the
+        replacement there."""
         self.decoded: Callable[[RequestRecord], None] | None = None
         """A function called with each record, for a load that goes by the replies themselves."""
         self._cuts: dict[Exchange, asyncio.TimerHandle] = {}
-        """Those in flight that their users are to cut."""
+        """Timers of the requests in flight that their users are to cut."""
 
     def dispatch(self, request: PreparedRequest, scheduled_ns: int) -> None:
         """Send a request now."""
@@ -56,7 +55,7 @@ class Dispatcher:
             self._cut_in(exchange, request.cut_after_ns)
 
     def cancel(self, reason: str) -> int:
-        """Give up everything in flight; returns how many that were."""
+        """Give up everything in flight; returns how many requests that were."""
         remaining = list(self.in_flight)
         for exchange in remaining:
             abandon(exchange, End.CANCELLED, self._clock.monotonic_ns(), reason)
@@ -72,7 +71,7 @@ class Dispatcher:
         self.closed = reason
 
     async def drained(self) -> None:
-        """Returns when nothing is in flight."""
+        """Wait until nothing is in flight."""
         await self._idle.wait()
 
     def _cut_in(self, exchange: Exchange, ns: int) -> None:
@@ -80,7 +79,8 @@ class Dispatcher:
         self._cuts[exchange] = loop.call_later(max(ns, _TIMER_NS) / 1e9, self._cut, exchange)
 
     def _cut(self, exchange: Exchange) -> None:
-        """Its user goes away, if it was submitted so long ago: a connection may have had to be made first."""
+        """Cut a request off for its user, if ``cut_after_ns`` has passed since its submission. Otherwise set
+        the timer again: a connection may have had to be opened first."""
         after_ns, now_ns = exchange.request.cut_after_ns or 0, self._clock.monotonic_ns()
         left_ns = after_ns if exchange.submitted_ns is None else exchange.submitted_ns + after_ns - now_ns
         if left_ns > 0:
@@ -100,21 +100,22 @@ class Dispatcher:
 
 
 def last_moved_ns(in_flight: Collection[Exchange]) -> int | None:
-    """The last instant at which something came in on a response under way."""
+    """The last instant at which a part of a response under way arrived; None where no response is under
+    way."""
     return max((exchange.stamps[-1] for exchange in in_flight if _flows(exchange)), default=None)
 
 
 def _flows(exchange: Exchange) -> bool:
-    """A response is coming in, and it is no error page."""
+    """Whether a response is coming in that is no error page."""
     return bool(exchange.stamps) and (
         exchange.status is None or exchange.status < HTTPStatus.INTERNAL_SERVER_ERROR
     )
 
 
 _LOOK_AGAIN_NS = 250_000_000
-"""An exchange is looked at no less often than this, for the sake of replies with an unusual end."""
+"""The longest time between two looks at an exchange, for replies with an unusual end."""
 _QUIET_NS = 100_000_000
-"""A stream that has been silent for so long is looked into: it may be complete, or its end was not told."""
+"""The silence after which a stream is parsed: it may be complete, or its end was not recognised."""
 
 
 def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str | None, int]:
@@ -144,7 +145,8 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
 
 
 def too_large(exchange: Exchange, most_bytes: int) -> bool:
-    """More than the ceiling has arrived. Few reads cannot hold so much."""
+    """Whether more bytes than the ceiling have arrived. A few reads cannot hold so much, and are not
+    counted."""
     if len(exchange.stamps) < most_bytes // READ_BYTES:
         return False
     return sum(map(len, exchange.unparsed)) + sum(map(len, exchange.bodies)) > most_bytes
@@ -153,8 +155,8 @@ def too_large(exchange: Exchange, most_bytes: int) -> bool:
 def sweep(
     in_flight: Collection[Exchange], deadlines: Deadlines, now_ns: int, *, most_reply_bytes: int
 ) -> None:
-    """Ends what is overdue as TIMEOUT and replies that are too large as garbage, and looks into replies that
-    have fallen silent."""
+    """End overdue exchanges as TIMEOUT and too large replies as garbage, and parse replies that have fallen
+    silent."""
     for exchange in [exchange for exchange in in_flight if exchange.due_ns <= now_ns]:
         if exchange.stamps and now_ns - exchange.stamps[-1] > _QUIET_NS and exchange.channel is not None:
             exchange.channel.inspect()

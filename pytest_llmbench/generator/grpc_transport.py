@@ -21,7 +21,8 @@ from pytest_llmbench.wire.http2.client import Http2Client, Stream, header_block,
 
 
 class CallHead:
-    """What :class:`~pytest_llmbench.generator.http.request_head.RequestHead` is for requests over HTTP.
+    """The part of a gRPC call that is the same for all calls to one method of a target; the counterpart of
+    :class:`~pytest_llmbench.generator.http.request_head.RequestHead`.
 
     The id of a request is in its message, and the id of a session in its metadata. Stream ids are set when it
     is known which connection takes the call.
@@ -57,7 +58,8 @@ class CallHead:
 
 
 class GrpcConnection(Http2Connection):
-    """``bodies`` of the exchange has the bytes of messages in each read.
+    """An HTTP/2 connection with gRPC calls. ``bodies`` of the exchange has the bytes of messages in each
+    read.
 
     A status of the call that is an error has, in the place of a reply, the HTTP status that means the same;
     behind messages it is the error of a reply that is complete.
@@ -82,7 +84,8 @@ class GrpcConnection(Http2Connection):
 
 
 def _is_answer_of_grpc(call: Stream) -> bool:
-    """Whether a success of HTTP is for the status of the call to judge. A page of a proxy has none."""
+    """Whether the reply is one of gRPC, whose call status tells success from failure. A proxy's page has
+    none."""
     if call.status is None or not 200 <= call.status < 300:
         return False
     held = {name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers}
@@ -90,7 +93,7 @@ def _is_answer_of_grpc(call: Stream) -> bool:
 
 
 def _refuse(exchange: Exchange, status: CallStatus) -> None:
-    """Give a refusal the form that it has over HTTP."""
+    """Give a refused call the form that a refusal has over HTTP."""
     exchange.status = status.http_status
     exchange.bodies[-1] = status.text.encode()
     if status.retry_after:
@@ -98,7 +101,8 @@ def _refuse(exchange: Exchange, status: CallStatus) -> None:
 
 
 class GrpcTransport(Http2Transport):
-    """As over HTTP/1.1 there is no limit on connections, and each has one call at a time.
+    """The gRPC transport: one call at a time on each connection, and no limit on connections, as over
+    HTTP/1.1.
 
     Calls side by side on one connection would wait for the bytes of one another, and their stamps with them.
     """

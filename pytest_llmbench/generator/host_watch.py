@@ -48,7 +48,8 @@ class Heartbeat:
 
 
 TOLERANCE_NS = 10_000_000
-"""The two clocks are read one after the other, and we may be interrupted between."""
+"""Difference of the two clocks that is not taken for a suspension: they are read one after the other, and we
+may be interrupted between."""
 _LOOKS = 3
 
 
@@ -65,13 +66,13 @@ def asleep_ns() -> int:
 
 
 class SleepWatch:
-    """Compares with the moment at which it was made."""
+    """Tells whether this machine has been suspended since the watch was made."""
 
     def __init__(self) -> None:
         self._before_ns = asleep_ns()
 
     def verdict(self) -> str | None:
-        """What has happened since, in words; None while nothing has."""
+        """What has happened since the start, in words; None if nothing has."""
         slept_ns = asleep_ns() - self._before_ns
         if slept_ns < TOLERANCE_NS:
             return None
@@ -88,14 +89,16 @@ of the time, so what it takes from others is little."""
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _STAT = Path("/proc/stat")
 _STEAL = 7
-"""Place among the figures of a CPU line: user nice system idle iowait irq softirq steal."""
+"""Index of the stolen time in a CPU line of ``/proc/stat``: user nice system idle iowait irq softirq
+steal."""
 _SHARED = 8
-"""Figures of that line that share out the time; guests are counted in user and nice already."""
+"""How many figures of that line add up to all time; guests are counted in user and nice already."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCpu:
-    """Two counters of the kernel, read in the measuring thread. None: not told on this system."""
+    """Two counters of the kernel, read in the measuring thread. None: this system does not have the
+    counter."""
 
     waited_ns: int | None = None
     """Time in which the thread was ready to run and had no core."""
@@ -128,7 +131,7 @@ def _waited_ns() -> int | None:
 
 
 def _ticks() -> tuple[int | None, int | None]:
-    """Stolen and all ticks of all cores of this machine."""
+    """Stolen ticks and all ticks, over all cores of this machine."""
     try:
         with _STAT.open("rb") as file:
             ticks = [int(word) for word in file.readline().split()[1 : 1 + _SHARED]]

@@ -21,8 +21,8 @@ from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, heade
 
 
 class Http2Head:
-    """What :class:`~pytest_llmbench.generator.http.request_head.RequestHead` is over HTTP/1.1, with the same
-    headers.
+    """The part of an HTTP/2 request that is the same for all requests to one path of a target, with the
+    headers of :class:`~pytest_llmbench.generator.http.request_head.RequestHead`.
 
     Stream ids are set when it is known which connection takes the request.
     """
@@ -34,7 +34,7 @@ class Http2Head:
         further: Mapping[str, str] | None = None,
         session_header: str = "",
     ) -> None:
-        """As of RequestHead."""
+        """The arguments are those of :class:`~pytest_llmbench.generator.http.request_head.RequestHead`."""
         fixed = {
             ":method": "POST",
             ":scheme": target.scheme,
@@ -57,18 +57,18 @@ class Http2Head:
 
 
 class NotHTTP2Error(Exception):
-    """The server has answered the opening of a connection, and it is no HTTP/2."""
+    """The server answered the opening of a connection with something that is not HTTP/2."""
 
 
 @dataclass(slots=True, eq=False)
 class Carried:
-    """An exchange on its stream: the channel of the exchange."""
+    """An exchange on its stream; the exchange's channel."""
 
     connection: Http2Connection
     exchange: Exchange
     stream: Stream
     reused: bool
-    """Whether the connection had been there before."""
+    """Whether the connection had carried a request before this one."""
 
     def inspect(self) -> None:
         """Do nothing: reads are parsed as they come."""
@@ -83,7 +83,8 @@ class Carried:
 
 
 class Http2Connection(Http1Connection):
-    """Reads are parsed as they come, since a ping wants its answer and a request more room.
+    """An HTTP/2 connection. Reads are parsed at once, since a ping needs its answer and a request its
+    window.
 
     ``bodies`` of an exchange has the bytes of its stream in each read. As over HTTP/1.1 the head of a reply
     is its first byte, and is stamped; pings, settings and windows are of no reply, and are not. A read that
@@ -91,7 +92,7 @@ class Http2Connection(Http1Connection):
     """
 
     lone: ClassVar[bool] = False
-    """One stream at a time, whatever the server allows."""
+    """Whether it carries one stream at a time, whatever the server allows."""
     noun: ClassVar[str] = "stream"
     """What a stream is called in errors."""
 
@@ -107,24 +108,24 @@ class Http2Connection(Http1Connection):
         self._client = client
         self._carried: dict[int, Carried] = {}
         self._unsubmitted: list[Carried] = []
-        """Those whose last byte has not left."""
+        """Requests whose last byte has not left yet."""
         self._written_last: Carried | None = None
-        """The request that was the last write, if that was one."""
+        """The request that the last write consisted of; None if it was something else."""
         self._opened = self._used = False
         self._retired = False
-        """It takes no further stream, and is closed when the last one has ended."""
+        """Whether it takes no further stream, and is closed when the last one has ended."""
         self._heard_ns = 0
         self.offered = False
         """Whether the owner has it in its list."""
 
     @property
     def most(self) -> int:
-        """Streams that it may have at a time."""
+        """The most streams that it may have at a time."""
         return min(1, self._client.most_streams) if self.lone else self._client.most_streams
 
     @property
     def room(self) -> int:
-        """Streams that may begin now."""
+        """How many further streams may begin now."""
         if not self.alive or self._retired or not self._client.has_room:
             return 0
         return max(0, self.most - len(self._carried))
@@ -154,8 +155,8 @@ class Http2Connection(Http1Connection):
         self._written_last, self._used = carried, True
 
     def give_up(self, carried: Carried) -> None:
-        """Cancel a stream from our side. A server that has said nothing since is not asked on here again,
-        unless it was the user who did not wait for it."""
+        """Cancel a stream from our side. If the server has sent nothing since, no further request goes on
+        this connection, unless it was the user who did not wait."""
         exchange = carried.exchange
         carried.tell_head()
         if self._carried.pop(carried.stream.stream_id, None) is None:
@@ -173,7 +174,7 @@ class Http2Connection(Http1Connection):
         self._go_on()
 
     def shut(self) -> None:
-        """Close at once, with a word before it: the server need not find out by itself."""
+        """Close at once, after a GOAWAY frame, so that the server need not find out by itself."""
         self._write(self._client.closing())
         super().shut()
 
@@ -195,7 +196,7 @@ class Http2Connection(Http1Connection):
     # What it leads to.
 
     def _established(self) -> None:
-        """The bytes can flow: say what we speak. Requests wait for the server's answer to that."""
+        """Send the connection preface, now that bytes can flow. Requests wait for the server's settings."""
         self._write(self._client.opening())
 
     def _take(self, data: bytes, at_ns: int, since_ns: int | None) -> None:
@@ -215,7 +216,8 @@ class Http2Connection(Http1Connection):
             self._go_on()  # it may have said that it allows more
 
     def _stamp_all(self, progress: list[Stream], at_ns: int, since_ns: int | None) -> None:
-        """Give each stream what the read has of it. The stamp is that of the last packet, whosever it was."""
+        """Give each stream its part of the read. The stamp is that of the last packet, whichever stream that
+        was of."""
         since_ns = self._came_apart(since_ns)
         shared = since_ns is not None and sum(bool(stream.pieces) for stream in progress) > 1
         for stream in progress:
@@ -226,7 +228,7 @@ class Http2Connection(Http1Connection):
             exchange.bodies.append(stream.data)
 
     def _fail(self, problem: str) -> None:
-        """What the server sends is of no use to any stream."""
+        """End all exchanges: the server has broken the protocol."""
         carried, self._carried = list(self._carried.values()), {}
         self.shut()
         for each in carried:
@@ -234,7 +236,7 @@ class Http2Connection(Http1Connection):
             each.exchange.finish(End.GARBAGE, self._now(), problem)
 
     def _go_on(self) -> None:
-        """After something has ended: be there for further requests, or close behind the last one."""
+        """Be ready for further requests after something has ended, or close if it was the last."""
         if self._used and self.room:
             self._owner.release(self)
         elif not self._carried and self.alive and (self._retired or self._is_left):
@@ -242,12 +244,13 @@ class Http2Connection(Http1Connection):
 
     @property
     def _is_left(self) -> bool:
-        """Whether the server goes away, and nobody waits to hear of it: one that does is told, and retires
-        the connection."""
+        """Whether the server is going away and no exchange waits for this connection to open: one that does
+        is told, and retires the connection."""
         return self._client.going_away is not None and (self._used or self.offered)
 
     def _send_more(self) -> None:
-        """Send what the connection wants sent, and of the requests what there is room for now."""
+        """Send the frames that the connection has to send, and as much of the requests as there is room for
+        now."""
         data = self._client.to_send()
         if not data:
             return
@@ -256,7 +259,7 @@ class Http2Connection(Http1Connection):
             self._submitted(before_ns)
 
     def _submitted(self, at_ns: int) -> None:
-        """Everything that was handed out has left by now."""
+        """Note that all bytes handed out so far have left."""
         waiting, self._unsubmitted = self._unsubmitted, []
         for each in waiting:
             if each.stream.is_over:
@@ -308,7 +311,7 @@ class Http2Connection(Http1Connection):
         exchange.finish(End.BROKEN, self._now(), f"the server {how} {when}")
 
     def _retry(self, carried: Carried) -> None:
-        """Send it once more: the server has done nothing of it."""
+        """Send a request once more: the server has not processed it."""
         self._go_on()
         exchange = carried.exchange
         exchange.stale_retries += 1
@@ -316,8 +319,8 @@ class Http2Connection(Http1Connection):
         self._owner.resend(exchange)
 
     def _may_retry(self, carried: Carried) -> bool:
-        """As of a kept connection that was closed meanwhile: once, and only then. A server that takes no
-        request on a new connection has refused it."""
+        """Whether a request may be sent once more: as over HTTP/1.1, once and only if the connection was a
+        kept one. A server that takes no request on a new connection has refused it."""
         exchange = carried.exchange
         return carried.reused and not exchange.stamps and not exchange.stale_retries
 
@@ -327,7 +330,7 @@ class Http2Connection(Http1Connection):
         return is_last and self._may_retry(carried) and self._link.nothing_delivered()
 
     def _write(self, data: bytes) -> bool:
-        """Whether the kernel took everything."""
+        """Write to the link. True if the kernel took everything."""
         if not data:
             return True
         self._written_last = None
@@ -351,7 +354,7 @@ class Http2Connection(Http1Connection):
         return f"not HTTP/2: a reply of {got} bytes, whose headers say {said}"
 
     def _read_trailers(self, exchange: Exchange, stream: Stream) -> str | None:  # noqa: ARG002 - for gRPC
-        """The error that the trailers tell, if they do: those of HTTP tell none."""
+        """The error that the trailers report, or None: those of HTTP report none."""
         return None
 
 
@@ -361,8 +364,8 @@ def _declared_length(headers: list[Header]) -> int | None:
 
 
 class Http2Transport(Http1Transport):
-    """A request goes on the connection used last, unless that has as many streams as the server allows: then
-    on another one, which is opened if there is none.
+    """The HTTP/2 transport. A request goes on the connection used last; if that has as many streams as the
+    server allows, on another one, which is opened if there is none.
 
     Requests that need a new connection share it, as far as the server is known to allow that.
     """
@@ -372,9 +375,9 @@ class Http2Transport(Http1Transport):
     def __init__(self, target: Target, clock: Clock, *, kernel_stamps: bool = True) -> None:
         super().__init__(target, clock, kernel_stamps=kernel_stamps)
         self._openings: dict[_Opening, None] = {}
-        """In the order of their beginning."""
+        """Connections that are being opened, in the order in which that began."""
         self._most: float = math.inf
-        """Requests that may share a connection, by the one that was opened last."""
+        """How many requests may share a connection, as the last one to open said; infinite until one has."""
 
     def send(self, exchange: Exchange) -> None:
         free = self._with_room
@@ -414,7 +417,7 @@ class Http2Transport(Http1Transport):
 
     @property
     def _with_room(self) -> list[Http2Connection]:
-        """Those that had room when they were last asked."""
+        """Open connections that had room when they were last asked."""
         return cast(list[Http2Connection], self._free)
 
     # Opening.
@@ -423,7 +426,8 @@ class Http2Transport(Http1Transport):
         return Http2Connection(self, self._clock, tls, ready, Http2Client())
 
     def _missing(self, count: int) -> int:
-        """The first one is to tell how many more there have to be."""
+        """How many connections have to be opened for ``count`` requests at a time. One at first: it tells how
+        many requests may share a connection."""
         if self._most == math.inf:
             return 1
         # One that the server has closed meanwhile counts: it would close any further one as well.
@@ -458,7 +462,8 @@ class Http2Transport(Http1Transport):
             exchange.finish(end, self._clock.monotonic_ns(), reason)
 
     def _hand_over(self, connection: Http2Connection, opening: _Opening) -> None:
-        """Submit what waits for a connection that is open now, and see to what it has no room for."""
+        """Submit the exchanges that wait for a connection that is open now, and find a place for those that
+        it has no room for."""
         self._openings.pop(opening, None)
         self._most = max(1, connection.most)
         takes = connection.room > 0
@@ -485,7 +490,7 @@ class _Opening:
     task: asyncio.Task[None] | None = None
 
     def leave(self, exchange: Exchange) -> None:
-        """The exchange has given up; with the last one goes the attempt."""
+        """Remove an exchange that has given up. When none is left, the attempt is given up too."""
         self.waiting.remove(exchange)
         if not self.waiting and self.task is not None:
             self.among.pop(self, None)
@@ -494,7 +499,7 @@ class _Opening:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """An exchange that waits for a connection: its channel until there is one."""
+    """An exchange that waits for a connection; the exchange's channel until there is one."""
 
     opening: _Opening
     exchange: Exchange

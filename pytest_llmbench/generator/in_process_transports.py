@@ -26,13 +26,13 @@ _CLOSE_S = 5.0
 
 
 class _Call:
-    """The task that works on an exchange, as its exchange sees it."""
+    """The task that works on an exchange; the exchange's channel."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
 
     def inspect(self) -> None:
-        """Nothing waits here unparsed."""
+        """Do nothing: nothing waits unparsed."""
 
     def abandon(self) -> None:
         self._task.cancel()
@@ -63,7 +63,7 @@ class TaskTransport(ABC):
 
     @abstractmethod
     def failed(self, exchange: Exchange, error: BaseException) -> None:
-        """The code raised: data of this request, whatever it is. Finishes the exchange."""
+        """Finish an exchange whose code raised. Whatever it raised is the outcome of this request."""
 
     async def prewarm(self, count: int, timeout_s: float) -> int:  # noqa: ARG002 - the protocol's names
         return 0
@@ -85,7 +85,7 @@ class TaskTransport(ABC):
         return self._clock.monotonic_ns()
 
     def arrived(self, exchange: Exchange, data: bytes, at_ns: int) -> None:
-        """Part of the reply is here. After its end, by a deadline say, it is nobody's any more."""
+        """Take a part of the reply. After the exchange has ended, by a deadline say, it is dropped."""
         if exchange.end is None:
             exchange.stamps.append(at_ns)
             exchange.bodies.append(data)
@@ -113,7 +113,7 @@ def _is_being_cancelled() -> bool:
 
 
 def words(error: BaseException) -> str:
-    """``ValueError: no such model``, or the type alone."""
+    """An exception in words: ``ValueError: no such model``, or the type alone."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -123,7 +123,7 @@ App = Callable[
 ]
 
 LIFESPAN_S = 600.0
-"""An application that loads its model when it starts takes a while."""
+"""How long an application may take to start, in seconds: one that loads its model then takes a while."""
 
 
 class AsgiTransport(TaskTransport):
@@ -135,7 +135,7 @@ class AsgiTransport(TaskTransport):
         super().__init__(clock)
         self._app = app
         self.state: dict[str, Any] = {}
-        """What the application keeps from its start, for every request."""
+        """What the application stores at its start, handed on with every request."""
 
     async def carry(self, exchange: Exchange) -> None:
         head, _, body = exchange.request.wire.partition(b"\r\n\r\n")
@@ -203,7 +203,8 @@ class AsgiTransport(TaskTransport):
 
 
 class Lifespan:
-    """The start and the end of an application. One that does not know of them is left alone."""
+    """Starts and stops an application by the ASGI lifespan protocol. One that does not support it is left
+    alone."""
 
     def __init__(self, app: App, state: dict[str, Any]) -> None:
         """``state`` is filled by the application."""
@@ -214,7 +215,8 @@ class Lifespan:
         self._answers: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
 
     async def startup(self, within_s: float = LIFESPAN_S) -> None:
-        """Raises SUTError if the application says that it cannot start, or does not say that it has."""
+        """Start the application. Raises SUTError if it says that it cannot start, or does not say that it
+        has."""
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self._state}
         self._task = asyncio.ensure_future(self._run(scope))
         answer = await self._ask("startup", within_s)
@@ -348,14 +350,14 @@ class CallableTransport(TaskTransport):
 
 
 class _Count:
-    """The tokens of a reply so far, where every piece says how many it has."""
+    """Makes events of the pieces of a reply, and counts its tokens where every piece says how many it has."""
 
     def __init__(self) -> None:
         self._tokens: int | None = None
         self._pieces = 0
 
     def event(self, piece: object) -> bytes:
-        """The event for a piece. Raises TypeError, in words, for what is none."""
+        """The event for a piece. Raises TypeError, in words, for a value that is no piece."""
         text, tokens = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
         counts = tokens is None or (type(tokens) is int and tokens >= 0)
         if not isinstance(text, str) or not counts:
@@ -372,7 +374,8 @@ class _Count:
         return _event(said)
 
     def last_event(self, max_tokens: int) -> bytes:
-        """A function that returns has said all that it had to say: ``length`` if it counted so far."""
+        """The event that ends the reply of a function that has returned; its finish reason is ``length`` if
+        the pieces came to ``max_tokens``."""
         reason = "length" if self._tokens is not None and self._tokens >= max_tokens else "stop"
         said: dict[str, Any] = {"choices": [{"index": 0, "text": "", "finish_reason": reason}]}
         if self._tokens is not None:

@@ -43,13 +43,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    """What a load generator puts up with before it refuses a load, ends it, or ends a request of it."""
+    """What a load generator tolerates before it refuses a load, ends it, or ends one of its requests."""
 
     host: Limits | None = None
-    """The limits of this process and host; None: as they are when a load begins."""
+    """The limits of this process and host; None: those found when a load begins."""
     most_behind_ns: int = 5_000_000_000
-    """What has been missed of a schedule is sent without pause, so there is an end to how much that may
-    be."""
+    """How far sending may fall behind the schedule, in nanoseconds. What was missed is sent without pause, so
+    there has to be an end to that."""
     patient_ns: int = PATIENT_NS
     """The time without an answer that ends a load (:class:`~pytest_llmbench.stats.failing.FailureWatch`)."""
     most_reply_bytes: int = 64 * 1024 * 1024
@@ -59,7 +59,8 @@ class LoadLimits:
 
 
 def peak_connections(plan: LoadPlan, mean_tokens: float = 0.0) -> int:
-    """The most connections that the plan is expected to have open at once. ``mean_tokens``: of a reply."""
+    """The most connections that the plan is expected to have open at once. ``mean_tokens``: output tokens of
+    a reply."""
     if isinstance(plan.load, ClosedLoop):
         return min(plan.load.concurrency, plan.most_requests)
     if isinstance(plan.load, SessionSlots):
@@ -70,12 +71,12 @@ def peak_connections(plan: LoadPlan, mean_tokens: float = 0.0) -> int:
 
 
 def mean_tokens(planned: Collection[PlannedRequest]) -> float:
-    """Output tokens that a request asks for."""
+    """The mean of the output tokens that the requests ask for."""
     return sum(request.max_tokens for request in planned) / len(planned) if planned else 0.0
 
 
 def too_much(connections: int, limits: Limits) -> list[str]:
-    """What there is too little of for so many connections, in words."""
+    """Which of the limits are too low for so many connections, in words."""
     found = []
     if limits.descriptors is not None and connections + KEPT > limits.descriptors:
         found.append(
@@ -115,7 +116,7 @@ def raise_descriptors() -> None:
 
 
 def exhaustion_remedy(error: str) -> str:
-    """What helps once the system has refused another connection, by its own words."""
+    """What to do about the system's refusal of another connection, by its own words."""
     ask = _ASK_PORTS if os.strerror(errno.EADDRNOTAVAIL) in error else _ASK_DESCRIPTORS
     return f"{ask}, or {_ASK_LESS}"
 

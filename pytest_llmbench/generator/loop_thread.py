@@ -1,4 +1,4 @@
-"""An event loop of our own in a thread of our own, and waiting for its work without being deaf to signals."""
+"""An event loop of our own in a thread of our own, and waiting for its work while signals are still heard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe_loop(loop: asyncio.AbstractEventLoop) -> str:
 
 
 class LoopThread:
-    """Runs a loop until closed. A loop that the caller may be running itself is of no concern to it."""
+    """Runs an event loop in a thread until closed, whether or not the caller is running a loop itself."""
 
     def __init__(self, factory: LoopFactory = fastest_loop) -> None:
         self.loop = factory()
@@ -56,7 +56,8 @@ _TICK_S = 0.2
 
 
 def result_of(future: Future[T]) -> T:
-    """The result, or the exception, as ``future.result()``; a signal is heard while it is waited for.
+    """The result of the future, or its exception, as ``future.result()``; signals are handled during the
+    wait.
 
     A process's signal may be taken by any of its threads, above all by one that is just starting another.
     Python's handler runs in the main thread, between two of its instructions, and nothing wakes one that

@@ -36,7 +36,8 @@ class Extent:
 async def keep_full(
     dispatcher: Dispatcher, requests: PreparedRequests, clock: Clock, *, start_ns: int, extent: Extent
 ) -> int:
-    """Fires all slots together and replaces each request that ends, as far as ``extent`` goes.
+    """Send as many requests as there are slots together, and replace each one that ends, as far as ``extent``
+    goes.
 
     A replacement is due at the instant that the request before it in the slot ended; from the end of the
     duration on none is sent. Returns when the load ended, while the last requests are still in flight: at the
@@ -59,7 +60,7 @@ async def keep_full(
 
 
 class _Slots:
-    """What is decided at each end, and at the end of the duration."""
+    """The slots of a closed loop: what is sent at each end, and when the load is over."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class _Slots:
             self._finish(now_ns)
 
     def ring(self) -> None:
-        """The duration has passed."""
+        """End the load: the duration has passed."""
         if self._is_enough(self.until_ns):
             self._finish(self.until_ns)
 
@@ -109,7 +110,7 @@ class _Slots:
 
 
 class BehindScheduleError(Exception):
-    """The schedule is out of reach: this process stood still, or cannot send as fast as that."""
+    """The schedule cannot be kept any more: this process stood still, or cannot send as fast as that."""
 
 
 class Pacer:
@@ -124,9 +125,9 @@ class Pacer:
         self._most_behind_ns = most_behind_ns
 
     async def until(self, instant_ns: int) -> None:
-        """Returns at or just after ``instant_ns``. One that has passed costs one yield, so that catching up
-        with a late schedule does not starve the reads. Raises BehindScheduleError for one that has passed
-        by more than ``most_behind_ns``."""
+        """Return at ``instant_ns`` or just after it. One that has passed costs one yield, so that catching up
+        with a late schedule does not starve the reads. Raises BehindScheduleError for one that has passed by
+        more than ``most_behind_ns``."""
         early = instant_ns - self._alarm.slack_ns
         if self._clock.monotonic_ns() < early:
             await self._alarm.sleep_until(early)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 _PROGRESS_NS = 250_000_000
 
 _EXHAUSTED, _OK = End.EXHAUSTED, Outcome.OK
-"""By names of their own, as they are asked for with each reply: a look-up in an enumeration takes 0.2 µs."""
+"""Module-level names, as they are asked for with each reply: a look-up in an enumeration takes 0.2 µs."""
 
 SESSION_DEADLINE = "the session deadline has passed"
 
@@ -50,17 +50,17 @@ Gate = Callable[[], Coroutine[Any, Any, int]]
 
 
 class Measurement:
-    """Everything that belongs to one plan while it runs. To be made and used in the loop's thread."""
+    """The state of one plan while it runs. To be made and used in the loop's thread."""
 
     interrupted: str | None = None
     stopped: str | None = None
     """Why the plan's own rule ended the load (``stop_when_failing``, ``looks``)."""
     started_ns = 0
     load_ended_ns = 0
-    """End of the load; of one that was cut short the instant of that."""
+    """The instant at which the load ended; where it was cut short, the instant of that."""
     ended_ns = 0
     left_in_flight = 0
-    """Requests that the drain limit cut off."""
+    """Number of requests that the drain limit cut off."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Measurement:
         most_reply_bytes: int,
         reads_at_once: bool = False,
     ) -> None:
-        """``decode_at_once``: as of :class:`DecodeQueue`. ``reads_at_once``: replies do not wait to be read,
-        since requests are made of them."""
+        """``decode_at_once``: the ``at_once`` of :class:`DecodeQueue`. ``reads_at_once``: replies do not wait
+        to be read, since later requests are made of them."""
         self._load, self._planned = load, planned
         self._transport, self._clock = transport, clock
         self._deadlines, self._most_reply_bytes = deadlines, most_reply_bytes
@@ -110,7 +110,8 @@ class Measurement:
         *,
         reads_at_once: bool,
     ) -> DecodeQueue:
-        """Streams that began together end together: as many replies may wait as requests are in flight."""
+        """The queue that decodes replies. As many of them may wait as requests are in flight: streams that
+        began together end together."""
         in_flight, transport = self._dispatcher.in_flight, self._transport
         return DecodeQueue(
             decode,
@@ -150,14 +151,14 @@ class Measurement:
         self._halt(reason)
 
     def fail(self, error: BaseException) -> None:
-        """Stop for a fault of ours."""
+        """Stop the plan because of an error of the generator."""
         if self._failure is None:
             self._failure = error
             self.stop(f"the load generator failed: {error}")
 
     @property
     def submitted(self) -> int:
-        """Requests sent, or tried to."""
+        """How many requests were sent, or tried to be."""
         return self._dispatcher.submitted
 
     # The course of a plan.
@@ -207,7 +208,7 @@ class Measurement:
             self._dispatcher.halt(f"not complete {limit_s:g} s after the last submission (drain deadline)")
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What ``work`` returns; ``None`` if it was cut short."""
+        """Await ``work`` and return its result; ``None`` if the plan was stopped first."""
         if self.interrupted is not None:
             work.close()
             return None
@@ -232,7 +233,7 @@ class Measurement:
         self._dispatcher.halt(reason)
 
     def _wind_up(self, reason: str) -> None:
-        """Send nothing more; what is in flight is drained as at the end of the load."""
+        """Send nothing more, and drain what is in flight as at the end of the load."""
         self._dispatcher.close(reason)
         if self._work is not None:
             self._work.cancel()
@@ -304,7 +305,7 @@ class Measurement:
             self._cut(cut)
 
     def _cut(self, cut: Cut) -> None:
-        """The SUT has failed."""
+        """End the load, because the SUT has failed."""
         if cut.is_result:
             self.stopped = cut.reason
         elif self.interrupted is None:
@@ -334,7 +335,7 @@ class Measurement:
             self.fail(error)
 
     def _still_s(self, now_ns: int) -> float | None:
-        """The seconds since a request in flight last moved, for whoever watches over several workers.
+        """Seconds since a request in flight last made progress, for whoever watches over several workers.
 
         None unless this is a share of a load, which begins at a gate.
         """
@@ -346,7 +347,7 @@ class Measurement:
             self.fail(error)
 
     def _broken(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The loop found an error that nobody caught: a callback of ours raised."""
+        """Handle an error that nobody caught in the loop: a callback of ours raised."""
         error = context.get("exception")
         self.fail(error if isinstance(error, Exception) else GeneratorError(str(context.get("message"))))
 

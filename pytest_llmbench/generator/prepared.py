@@ -12,36 +12,39 @@ from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.wire.dialect import ResultsAsked
 
 BUDGET_BYTES = 32 * 1024 * 1024
-"""What requests that are encoded ahead of need may take up."""
+"""The most bytes that requests encoded ahead of need may take up."""
 _OBJECT_BYTES = 1024
-"""A request takes about so much beside its texts."""
+"""The bytes that a request takes up beside its texts, about."""
 
 
 @dataclass(slots=True)  # not frozen: many are made while load is running, and that would double the time
 class PreparedRequest:
-    """A request as bytes, with what its record will say about the plan. It is not changed."""
+    """A request as bytes, with what its record will say about the plan. Not to be changed."""
 
     request_id: str
     wire: bytes
     index: int
     max_tokens: int
     input_tokens: int
-    """Length asked for."""
+    """The planned input length in tokens."""
     sent_tokens: int | None = None
-    """Length as sent, where the prompt goes as token ids."""
+    """Number of token ids that are sent; None where the prompt goes as text."""
     prompt: bytes | None = None
-    """:func:`kept_prompt`, to be counted if the server does not say how long it was."""
+    """The prompt by :func:`kept_prompt`, to be counted if the server does not report its length; None: it is
+    not kept."""
     class_label: str = ""
     shared_prefix_tokens: int | None = 0
-    """None where its prompt holds live answers: what an earlier one shares with it is not known."""
+    """Tokens that the prompt shares with an earlier one; None where it holds live answers, since then that is
+    not known."""
     prefix_id: int | None = None
     turn: Turn | None = None
     structured: StructuredOutput | None = None
-    """The form that was asked for, where the dialect could ask."""
+    """The output structure that was asked for; None for none, and for a dialect that cannot ask."""
     results_asked: ResultsAsked | None = None
-    """The vectors or scores that it asks for; None where tokens are asked for."""
+    """The vectors or scores that the request asks for; None where it asks for tokens."""
     cut_after_ns: int | None = None
-    """The time from its submission after which its user cuts it; None: the user waits."""
+    """The time from submission, in nanoseconds, after which the user cuts the request; None: the user
+    waits."""
 
 
 def kept_prompt(text: str | None) -> bytes | None:
@@ -74,9 +77,9 @@ class PreparedRequests:
         self._room = budget_bytes
         self._planned = iter(planned)
         self.left = self._rest = count
-        """Requests not taken yet; and those of them that are not encoded either."""
+        """Requests not taken yet; and how many of them are not encoded either."""
         self._ready: deque[tuple[PreparedRequest, int]] = deque()
-        """Each with its weight."""
+        """Encoded requests, each with its size in bytes."""
         self.top_up(count)
 
     def __len__(self) -> int:
@@ -94,7 +97,7 @@ class PreparedRequests:
         return request
 
     def drop(self) -> None:
-        """Forget what has not been taken: it will not be sent."""
+        """Drop the requests that have not been taken: they will not be sent."""
         self._ready.clear()
         self.left = self._rest = 0
         self._planned = iter(())
@@ -114,5 +117,5 @@ class PreparedRequests:
 
 
 def weight(request: PreparedRequest) -> int:
-    """The bytes that it takes up."""
+    """The memory that a request takes up, in bytes."""
     return len(request.wire) + (0 if request.prompt is None else len(request.prompt)) + _OBJECT_BYTES

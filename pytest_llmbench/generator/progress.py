@@ -1,4 +1,4 @@
-"""How far a plan has got."""
+"""The progress of a running plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A look at a running plan. ``ok`` and ``failed`` count records made, so they trail the wire a little."""
+    """A snapshot of a running plan. ``ok`` and ``failed`` count records made, so they trail the wire a
+    little."""
 
     submitted: int
     ok: int
@@ -17,4 +18,5 @@ class Progress:
     elapsed_s: float
     """The seconds since the start of the schedule; 0 while connections are being opened."""
     still_s: float | None = None
-    """The seconds since something came in on a response under way; None where none is, or nobody asks."""
+    """Seconds since a part of a response under way last arrived; None where none is under way, or nobody
+    asks."""

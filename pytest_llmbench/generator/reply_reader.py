@@ -27,12 +27,12 @@ from pytest_llmbench.wire.uniform import instants_of, read_uniform
 
 _CHUNKS_PER_STEP = 4
 MOST_COUNTED = 2_000_000
-"""Characters of a reply that we count ourselves, in one step: half a million tokens. No model that keeps to a
-limit writes more; where one did, chunks are counted."""
+"""The most characters of a reply that we tokenise ourselves, in one step: half a million tokens. No model
+that keeps to a limit writes more; where one did, chunks are counted."""
 
 _WHOLE = {"ndjson": 1, "grpc": sys.maxsize}
-"""Chunks that a reply in one piece, which is no stream, would be read as: none where events are. Of gRPC no
-reply of another type is one, whatever it holds: its own clients refuse them all."""
+"""How many chunks a reply that is no stream yields, by framing; none where events are expected. With gRPC a
+reply of another type never counts as a stream, whatever it holds: its own clients refuse them all."""
 
 _OUTCOMES = {
     End.UNREACHABLE: Outcome.DISCONNECTED,
@@ -56,18 +56,18 @@ _ENDED: dict[Outcome, Ended] = {
 
 @dataclass(frozen=True, slots=True)
 class ReplyReader:
-    """Reads replies of one dialect. Whatever arrived is kept, however the exchange ended."""
+    """Makes records of replies in one dialect. Whatever arrived is kept, however the exchange ended."""
 
     dialect: Dialect
     phase: Phase = Phase.MEASURE
     count_text: Callable[[str], int] | None = None
     counted_by: TokenSource = TokenSource.REFERENCE_TOKENIZER
-    """The tokenizer that ``count_text`` is of."""
+    """The tokenizer that ``count_text`` uses."""
     memory: ReplyMemory = field(default_factory=ReplyMemory, compare=False)
     declared: Declared = field(default_factory=Declared)
     heard: Callable[[int, str, float], None] | None = None
-    """Told the index of each request whose reply later turns of its session read, and text and share of the
-    :class:`~pytest_llmbench.wire.reply.Answer` in that, however it ended."""
+    """Called for each request whose reply is read by later turns, however it ended: its index, and text and
+    share of the :class:`~pytest_llmbench.wire.reply.Answer`."""
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
@@ -85,7 +85,8 @@ class ReplyReader:
     def _completed(
         self, record: RequestRecord, exchange: Exchange, received: Sequence[bytes]
     ) -> RequestRecord:
-        """With what is known of every reply."""
+        """The record with what every reply gets: its session, the effect of late reads, the user's cut;
+        claims that cannot be true are refused."""
         if (turn := exchange.request.turn) is not None:
             record.session, record.turn, record.session_turns = turn.session, turn.number, turn.turns
         if not is_modest(record):
@@ -119,7 +120,7 @@ class ReplyReader:
         return record
 
     def _recognised(self, exchange: Exchange, known: KnownReply) -> RequestRecord:
-        """The record of a response that was compared, not parsed."""
+        """The record of a response that was recognised, not parsed."""
         request, stamps, told = exchange.request, exchange.stamps, known.summary
         first_event_ns, instants, reads = _instants(exchange, known)
         input_tokens = told.input_tokens
@@ -189,13 +190,14 @@ class ReplyReader:
         request: PreparedRequest,
         chunks: Sequence[Chunk] = (),
     ) -> None:
-        """Fill the record, which has no text; that is told apart. ``chunks``: as for :func:`answer_of`."""
+        """Fill the record from the summary. Its text is not kept: ``heard`` gets it. ``chunks``: those of
+        :func:`answer_of`."""
         summary.fill(record)
         if self.heard is not None and request.turn is not None and request.turn.live:
             self.heard(request.index, *answer_of(summary, chunks, self.declared.inline))
 
     def _read_document(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
-        """A reply that is one JSON document; of one that was broken off nothing can be read."""
+        """Read a reply that is one JSON document; nothing can be read of one that was broken off."""
         # Imported here: few sessions measure what answers in one document.
         from pytest_llmbench.wire.non_generative.document import read_document
 
@@ -236,7 +238,8 @@ class ReplyReader:
         return chunks
 
     def _sent_tokens(self, request: PreparedRequest) -> int | None:
-        """Input tokens as we know them: ids as sent, or the prompt by the declared tokenizer (AMB-32)."""
+        """Input tokens by our own count: the ids as sent, or the prompt by the declared tokenizer (AMB-32);
+        None where neither can be counted."""
         prompt = prompt_of(request)
         if request.sent_tokens is not None or self.count_text is None or prompt is None:
             return request.sent_tokens
@@ -244,8 +247,8 @@ class ReplyReader:
 
 
 def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int], int]:
-    """The instant of the first event, those of the text events, and the number of reads that brought the
-    latter."""
+    """The instant of the first event, those of the text events, and the number of reads that brought the text
+    events."""
     stamps = exchange.stamps
     if len(stamps) == 1:
         return stamps[0], stamps * known.count, 1
@@ -255,7 +258,7 @@ def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int]
 
 
 def _is_compressed(headers: dict[str, str], record: RequestRecord) -> bool:
-    """Whether the reply cannot be read for that, which the record then tells."""
+    """Whether the reply is compressed and so cannot be read; the record then says so."""
     coding = (header(headers, "content-encoding") or "identity").lower()
     if coding == "identity":
         return False
@@ -274,7 +277,7 @@ def _headers(exchange: Exchange) -> dict[str, str]:
 
 
 def _blank(exchange: Exchange, phase: Phase) -> RequestRecord:
-    """The record of what the transport knows, before the body has been looked at."""
+    """The record with what the transport knows, before the body has been read."""
     request = exchange.request
     return RequestRecord(
         index=request.index,
@@ -296,7 +299,7 @@ def _blank(exchange: Exchange, phase: Phase) -> RequestRecord:
 
 
 def note_late_reads(record: RequestRecord, exchange: Exchange) -> None:
-    """Fills ``unresolved_chunks`` and ``first_content_early_ns``.
+    """Fill ``unresolved_chunks`` and ``first_content_early_ns``.
 
     A read has the stamp of its last packet. What came before that in the same read has it too, and came at
     some instant after everything that had arrived had been read. Of a read in time that is no more than a

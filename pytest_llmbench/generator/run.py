@@ -79,12 +79,12 @@ if TYPE_CHECKING:
     from pytest_llmbench.stats.interim.looks import LookTaker
 
 _HTTP_VERSIONS = {"http/1.1": "1.1", "http/2": "2"}
-"""Of the transports that carry dialects of HTTP."""
+"""Names of the transports that carry dialects of HTTP → the version of HTTP."""
 _LEAST_OPEN_LOOP_CONNECTIONS = 16
 _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
 _INSTANTS_AT_ONCE = 512
-"""The instants that are made into numbers of Python together, while load is running: some microseconds."""
+"""How many instants become Python integers together while load is running: some microseconds."""
 
 
 class LoadGenerator:
@@ -104,9 +104,9 @@ class LoadGenerator:
     """
 
     _answers: LiveAnswers | None = None
-    """Of the sessions of the plan, where their turns read live answers."""
+    """The live answers of the plan's sessions; None where no turn reads any."""
     _asks_form = _has_roles = False
-    """A request of the plan is for structured output."""
+    """Whether a request of the plan asks for structured output; whether one has messages with roles."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class LoadGenerator:
         )
 
     def _digest(self, plan: LoadPlan, sent: int) -> str:
-        """The digest of what was sent.
+        """The digest of the requests that were sent; empty for a worker's share of a load.
 
         A share of a load has none: whoever dealt it knows the sequence.
         """
@@ -298,7 +298,7 @@ class LoadGenerator:
         return measurement
 
     def _requests_of(self, plan: LoadPlan) -> PreparedRequests:
-        """The requests of a plan.
+        """The requests of a plan, ready to be sent.
 
         Raises SuiteError if the plan needs more than this machine can have open at once.
         """
@@ -318,7 +318,7 @@ class LoadGenerator:
         refuse_too_much(peak_connections(plan, mean_tokens), limits, plan.label)
 
     def _sessions_of(self, plan: LoadPlan) -> SessionSupply:
-        """The sessions of a plan, all of them drawn.
+        """The sessions of a plan, ready to be sent.
 
         Raises SuiteError as :meth:`_requests_of` does, and for a workload that is of no sessions.
         """
@@ -402,7 +402,7 @@ class LoadGenerator:
         return prepare if self._dialect.text_replies else _refusing_live(prepare, self._dialect.name)
 
     def _load_of(self, plan: LoadPlan, requests: PreparedRequests) -> tuple[Load, int]:
-        """How to send the plan, and how many connections to have ready for it."""
+        """The load that sends the plan, and how many connections to open before it."""
         if isinstance(plan.load, OpenLoop):
             rate = math.ceil(plan.load.rate)
             usual = max(_LEAST_OPEN_LOOP_CONNECTIONS, min(_MOST_OPEN_LOOP_CONNECTIONS, rate))
@@ -471,12 +471,12 @@ class LoadGenerator:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """The way to a target: what requests look like on it, and what carries them."""
+    """How a target is reached: the dialect, the form of requests, the transport."""
 
     dialect: Dialect
     head: RequestHead | Http2Head | RequestFrame | CallHead
     transport: Callable[[Clock, bool], Transport]
-    """Makes the transport; the second argument: use the kernel's stamps."""
+    """Makes the transport. The second argument: whether to use the kernel's stamps."""
 
 
 def _look_taker(plan: LoadPlan) -> LookTaker | None:
@@ -489,7 +489,8 @@ def _look_taker(plan: LoadPlan) -> LookTaker | None:
 
 
 def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -> _Way:
-    """The way over HTTP, WebSocket or gRPC; raises SuiteError for a dialect that has no form for that."""
+    """How to reach the target over HTTP, WebSocket or gRPC. Raises SuiteError for a dialect that has no form
+    for that."""
     path = path_for(dialect, model)
     if target.is_grpc:
         return _way_over_grpc(target, dialect, path, session_header)
@@ -510,7 +511,7 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
 
 
 def _way_over_http2(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
-    """The way over HTTP/2; raises SuiteError where its packages are not installed."""
+    """How to reach the target over HTTP/2. Raises SuiteError where its packages are not installed."""
     require_http2()
     from pytest_llmbench.generator.http2_transport import Http2Head, Http2Transport
 
@@ -519,7 +520,7 @@ def _way_over_http2(target: Target, dialect: Dialect, path: str, session_header:
 
 
 def _way_over_grpc(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
-    """The way over gRPC; raises SuiteError also where its packages are not installed."""
+    """How to reach the target over gRPC. Raises SuiteError also where its packages are not installed."""
     spoken = over_grpc(dialect.name)
     try:
         from pytest_llmbench.generator.grpc_transport import CallHead, GrpcTransport
@@ -536,7 +537,8 @@ def _way_over_grpc(target: Target, dialect: Dialect, path: str, session_header: 
 
 
 def _refusing_live(prepare: Prepare, name: str) -> Prepare:
-    """For a dialect of token ids: the history would lack the answers, and nobody would see it."""
+    """``prepare`` for a dialect of token ids: raises SuiteError for a turn that reads live answers. Without
+    this the history would lack the answers, and nobody would see it."""
 
     def checked(planned: PlannedRequest) -> PreparedRequest:
         if planned.turn is not None and planned.turn.live:
@@ -551,6 +553,6 @@ def _refusing_live(prepare: Prepare, name: str) -> Prepare:
 
 
 def _numbers(instants_ns: npt.NDArray[np.int64], base_ns: int) -> Iterator[int]:
-    """The numbers of an array, less ``base_ns``, without ever making a list of them all."""
+    """The numbers of an array, less ``base_ns``, as Python integers, without a list of all of them."""
     for first in range(0, len(instants_ns), _INSTANTS_AT_ONCE):
         yield from (instants_ns[first : first + _INSTANTS_AT_ONCE] - base_ns).tolist()

@@ -1,4 +1,4 @@
-"""The generator's testimony about itself, from its records and counters (DESIGN §5)."""
+"""The self-check: what the generator reports about itself, from its records and counters (DESIGN §5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_llmbench.model.records import MISSING, Records, empty_slot_share, re
 
 @dataclass(slots=True)
 class Counters:
-    """What was counted while load was running."""
+    """Counters of the generator while load was running."""
 
     loop_lags_ns: Sequence[int] = ()
     cpu_ns: int = 0
@@ -33,13 +33,14 @@ class Counters:
     transport: str = ""
     stamping: Stamping = field(default_factory=Stamping)
     switches: tuple[int, int] | None = None
-    """Context switches: voluntary, involuntary."""
+    """Context switches: voluntary, involuntary; None where the system does not count them."""
     waited_for_core_share: float | None = None
     stolen_share: float | None = None
 
 
 def context_switches() -> tuple[int, int] | None:
-    """Voluntary and involuntary ones of this process so far; None where the system does not count them."""
+    """Voluntary and involuntary context switches of this process so far; None where the system does not count
+    them."""
     try:
         import resource
     except ImportError:  # not a Unix
@@ -54,8 +55,8 @@ def switches_since(before: tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def self_check(load: Load, records: Records, counters: Counters) -> SelfCheck:
-    """Send lags are of whatever has a schedule: a closed loop of requests has none to be late against. A turn
-    of a session is due when what it waits for has ended and its pause is over.
+    """The self-check of a load. Send lags need a schedule: a closed loop of requests has none to be late
+    against. A turn of a session is due when what it waits for has ended and its pause is over.
 
     CPU is the process's (user + system), main thread and all; what waits for a due time yields to the loop
     and costs a little of it. Loop lag includes the loop timer's rounding of up to 1 ms.
@@ -115,7 +116,7 @@ def _of_slots(load: Load, records: Records) -> dict[str, Any]:
 
 
 def _send_lags(records: Records) -> npt.NDArray[np.int64]:
-    """dispatched - scheduled, in the order of the schedule."""
+    """Send lags in nanoseconds, dispatched - scheduled, in the order of the schedule."""
     known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
     order = np.argsort(records.scheduled_ns[known], kind="stable")
     lags: npt.NDArray[np.int64] = (records.dispatched_ns[known] - records.scheduled_ns[known])[order]

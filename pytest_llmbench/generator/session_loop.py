@@ -28,9 +28,9 @@ from pytest_llmbench.timing.clock import Clock
 
 _AT_ONCE = 16
 _ERRORS_FROM = int(HTTPStatus.BAD_REQUEST)
-"""A number: a member of an enumeration is looked up by a function of Python, at every end."""
+"""An integer, since looking up a member of an enumeration costs a function call in Python at every end."""
 _BYTES_PER_TOKEN = 5
-"""A prompt that cannot be encoded yet takes up about so much."""
+"""Assumed size in bytes of a token in a prompt that cannot be encoded yet."""
 
 Prepare = Callable[[PlannedRequest], PreparedRequest]
 
@@ -55,17 +55,18 @@ class SessionSupply:
         self._prepare = prepare
         self._room = budget_bytes
         self._ahead: deque[Sequence[PlannedRequest]] = deque()
-        """Sessions that were taken from the plan and not begun."""
+        """Sessions that were taken from the plan and have not begun."""
         self._coming: deque[PlannedRequest] = deque()
-        """Their turns that are not encoded."""
+        """Turns of these sessions that are not encoded yet."""
         self._ready: dict[int, PreparedRequest] = {}
-        """By index."""
+        """Encoded turns by request index."""
         self._held: dict[int, int] = {}
-        """What each of them takes up of the room, by index; also of turns that wait for live answers."""
+        """Bytes of the budget that a turn takes up, by request index; turns that wait for live answers have
+        some too."""
         self._places: dict[int, range] = {}
-        """The indices of the turns of each session that goes on."""
+        """Session number → the request indices of its turns, for the sessions under way."""
         self.begun = 0
-        """How many turns those sessions have that were begun."""
+        """Total number of turns of the sessions that were begun."""
         while self.top_up():
             pass
         self.lacks = self._next is not None or bool(self._coming)
@@ -88,7 +89,7 @@ class SessionSupply:
         return 0 if following is None else turn_of(following[0]).session
 
     def take(self) -> Sequence[PlannedRequest]:
-        """The next session; ask ``exhausted`` before."""
+        """Take the next session; ask ``exhausted`` first."""
         if self._ahead:
             taken = self._ahead.popleft()
             if not self._ahead:
@@ -101,24 +102,24 @@ class SessionSupply:
         return taken
 
     def keep(self, request: PlannedRequest) -> None:
-        """Encode a turn of a session that was begun, if it is not yet, whatever room there is."""
+        """Encode a turn of a session under way, if it is not encoded yet, even beyond the budget."""
         if request.index not in self._ready:
             prepared = self._ready[request.index] = self._prepare(request)
             self._hold(request, weight(prepared))
 
     def ready(self, request: PlannedRequest) -> PreparedRequest:
-        """The turn, to be sent now."""
+        """The encoded turn, to be sent now."""
         prepared = self._ready.pop(request.index, None)
         if self.lacks:
             self._room += self._held.pop(request.index, 0)
         return self._prepare(request) if prepared is None else prepared
 
     def finish(self, session: int) -> None:
-        """All turns of this session were sent."""
+        """Note that all turns of a session were sent."""
         self._places.pop(session, None)
 
     def forget(self, session: int) -> None:
-        """Nothing more of this session will be sent."""
+        """Drop a session of which nothing more will be sent."""
         for index in self._places.pop(session, ()):
             self._ready.pop(index, None)
             self._room += self._held.pop(index, 0)
@@ -128,8 +129,8 @@ class SessionSupply:
         self._held[request.index] = size
 
     def top_up(self) -> bool:
-        """Encode one further turn, or pass one that waits for live answers; False where the budget or the
-        plan is at its end."""
+        """Encode one further turn, or pass over one that waits for live answers; False where the budget or
+        the plan is used up."""
         if self._room <= 0:
             return False
         if not self._coming:
@@ -147,7 +148,8 @@ class SessionSupply:
 
 
 class SessionLoop:
-    """One load of sessions: what is due, what is made ready, and what an end brings about."""
+    """Runs one load of sessions: decides what is due, what to encode ahead, and what follows from each
+    end."""
 
     def __init__(
         self,
@@ -161,24 +163,25 @@ class SessionLoop:
         starts_ns: Iterator[int],
         answers: LiveAnswers | None = None,
     ) -> None:
-        """``slots``: sessions at once; 0: they start at ``starts_ns``, instants from ``start_ns`` on.
-        ``answers``: those that turns read, where they are live ones."""
+        """``slots``: how many sessions run at once; 0: they start at ``starts_ns``, in nanoseconds from
+        ``start_ns``. ``answers``: the live answers that turns read; None where they read none."""
         self._dispatcher, self._supply = dispatcher, supply
         self._pacer, self._clock, self._start_ns = pacer, clock, start_ns
         self._slots, self._starts_ns = slots, starts_ns
         self._flow, self._answers = SessionFlow(), answers
         self._due: list[Due] = []
-        """A heap."""
+        """Turns that are due, now or later, as a heap."""
         self._read: dict[int, PlannedRequest] = {}
-        """Requests in flight whose answers are read, by index."""
+        """Requests in flight whose answers later turns read, by index."""
         self._changed = asyncio.Event()
         self._sleeper: asyncio.Task[None] | None = None
         self._until_ns = self._last_start_ns = start_ns
-        """What is slept for; the start of the session that was begun last, in an open loop."""
+        """The instant that the loop sleeps until; in an open loop, the start of the last session that was
+        begun."""
 
     async def run(self) -> int:
-        """Sends every turn that comes to be due. Returns when nothing more will be, while the last are still
-        in flight; raises BehindScheduleError as :meth:`Pacer.until` does."""
+        """Send every turn when it is due. Returns when nothing more will be sent, while the last turns are
+        still in flight. Raises BehindScheduleError as :meth:`Pacer.until` does."""
         self._dispatcher.then, self._dispatcher.decoded = self._ended, self._decoded
         for _ in range(self._slots or 1):
             self._begin_next(self._start_ns)
@@ -200,14 +203,14 @@ class SessionLoop:
         return self._clock.monotonic_ns()
 
     def _next_ns(self) -> int | None:
-        """The next instant at which there is something to do."""
+        """The next instant at which there is something to do; None while everything waits for ends."""
         due_ns = self._due[0].at_ns if self._due else None
         if self._slots or self._supply.exhausted:
             return due_ns
         return self._last_start_ns if due_ns is None else min(due_ns, self._last_start_ns)
 
     async def _waited(self, instant_ns: int) -> bool:
-        """Waits for an instant; False where something else became due in the meantime."""
+        """Wait for an instant; False if something else became due in the meantime."""
         self._until_ns = instant_ns
         sleeper = self._sleeper = asyncio.ensure_future(self._pacer.until(instant_ns))
         await asyncio.wait((sleeper,))
@@ -254,7 +257,8 @@ class SessionLoop:
         self._take_up(self._flow.begin(self._supply.take(), at_ns), now_ns)
 
     def _take_up(self, turns: Iterable[Due], now_ns: int) -> None:
-        """Send those that are due, as a closed loop replaces a request; the others wait for their time."""
+        """Send the turns that are due now, as a closed loop replaces a request; put the others on the
+        heap."""
         for due in turns:
             if due.at_ns <= now_ns:
                 self._send(due)
@@ -281,7 +285,7 @@ class SessionLoop:
             self._look_again()
 
     def _go_on(self, turn: Turn, ended_ns: int, *, ok: bool) -> None:
-        """What the end of a turn brings about."""
+        """Act on the end of a turn: send what is due, and begin or drop sessions."""
         after = self._flow.ended(turn, ended_ns, ok=ok)
         self._take_up(after.due, ended_ns)
         if after.cut:
@@ -295,14 +299,14 @@ class SessionLoop:
         self._look_again()
 
     def _heard(self, answers: LiveAnswers, request: PlannedRequest, record: RequestRecord) -> None:
-        """A reply has been read that later turns read too."""
+        """Act on a decoded reply that later turns read."""
         answers.note_heard(request, (record.output_tokens or 0) - (record.reasoning_tokens or 0))
         assert record.finished_ns is not None
         ok = record.outcome in (Outcome.OK, Outcome.CUT_BY_USER)
         self._go_on(turn_of(request), record.finished_ns, ok=ok)
 
     def _decoded(self, record: RequestRecord) -> None:
-        """A reply has been read. A bad one cuts its session off, if anything of it is left to be sent."""
+        """Act on a decoded reply. A bad one cuts off its session, if anything of that is left to be sent."""
         if self._answers is None and record.outcome is Outcome.OK:
             return
         if self._answers is not None and (request := self._read.pop(record.index, None)) is not None:
@@ -318,7 +322,7 @@ class SessionLoop:
         self._look_again()
 
     def _look_again(self) -> None:
-        """Wake up for something that is due earlier than what is waited for, or at the end of it all."""
+        """Wake the loop if something is due earlier than it sleeps until, or if nothing more will be."""
         if self._slots and not self._due and self._flow.unsent:
             return  # everything waits for ends, as sessions without pauses do
         goes_on = self._flow.unsent > 0 or not self._supply.exhausted

@@ -1,4 +1,4 @@
-"""Memory that the C library keeps for later goes back to the system, at the ends of what needed much."""
+"""Gives memory that the C library keeps for later back to the system, after work that needed much."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _OK = 200
 
 
 class UpgradeRefusedError(Exception):
-    """The server answered the handshake, and there is no WebSocket."""
+    """The server answered the handshake without accepting the WebSocket."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)
@@ -32,7 +32,8 @@ class UpgradeRefusedError(Exception):
 
 
 class WebSocketConnection(Http1Connection):
-    """Reads are parsed as they come, since a ping wants its pong and a close its answer.
+    """A WebSocket connection. Reads are parsed at once, since a ping needs its pong and a close its
+    answer.
 
     ``bodies`` of the exchange has the messages that each read completed, as server-sent events; a message has
     the stamp of the read with its last byte. Reads of pings alone are none of the reply: they are not
@@ -54,18 +55,18 @@ class WebSocketConnection(Http1Connection):
         self._spoken = spoken
         self._upgraded = False
         self._messages = 0
-        """Messages of the reply so far."""
+        """Number of messages of the reply so far."""
         self._has_written = False
-        """Something was written after the request."""
+        """Whether something was written after the request."""
         self._closed_ns: int | None = None
-        """Arrival of the server's close frame."""
+        """The instant at which the server's close frame arrived; None while it has not."""
 
     def submit(self, exchange: Exchange, *, reused: bool) -> None:
         self._messages, self._has_written = 0, False
         super().submit(exchange, reused=reused)
 
     def shut(self) -> None:
-        """Close at once, with a close frame before it: the server need not find out by itself."""
+        """Close at once, after a close frame, so that the server need not find out by itself."""
         self._write(self._reader.closing() or self._reader.to_send())
         super().shut()
 
@@ -78,7 +79,7 @@ class WebSocketConnection(Http1Connection):
     # What it leads to.
 
     def _established(self) -> None:
-        """The bytes can flow: ask for the upgrade."""
+        """Ask for the upgrade, now that bytes can flow."""
         self._write(self._reader.opening())
 
     def _hear_of_upgrade(self) -> None:
@@ -120,7 +121,8 @@ class WebSocketConnection(Http1Connection):
             self._complete_with(exchange, messages[last], at_ns, surplus=len(messages) > len(heard))
 
     def _complete_with(self, exchange: Exchange, last: bytes, at_ns: int, *, surplus: bool) -> None:
-        """The reply is complete; of a refusal, its status and its message are all of it.
+        """Finish the exchange with a complete reply; a refusal consists of its status and its message
+        alone.
 
         After an error in the midst of a reply nobody knows whether the rest is still to come.
         """
@@ -137,7 +139,7 @@ class WebSocketConnection(Http1Connection):
         exchange.finish(End.COMPLETE, at_ns)
 
     def _stop(self) -> None:
-        """The server has closed, or what it sends is no WebSocket, or not for us."""
+        """End the exchange: the server has closed, or what it sends is no WebSocket, or not for us."""
         exchange, problem = self._exchange, self._reader.problem
         if exchange is not None and problem and self._reader.closed is None:
             self._give_up(exchange, End.GARBAGE, self._now(), problem)
@@ -173,7 +175,8 @@ class WebSocketConnection(Http1Connection):
 
 
 class WebSocketTransport(Http1Transport):
-    """As over HTTP/1.1 there is no limit on connections, and each has one request at a time.
+    """The WebSocket transport: one request at a time on each connection, and no limit on connections, as over
+    HTTP/1.1.
 
     The handshake belongs to opening a connection: it comes before the submission of a request that needs a
     new one, and is in no TTFT.
@@ -184,7 +187,7 @@ class WebSocketTransport(Http1Transport):
     def __init__(
         self, target: Target, clock: Clock, spoken: MessageDialect, path: str, *, kernel_stamps: bool = True
     ) -> None:
-        """``path``: that of the dialect, for this model."""
+        """``path``: the path of the dialect for this model."""
         super().__init__(target, clock, kernel_stamps=kernel_stamps)
         self._spoken = spoken
         self._url = f"{target.scheme}://{target.authority}{target.request_target(path)}"
@@ -212,7 +215,8 @@ class WebSocketTransport(Http1Transport):
             self._refuse(exchange, error.refusal)
 
     def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
-        """An answer with the status of a failure says more than that there was no connection."""
+        """Finish an exchange whose handshake was refused. The status of the answer says more than that there
+        was no connection."""
         now_ns, reason = self._clock.monotonic_ns(), f"{self._target.place}: {refusal.reason}"
         if refusal.status is None or refusal.status < 300:
             exchange.finish(End.GARBAGE, now_ns, reason)
@@ -225,10 +229,11 @@ class WebSocketTransport(Http1Transport):
 
 
 class RequestFrame:
-    """What :class:`~pytest_llmbench.generator.http.request_head.RequestHead` is for requests over HTTP."""
+    """The form of requests over WebSocket; the counterpart of
+    :class:`~pytest_llmbench.generator.http.request_head.RequestHead`."""
 
     session_header = ""
-    """Headers belong to the connection, which carries the turns of many sessions: none says which."""
+    """Empty: headers belong to the connection, which carries the turns of many sessions."""
 
     def __init__(self, spoken: MessageDialect) -> None:
         self._spoken = spoken

@@ -22,7 +22,8 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.stream import stream_of
 
 _LONGEST = 2_000_000
-"""Tokens of a request. Only where so many might be too much are the requests of a load looked at."""
+"""Assumed most tokens of a request. Requests are looked at only where so many each might exceed the
+budget."""
 _LOOKED_AT = 16
 _LONGER = 20
 """The factor by which no load's requests are longer, on average, than the longest of its first ones."""
@@ -30,17 +31,17 @@ _LONGER = 20
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """What the options allow."""
+    """The budgets of a session, as the options set them."""
 
     requests: int
     tokens: int
-    """Input and output."""
+    """Input and output tokens together."""
     seconds: float
-    """The seconds of load, from its start to its last reply."""
+    """Seconds of load, each load counted from its start to its last reply."""
     rate: float
-    """Requests per second of an open loop."""
+    """The highest rate of an open loop, in requests per second."""
     concurrency: int
-    """Requests in flight of a closed loop."""
+    """The most requests in flight in a closed loop."""
 
     def describe(self) -> str:
         return (
@@ -49,7 +50,7 @@ class Budgets:
         )
 
     def divided(self, sessions: int) -> Budgets:
-        """What each of so many sessions that send beside one another may spend."""
+        """The budgets of each of so many sessions that send side by side."""
         return replace(
             self,
             requests=self.requests // sessions,
@@ -58,7 +59,7 @@ class Budgets:
         )
 
     def refusal(self, plan: LoadPlan) -> str | None:
-        """Why a load of such a rate or concurrency is not sent."""
+        """Why a load of this rate or concurrency may not be sent; None if it may."""
         load = plan.load
         if isinstance(load, OpenLoop) and load.rate > self.rate:
             return f"{load.rate:g} req/s is more than {raised('rate', self.rate, load.rate)}"
@@ -76,7 +77,8 @@ class Budgets:
 
 
 def raised(name: str, budget: float, needed: float) -> str:
-    """``--llm-max-requests=1,000: raise it with --llm-max-requests=2000``: the next of 1, 2 and 5."""
+    """How to raise a budget, to the next of 1, 2 and 5: ``--llm-max-requests=1,000: raise it with
+    --llm-max-requests=2000``."""
     if not math.isfinite(needed) or needed <= 0:
         needed = budget
     power = 10 ** math.floor(math.log10(max(needed, 1.0)))
@@ -86,13 +88,14 @@ def raised(name: str, budget: float, needed: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was sent and came back: all loads, warm-ups and void ones included."""
+    """Amounts that were sent and came back, over all loads, warm-ups and void ones included."""
 
     requests: int = 0
     input_tokens: int = 0
-    """By the server's count where it tells one, else as asked for."""
+    """Input tokens, by the server's count if it reports one, else as requested."""
     output_tokens: int = 0
-    """Of a reply that was lost as many as were asked for, since they may have been made all the same."""
+    """Output tokens. A lost reply counts with its ``max_tokens``, since the server may have generated
+    them."""
 
     def __add__(self, more: Spent) -> Spent:
         return Spent(
@@ -110,7 +113,7 @@ class Spent:
 
 
 class Allowance:
-    """What is left of the budgets of a session, and what was spent. One load at a time."""
+    """Runs the loads of a session within its budgets and keeps account of them. One load at a time."""
 
     def __init__(self, budgets: Budgets) -> None:
         self._budgets = budgets
@@ -122,7 +125,8 @@ class Allowance:
     def run(
         self, plan: LoadPlan, execute: Callable[[LoadPlan], Observation], anchor: Callable[[], ClockAnchor]
     ) -> Observation:
-        """What came of as much of the plan as may be sent; of less than all of it ``interrupted`` says so.
+        """Send as much of the plan as the budgets allow. If that is less than all of it, ``interrupted`` says
+        so.
 
         Raises SuiteError for a warm-up or a probe that may not be sent whole: nothing was measured yet.
         """
@@ -143,7 +147,8 @@ class Allowance:
     def _within(
         self, plan: LoadPlan, count: int, why: str, execute: Callable[[LoadPlan], Observation]
     ) -> tuple[Observation, str | None]:
-        """What came of the first ``count`` requests, and which budget cut the load short, if one did."""
+        """Send the first ``count`` requests; returns the observation, and which budget cut the load short, if
+        one did."""
         most_s = self._budgets.seconds - self._seconds
         ceiling = None if plan.max_requests is None else min(plan.max_requests, count)
         # Looks are planned over all requests: of fewer there is nothing to decide.
@@ -163,7 +168,7 @@ class Allowance:
         return seen, None
 
     def _affordable(self, plan: LoadPlan) -> tuple[int, str]:
-        """How many requests of the plan may leave, and why no more."""
+        """How many requests of the plan may be sent, and why no more."""
         wanted, budgets = plan.most_requests, self._budgets
         if self._seconds >= budgets.seconds:
             more = raised("seconds", budgets.seconds, 2 * budgets.seconds)
@@ -191,8 +196,8 @@ class Allowance:
 
 
 def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:
-    """How many of the plan's first ``count`` requests ask for no more than ``tokens``, prompt and longest
-    answer. They are gone through where it may matter."""
+    """How many of the plan's first ``count`` requests stay within ``tokens`` in total, prompts and longest
+    answers. They are counted one by one only where that may matter."""
     if count * _LONGEST <= tokens:
         return count
     some = [_asked(each) for each in islice(stream_of(plan.workload, plan.seed), min(_LOOKED_AT, count))]
@@ -208,7 +213,7 @@ def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:
 
 
 def _asked(request: PlannedRequest) -> int:
-    """Tokens that a request may come to."""
+    """The most tokens that a request may use: its prompt and its longest answer."""
     return request.input_tokens + request.max_tokens
 
 

@@ -1,6 +1,5 @@
-"""What can be said of options and markers without asking the system under test anything: endpoints that
-cannot be one, and APIs that are not of the kind of a marker, which generate tokens or do not.
-"""
+"""Checks of options and markers before anything is sent: endpoints that cannot be one, and APIs whose kind,
+generative or not, does not fit a marker."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ from pytest_llmbench.wire.catalogue import NON_GENERATIVE, generates
 
 
 def mistakes_of(settings: Settings) -> list[str]:
-    """Endpoints that cannot be one, presets, a dialect, a SUT file, a key: every mistake, none twice."""
+    """The mistakes in the options: endpoints, presets, a dialect, a SUT file, a key. Each mistake is there
+    once."""
     found = [] if settings.urls else _of_the_file(settings)
     for url in settings.urls:
         if url.startswith(VARIANT):
@@ -33,7 +33,7 @@ def mistakes_of(settings: Settings) -> list[str]:
 
 
 def _of_the_file(settings: Settings) -> list[str]:
-    """The mistakes of a file whose system a fixture of the suite names."""
+    """The mistakes in a SUT file where a fixture of the suite names the endpoint."""
     try:
         sut_file_of(settings)
     except LLMBenchError as error:
@@ -65,7 +65,7 @@ def _check(sut: SUT, settings: Settings) -> None:
 
 
 def mismatches(settings: Settings, tests: Iterable[tuple[str, TestDefinition]]) -> list[str]:
-    """What is wrong with the tests (where they stand, what they are) over the APIs of the options."""
+    """The tests, given with where they stand, that do not fit the APIs of the options; one line each."""
     apis = _apis(settings)
     found = []
     for where, definition in tests:
@@ -75,14 +75,15 @@ def mismatches(settings: Settings, tests: Iterable[tuple[str, TestDefinition]]) 
 
 
 def refuse_other_kind(definition: TestDefinition, api: str) -> None:
-    """SuiteError, before anything is sent, where the API that a fixture chose is of the other kind."""
+    """Raise SuiteError, before anything is sent, if the API that a fixture chose is of another kind than the
+    test."""
     mistake = _mistake(definition, api, definition.title)
     if mistake is not None:
         raise mistake
 
 
 def refuse_client(api: str) -> None:
-    """SuiteError where ``llm_client``, which reads streams, meets an API without one."""
+    """Raise SuiteError if ``llm_client``, which reads streams, is used with an API that has none."""
     if not generates(api):
         raise SuiteError(
             f"llm_client reads streams, and {api} answers in one document",
@@ -92,7 +93,7 @@ def refuse_client(api: str) -> None:
 
 
 def _apis(settings: Settings) -> list[str]:
-    """The APIs of the systems that the options name. What cannot be read is told elsewhere."""
+    """The APIs of the systems that the options name; those that cannot be read are reported elsewhere."""
     found = []
     for url in settings.urls:
         if url.startswith(VARIANT):

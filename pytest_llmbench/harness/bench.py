@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """What a bench needs of the session."""
+    """The part of the session that a bench uses."""
 
     def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation: ...
 
@@ -34,8 +34,8 @@ class Session(Protocol):
 
 
 class Bench:
-    """Runs plans and whole tests on one SUT. The generator has its own thread and loop, so both forms work
-    whether or not the caller has a loop running."""
+    """Runs plans and whole tests on one SUT. The generator has its own thread and loop, so the synchronous
+    and the asynchronous methods work whether or not the caller has a loop running."""
 
     def __init__(
         self,
@@ -44,14 +44,15 @@ class Bench:
         warmup: WarmupPolicy,
         on_missing: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``on_missing`` is told why, when somebody reads a number of a result that is not there."""
+        """``on_missing`` is called with the reason when somebody reads a number that a result does not
+        have."""
         self._session = session
         self._on_missing = on_missing
         self.sut = sut
         self.warmup = warmup
 
     def run(self, plan: LoadPlan) -> Observation:
-        """Send one plan and return what came of it; nothing is judged."""
+        """Send one plan and return the observation; nothing is judged."""
         return self._session.execute(plan, self.sut)
 
     async def run_async(self, plan: LoadPlan) -> Observation:
@@ -59,7 +60,7 @@ class Bench:
         return await asyncio.to_thread(self.run, plan)
 
     def measure(self, test: str = "ttft", **parameters: Any) -> TestResult:
-        """A whole test with the keywords of its marker: warm-up, load, statistics, judgements."""
+        """Measure a whole test with the keywords of its marker: warm-up, load, statistics, judgements."""
         chosen = definition(test, where="llm_bench.measure")
         built: TestParameters = build(chosen.parameters, parameters, where=f"llm_bench.measure({test!r})")
         measured = self._session.measure(f"llm_bench::{test}", chosen, built, self.sut, self.warmup)

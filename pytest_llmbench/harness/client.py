@@ -44,21 +44,21 @@ _SENT = "send_request_body.complete"
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of one request: read as the replies of a load are, with the stamps of this process.
+    """The outcome of one request: read as the replies of a load are, with the stamps of this process.
 
     Instants are taken when a read returns to Python, in the loop of the test and beside whatever else runs in
     it: enough to say that a reply came in time, not to compare milliseconds. For that there are the markers.
     """
 
     text: str
-    """All visible output, joined."""
+    """All visible output as one text."""
     reasoning: str
     record: RequestRecord = field(repr=False)
-    """Everything that a load would record of it."""
+    """The record that a load would have made of the request."""
 
     @property
     def ok(self) -> bool:
-        """A complete stream with visible content and a normal finish reason."""
+        """Whether the reply is a complete stream with visible content and a normal finish reason."""
         return self.record.outcome is Outcome.OK
 
     @property
@@ -67,12 +67,12 @@ class Reply:
 
     @property
     def error(self) -> str | None:
-        """Why it is not ``ok``, in a sentence; secrets are taken out."""
+        """Why the reply is not ``ok``, in a sentence without secrets; None if it is."""
         return None if self.record.error is None else outward(self.record.error)
 
     @property
     def status(self) -> int | None:
-        """Of HTTP; None where there was no answer."""
+        """HTTP status of the answer; None where there was none."""
         return self.record.http_status
 
     @property
@@ -81,27 +81,32 @@ class Reply:
 
     @property
     def input_tokens(self) -> int | None:
-        """As the server counts, else by the tokenizer of the SUT file, else by the reference tokenizer."""
+        """Tokens of the prompt, as counted by the server, else by the tokenizer of the SUT file, else by the
+        reference tokenizer; None where nobody counted."""
         return self.record.input_tokens
 
     @property
     def output_tokens(self) -> int | None:
-        """By the source that ``record.token_source`` names."""
+        """Tokens of the output, counted by the source that ``record.token_source`` names; None where nobody
+        counted."""
         return self.record.output_tokens
 
     @property
     def ttft_ms(self) -> float | None:
-        """From the last byte of the request to the first visible text that is more than white space."""
+        """Time to first token in milliseconds: from the last byte of the request to the first visible text
+        that is more than white space. None where there was none."""
         return _between_ms(self.record.submitted_ns, self.record.first_content_ns)
 
     @property
     def latency_ms(self) -> float | None:
-        """From the last byte of the request to the end of the reply."""
+        """Time from the last byte of the request to the end of the reply, in milliseconds; None where it did
+        not end."""
         return _between_ms(self.record.submitted_ns, self.record.finished_ns)
 
     @property
     def chunk_gaps_ms(self) -> list[float]:
-        """Between one chunk with output and the next; a chunk is a wire event, not always one token."""
+        """Gaps between consecutive chunks with output, in milliseconds. A chunk is a wire event, not always
+        one token."""
         return [(after - before) / 1e6 for before, after in pairwise(self.record.chunk_ns)]
 
 
@@ -111,16 +116,17 @@ def _between_ms(begin_ns: int | None, end_ns: int | None) -> float | None:
 
 @dataclass(frozen=True)
 class Destination:
-    """Where the requests of a client go."""
+    """The server that the requests of a client go to."""
 
     url: Callable[[], str]
-    """The base URL of the API; an embedded engine that was started anew has another one."""
+    """Returns the base URL of the API; an embedded engine that was started anew has another one."""
     model: str
     api: str
 
 
 class LLMClient:
-    """Asks the system under test of the session, with its model, dialect, key, headers and TLS settings."""
+    """A client for the session's system under test, with its model, dialect, key, headers and TLS
+    settings."""
 
     def __init__(
         self,
@@ -129,7 +135,7 @@ class LLMClient:
         asking: Asking,
         tokenizer: HuggingFaceTokenizer | None = None,
     ) -> None:
-        """``tokenizer``: of the SUT itself; by default the reference tokenizer counts and makes ids."""
+        """``tokenizer``: the SUT's own; by default the reference tokenizer counts and makes ids."""
         self._to = destination
         self._access = access
         self._asking = asking
@@ -147,7 +153,7 @@ class LLMClient:
 
     @property
     def api(self) -> str:
-        """The dialect, ``openai-chat``."""
+        """The name of the dialect, such as ``openai-chat``."""
         return self._to.api
 
     def stream(
@@ -160,7 +166,8 @@ class LLMClient:
         timeout_s: float = 120.0,
         check: bool = True,
     ) -> ReplyStream:
-        """A request that is sent when its chunks are iterated over: ``async for chunk in …stream("Hello")``.
+        """Prepare a request; it is sent when its chunks are iterated over: ``async for chunk in
+        …stream("Hello")``.
 
         Each has ``text``, ``reasoning``, ``finish_reason`` and ``stamp_ns``; after the last the stream has
         its ``reply``. ``prompt`` is text, or a list of messages for a dialect that has some.
@@ -184,7 +191,8 @@ class LLMClient:
         return ReplyStream(self, request, time.monotonic, timeout_s, check=check)
 
     async def complete(self, prompt: Prompt, **options: Any) -> Reply:
-        """The whole reply, streamed all the same; the keywords are those of :meth:`stream`."""
+        """Send a request and return its whole reply, streamed all the same; the keywords are those of
+        :meth:`stream`."""
         stream = self.stream(prompt, **options)
         async for _ in stream:
             pass
@@ -196,7 +204,7 @@ class LLMClient:
 
     @property
     def reader(self) -> ReplyReader:
-        """What reads a reply as the load generator would."""
+        """A reader that reads replies as the load generator does."""
         source = (
             TokenSource.REFERENCE_TOKENIZER if self._own_tokenizer is None else TokenSource.TOKENIZER_FILE
         )
@@ -264,7 +272,7 @@ class LLMClient:
 
 
 class _Decoder:
-    """The chunks of a reply as its bytes come."""
+    """Decodes the chunks of a reply as its bytes come."""
 
     def __init__(self, spoken: Dialect) -> None:
         self._spoken = spoken
@@ -280,7 +288,8 @@ class _Decoder:
 
 
 class ReplyStream:
-    """One request and its reply: iterate it, once, for the chunks as they come; then it has a ``reply``."""
+    """One request and its reply. Iterate over it, once, for the chunks as they come; then it has a
+    ``reply``."""
 
     def __init__(
         self,
@@ -303,7 +312,7 @@ class ReplyStream:
 
     @property
     def reply(self) -> Reply:
-        """What came of the request. Raises SuiteError before the last chunk."""
+        """The outcome of the request. Raises SuiteError before the last chunk."""
         if self._reply is None:
             raise SuiteError(
                 "the reply has not ended", where="llm_client", remedy="iterate over all of its chunks first"
@@ -365,7 +374,7 @@ class ReplyStream:
         self._exchange.finish(end, time.monotonic_ns(), error)
 
     def _read(self) -> None:
-        """The reply as the load generator would read it."""
+        """Read the reply as the load generator would."""
         steps = self._client.reader.steps(self._exchange)
         while True:
             try:

@@ -1,4 +1,5 @@
-"""``python -m pytest_llmbench.harness.group_guard`` ends a process group when who started it dies.
+"""``python -m pytest_llmbench.harness.group_guard`` ends a process group when the process that started it
+dies.
 
 A server that a variant launches is another program, and does not watch us. A signal that the kernel sends at
 our death would reach only the one process that we started, not its workers, and would be sent when a mere
@@ -21,8 +22,8 @@ from typing import IO
 
 _OVER = b"over\n"
 _STOP_S = 30.0
-"""The seconds to stop, as for a server that is stopped by a live session: accelerators take a while to be
-freed."""
+"""Seconds that a group gets to stop, as for a server that a live session stops: accelerators take a while to
+be freed."""
 _GATE = """
 import os, signal, sys
 for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and the command would inherit
@@ -37,15 +38,15 @@ try:
 except OSError as error:
     os.write(tells, str(error.errno).encode())
 """
-"""What the first process of a group does until it becomes the command. Its arguments: the pipe by which it
-tells an error, and the command."""
+"""Program of a group's first process until it becomes the command. Its arguments: the pipe for an error, and
+the command."""
 _PAUSE_S = 0.1
 _LOOK_S = 1.0
 
 
 class GroupGuard:
-    """The session's side. It is there before the group, so that there is no instant at which a killed session
-    leaves a group that nobody ends."""
+    """The guard as the session sees it. It is started before the group, so that a session killed at any
+    instant leaves no group behind."""
 
     def __init__(self) -> None:
         """Start the guard. Raises OSError if it cannot be started."""
@@ -95,11 +96,11 @@ class GroupGuard:
         return child
 
     def watch(self, leader: int) -> None:
-        """``leader``: process id of the group's first process, which is just running."""
+        """Watch a process group. ``leader``: process id of its first process, which has just been started."""
         self._say(f"{leader} {started(leader)}\n".encode())
 
     def dismiss(self) -> None:
-        """The group has ended, or never was. Safe to call twice."""
+        """End the guard: the group has ended, or never existed. Safe to call twice."""
         self._say(_OVER)
         with contextlib.suppress(OSError, ValueError):
             self._process.communicate()
@@ -134,7 +135,8 @@ def main() -> None:
 
 
 def _until_alone(parent: int) -> bytes:
-    """What was said until the pipe closed, or its other end was left to a fork of a dead parent."""
+    """Read from the pipe until it closes, or until its other end is left to a fork of a dead parent; returns
+    what was read."""
     told = b""
     while True:
         alone = os.getppid() != parent
@@ -161,8 +163,8 @@ def _end_group(leader: int, since: str) -> None:
 
 
 def _signal(leader: int, since: str, number: int) -> bool:
-    """False when nobody is left. The id of a group is not given to a new process while the group has members,
-    so a leader with another start means that ours is gone."""
+    """Send a signal to the group. False if nobody is left. A group id is not given to a new process while the
+    group has members, so a leader with another start time means that our group is gone."""
     now = started(leader)
     if now and since and now != since:
         return False

@@ -1,4 +1,4 @@
-"""The judgement on the results of a session: valid, compliant, within their limits.
+"""Judges the results of a session: valid, compliant, within their limits.
 
 A few clauses of a test are met by another test of the same report, which may have run later, so there is
 another audit at the end, with the whole report in view (AMB-05, AMB-06). Until then records are kept without
@@ -64,13 +64,13 @@ class Measured:
     records_file: str | None = None
     duration_s: float | None = None
     peers: tuple[TestResult, ...] = ()
-    """Results of the other systems that it was compared with."""
+    """Results of the other systems that the test was compared with."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the report entry that the result does not know."""
+    """Further keys of the report entry, beside those from the result."""
 
     @property
     def interrupted(self) -> bool:
-        """Ctrl-C ended the load; what was measured until then is in the result."""
+        """Whether Ctrl-C ended the load; the result then has what was measured until that."""
         return any(run.interrupted == INTERRUPTED_BY_CTRL_C for run in self.result.observations)
 
     @property
@@ -82,7 +82,7 @@ class Measured:
         return self.result.gate.verdict is GateVerdict.INCONCLUSIVE
 
     def void_text(self) -> str:
-        """Why the run is void, a reason to a line; empty for a valid one. What this machine did is one line,
+        """Why the run is void, one reason per line; empty for a valid run. What this machine did is one line,
         however many checks saw it."""
         aside = set_aside(self.result.levels)  # voids nothing
         counted = [run for index, run in enumerate(self.result.observations) if index not in aside]
@@ -96,35 +96,35 @@ class Measured:
         return "\n".join(f"  - {reason}" for reason in reasons)
 
     def void_headline(self) -> str:
-        """What the message of a void run begins with: a server that was lost comes before all else."""
+        """The beginning of the message about a void run; a server that was lost is named before all else."""
         lost = stopped_answering(self.result.observations)
         return f"{lost}, INVALID" if lost else "INVALID"
 
     def void_summary(self) -> str:
-        """The headline and the first reason, for a line of pytest's summary."""
+        """The headline and the first reason, for a line in pytest's summary."""
         reasons = self.void_text().removeprefix("  - ").split("\n  - ")
         return f"{self.void_headline()}: {reasons[0]}"
 
     def verdict_summary(self) -> str:
-        """The first that decides, for a line of pytest's summary: ``ttft.p99 412 [398, 431] ms, limit <= 300
-        ms``."""
+        """The first objective that decides, for a line in pytest's summary: ``ttft.p99 412 [398, 431] ms,
+        limit <= 300 ms``."""
         told = [_short_line(entry) for entry in self._objectives_not_kept()]
         told += [comparison_text(plain_object(found)) for found in self._comparisons_not_kept()]
         undecided = "INCONCLUSIVE " if self.gate_is_inconclusive else ""
         return f"{undecided}{told[0]}" + (f"; and {len(told) - 1} more" if len(told) > 1 else "")
 
     def _objectives_not_kept(self) -> list[JudgedObjective]:
-        """The broken ones first."""
+        """The objectives that are not kept, the broken ones first."""
         shown = [one for one in self.result.gate.objectives if one.verdict in _NOT_KEPT]
         return sorted(shown, key=lambda entry: _NOT_KEPT.index(entry.verdict))
 
     def _comparisons_not_kept(self) -> list[Comparison]:
-        """The broken ones first."""
+        """The comparisons that are not kept, the broken ones first."""
         shown = [one for one in self.result.gate.regressions if verdict_of(one) in _NOT_KEPT]
         return sorted(shown, key=lambda found: _NOT_KEPT.index(verdict_of(found)))
 
     def verdict_text(self) -> str:
-        """The objectives that are not kept, one to a line, the broken ones first."""
+        """The objectives that are not kept, one per line, the broken ones first."""
         judged, compared = self.result.gate.objectives, self.result.gate.regressions
         shown, worse = self._objectives_not_kept(), self._comparisons_not_kept()
         lines = [_objective_line(entry) for entry in shown]
@@ -137,7 +137,7 @@ class Measured:
         return "\n  ".join([f"{self.result.test} on {count} of {of} {_called(judged, compared)}", *lines])
 
     def compliance_shortfall(self) -> str | None:
-        """The clauses that keep the run from the class that the marker asks for; None if it reaches that
+        """The clauses that keep the run from the class that the marker requires; None if it reaches that
         class."""
         compliance, asked = self.result.compliance, self.parameters.compliance
         if asked is None:
@@ -156,7 +156,8 @@ class Measured:
 
     @property
     def properties(self) -> list[tuple[str, str]]:
-        """JUnit properties; added to the item before its body runs, so that every reporter sees them."""
+        """JUnit properties. They are added to the item before its body runs, so that every reporter sees
+        them."""
         return [(outward(name), outward(text)) for name, text in properties(self._passed)]
 
     def entry(self, outcome: TestOutcome, error: str | None = None) -> dict[str, Any]:
@@ -165,8 +166,8 @@ class Measured:
 
     @cached_property
     def _passed(self) -> dict[str, Any]:
-        """The entry of the test if it passed, as it is within this process: made once, as it is wanted before
-        the body of the test and after it."""
+        """The test's entry if it passed, before secrets are taken out. Made once, as it is needed before the
+        body of the test and after it."""
         return entry_from_result(
             self.result,
             nodeid=self.nodeid,
@@ -179,7 +180,8 @@ class Measured:
 
 
 def stopped_answering(runs: Iterable[Observation]) -> str | None:
-    """``the server stopped answering at 12.3 s``, of the first load in which it did; else None."""
+    """Time at which the server stopped answering, from the first load in which it did: ``the server stopped
+    answering at 12.3 s``; None if it never did."""
     seen = tuple(runs)
     for run in seen:
         last = _last_answer_ns(run)
@@ -190,7 +192,8 @@ def stopped_answering(runs: Iterable[Observation]) -> str | None:
 
 
 def _last_answer_ns(run: Observation) -> int | None:
-    """The instant after which everything that was sent failed, as it does when nobody is there."""
+    """The instant after which all requests of a load failed as they do when nobody answers; None if there is
+    none."""
     records = run.records
     if not len(records):
         return None
@@ -233,7 +236,7 @@ def _seen(judged: JudgedObjective) -> str:
 def unmeasured_entry(
     nodeid: str, definition: TestDefinition, outcome: TestOutcome, *, error: str
 ) -> dict[str, Any]:
-    """The entry of a test that ended before it had a result."""
+    """The report entry of a test that ended before it had a result."""
     built = entry_from_error(
         nodeid=nodeid,
         test=definition.name,
@@ -246,7 +249,7 @@ def unmeasured_entry(
 
 
 def _clean(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry as it may leave this process: every terminal, file and report is made from it."""
+    """The entry without secrets: every terminal, file and report is made from it."""
     clean: dict[str, Any] = outward_value(entry)
     return clean
 
@@ -261,7 +264,8 @@ class Judge:
     def judged(
         self, result: TestResult, parameters: TestParameters, peers: Sequence[TestResult] = ()
     ) -> TestResult:
-        """``peers``: of the other systems that it is compared with."""
+        """The result with its judgements. ``peers``: the results of the other systems that it is compared
+        with."""
         judged_validity = validity_of(result, Budget(parameters.max_error_share))
         decisive = tuple(found for found in result.comparisons if found.gated)
         limits = advised(gate(result.objectives, result.metrics), result, parameters, self._settings.scale)
@@ -283,24 +287,25 @@ class Judge:
         peers: tuple[TestResult, ...],
         more: Mapping[str, Any],
     ) -> Measured:
-        """A judged result on its way to a pytest outcome; those after it are judged in view of it."""
+        """Keep a judged result, in view of which later ones are judged, and make it ready for its pytest
+        outcome."""
         fails = self._settings.inconclusive == "fail"
         measured = Measured(nodeid, judged, parameters, fails, records_file, duration_s, peers, more)
         self._kept.append(light(measured))
         return measured
 
     def reaudit(self) -> list[Reaudited]:
-        """The compliance of every result whose clauses other results have changed since."""
+        """Audit every result again; returns those whose compliance other results have changed since."""
         return reaudited(self._kept)
 
 
 @dataclass(frozen=True)
 class Reaudited:
-    """The compliance that a test's entry of the report gets in place of its first one."""
+    """A new compliance for a test's entry of the report, in place of its first one."""
 
     nodeid: str
     duration_s: float | None
-    """The duration of the entry: it tells the attempts of one test apart."""
+    """The duration of the entry in seconds, which tells the attempts of one test apart."""
     compliance: Mapping[str, Any]
     """The part ``compliance`` of the entry, in plain JSON types."""
 
@@ -309,7 +314,7 @@ class Reaudited:
 
 
 def light(measured: Measured) -> Measured:
-    """The same without what takes memory: no streams, no engine readings, no plots."""
+    """``measured`` without what takes up memory: streams, engine readings, plots."""
     peers = tuple(_light(peer) for peer in measured.peers)
     return replace(measured, result=_light(measured.result), peers=peers)
 
@@ -322,7 +327,7 @@ def _light(result: TestResult) -> TestResult:
 
 
 def reaudited(kept: Sequence[Measured]) -> list[Reaudited]:
-    """The results whose compliance changes in the light of all others, each with its new compliance."""
+    """The results whose compliance changes in view of all others, each with its new compliance."""
     changed = []
     for index, measured in enumerate(kept):
         result = measured.result

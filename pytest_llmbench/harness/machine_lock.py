@@ -18,10 +18,12 @@ _NAME = "pytest-llmbench-load.lock"
 
 
 class MachineLock:
-    """Held by a process; within it as often as it likes, so that what is nested does not wait for itself."""
+    """A lock between processes. The process that holds it may take it again, so that nested calls do not wait
+    for it."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """``folder``: default the user's own among the machine's for temporary files."""
+        """``folder``: where the lock file lies; by default the user's folder among the machine's temporary
+        files."""
         self._folder = folder
         self._guard = threading.Lock()
         self._holders = 0
@@ -29,7 +31,7 @@ class MachineLock:
 
     @contextmanager
     def held(self) -> Generator[None, None, None]:
-        """Waits for other processes; released by the kernel if this one dies."""
+        """Hold the lock, after waiting for other processes; the kernel releases it if this one dies."""
         with self._guard:
             if self._holders == 0:
                 self._descriptor = self._locked()
@@ -60,7 +62,8 @@ _OF_THIS_PROCESS = MachineLock()
 
 @contextmanager
 def machine_lock(worker: str | None) -> Generator[None, None, None]:
-    """Held while a server is started or loaded; ``worker``: of pytest-xdist, None without one."""
+    """Hold the lock while a server is started or loaded. ``worker``: that of pytest-xdist; None without
+    xdist: no lock."""
     if worker is None:
         yield
         return

@@ -35,29 +35,29 @@ from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of
 
 SAMPLE_REQUESTS = 12_000
-"""The requests from which the tokens of longer loads are estimated …"""
+"""Number of requests drawn to estimate the tokens of longer loads, or fewer: see :data:`SAMPLE_TOKENS`."""
 SAMPLE_TOKENS = 4_000_000
-"""… or from those with so many input tokens, which long contexts reach sooner."""
+"""Number of input tokens after which no more requests are drawn; long contexts reach it sooner."""
 _FEWEST_SAMPLED = 500
 """The fewest requests to sample where it is not known how many there will be."""
 _SIGMAS = 4.0
-"""What is reckoned lies within so many standard errors."""
+"""Half-width of the estimated bounds, in standard errors."""
 _SLACK = 0.02
 _BETWEEN_SEQUENCES = 0.1
-"""Sequences with shared prefixes differ by about this share: each draws a few prefixes of its own. So do
-sequences of sessions, whose turns grow together."""
+"""Assumed relative difference between sequences with shared prefixes, as each draws a few prefixes of its
+own; and between sequences of sessions, whose turns grow together."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A quantity between bounds."""
+    """Lower and upper bound of a quantity of the plan."""
 
     least: float = 0.0
     most: float = 0.0
     per_rps: float = 0.0
-    """Comes to ``most`` for each request per second that the system completes at most."""
+    """Added to ``most`` for each request per second that the system completes at its best."""
     worst: float = 0.0
-    """The amount in place of ``most`` where replies fail or are short, and loads are measured again."""
+    """The upper bound if replies fail or are short, or loads are measured again."""
     worst_per_rps: float = 0.0
 
     def __add__(self, other: Span) -> Span:
@@ -78,7 +78,7 @@ class Span:
         return shown(self.worst) + more
 
     def text(self, shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
-        """``1,100``, ``[104, 1,100]`` or ``[104, 1,100 + 12 per req/s]``."""
+        """The bounds as text: ``1,100``, ``[104, 1,100]`` or ``[104, 1,100 + 12 per req/s]``."""
         if self.per_rps:
             return f"[{shown(self.least)}, {shown(self.most)} + {shown(self.per_rps)} per req/s]"
         if shown(self.least) == shown(self.most):
@@ -88,14 +88,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Amount:
-    """``seconds``: of loads with a nominal length; of the others the system decides."""
+    """Bounds of what loads send. ``seconds`` are those of loads with a nominal duration; the system decides
+    about others."""
 
     requests: Span = field(default_factory=Span)
     input_tokens: Span = field(default_factory=Span)
     output_tokens: Span = field(default_factory=Span)
     seconds: Span = field(default_factory=Span)
     open_ended: bool = False
-    """Some of the measured load takes as long as the system needs."""
+    """Whether some of the measured load takes as long as the system needs."""
 
     def __add__(self, other: Amount) -> Amount:
         return Amount(
@@ -129,7 +130,7 @@ class Amount:
 
     @property
     def is_worse(self) -> bool:
-        """The worst case is more than the usual one."""
+        """Whether the worst case is more than the usual one."""
         return self.requests.worst > self.requests.most
 
     def describe_worst(self) -> str:
@@ -149,7 +150,7 @@ Lengths = npt.NDArray[np.int64]
 
 
 class Sampler:
-    """Draws the beginning of each sequence once."""
+    """Draws the beginning of each request sequence, once."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, str, int], tuple[Lengths, Lengths]] = {}
@@ -180,7 +181,7 @@ class Sampler:
 
 
 def _is_clustered(workload: Workload) -> bool:
-    """Whether lengths of requests go together: by prefixes that they share, or turn by turn of a session."""
+    """Whether the lengths of requests are correlated: by shared prefixes, or turn by turn in a session."""
     return isinstance(workload, OfSessions) or workload.specification()["prefix_sharing"]["fraction"] > 0
 
 
@@ -198,7 +199,8 @@ def _sampled(workload: Workload, seed: int, count: int) -> tuple[Lengths, Length
 
 
 def _tokens(lengths: Lengths, requests: Span, exact: bool, spread: float) -> Span:
-    """Exact for the beginning of a sequence that was drawn; else from the lengths of the sample."""
+    """The tokens of so many requests: exact for the part of a sequence that was drawn, else estimated from
+    its lengths."""
     known = len(lengths)
     if not known:
         return Span()
@@ -225,11 +227,11 @@ class Foreseen:
     facts: Facts = field(default_factory=Facts)
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
     complete: bool = False
-    """True: nothing else is found out by asking (the embedded engine)."""
+    """Whether asking the system would add nothing (the embedded engine)."""
 
 
 def foreseen(settings: Settings, offered: Callable[[str], Mapping[str, Any]] = lambda _: {}) -> Foreseen:
-    """What can be foreseen from the options, the SUT file and the hooks.
+    """What is known of the system from the options, the SUT file and the hooks, without asking it.
 
     Raises SuiteError for mistakes in them.
     """
@@ -277,18 +279,18 @@ PER_RPS = (
 
 @dataclass
 class _Planned:
-    """What the tests so far would send, so that the next one's shared loads are seen."""
+    """The loads that the tests so far would send, so that shared loads of the next one are found."""
 
     sampler: Sampler = field(default_factory=Sampler)
     owners: dict[str, str] = field(default_factory=dict)
     """Key of a load → node id of the first test that sends it."""
     anew: bool = False
-    """A test has brought a server into a fresh state, after which warm-ups are not shared."""
+    """Whether a test has brought a server into a fresh state, after which warm-ups are not shared."""
 
 
 @dataclass(frozen=True)
 class Certain:
-    """What a test sends in any case."""
+    """The amounts that a test sends in any case."""
 
     nodeid: str
     requests: float
@@ -298,7 +300,7 @@ class Certain:
 
 @dataclass(frozen=True)
 class _Repeated:
-    """What is asked of one test, how often that is done, and why."""
+    """The parameters of one test with its repetitions, and the reason for them."""
 
     parameters: TestParameters
     times: int
@@ -312,7 +314,8 @@ def plan_lines(
     *,
     offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
 ) -> list[str]:
-    """Lines for the terminal: one block per test, then the total. Raises SuiteError for a wrong SUT file."""
+    """Lines for the terminal: a block for each test, then the total. Raises SuiteError for a wrong SUT
+    file."""
     if not tests:
         return ["llmbench plan: no marked test is selected"]
     known, prices = foreseen(settings, offered), prices_of(settings)
@@ -336,9 +339,9 @@ def certain(
     offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
     tokens: bool = True,
 ) -> list[Certain]:
-    """What the tests send at least, shared loads counted once; without ``tokens`` no request is drawn for it.
-    Raises SuiteError for a wrong SUT file; a test that cannot run,
-    such as one whose requests cannot be drawn, sends nothing."""
+    """The least that each test sends, shared loads counted once. ``tokens=False``: no request is drawn to
+    count them. A test that cannot run, such as one whose requests cannot be drawn, sends nothing. Raises
+    SuiteError for a wrong SUT file."""
     known, planned, found = foreseen(settings, offered), _Planned(), list[Certain]()
     for nodeid, definition, parameters in tests:
         asked = _repetitions(parameters, settings)
@@ -375,7 +378,7 @@ def _remarks(total: Amount, settings: Settings, prices: Prices | None) -> list[s
 
 
 def _met(total: Amount, budgets: Budgets) -> list[str]:
-    """The budgets that the tests exceed in any case, and those that they may exceed."""
+    """Lines on the budgets that the tests exceed in any case, and those that they may exceed."""
     tokens = total.input_tokens + total.output_tokens
     spans = {
         "requests": (total.requests, budgets.requests),
@@ -481,7 +484,8 @@ def _of_warm_up(own: Sequence[Bounds], planned: _Planned, times: int) -> list[st
 def _divided(
     nodeid: str, loads: Sequence[Bounds], planned: _Planned
 ) -> tuple[list[Bounds], list[tuple[Bounds, str]]]:
-    """The loads that the test sends itself, and those that it has from another one."""
+    """The loads that the test sends itself, and those that it shares with an earlier test, each with that
+    test."""
     own: list[Bounds] = []
     shared: list[tuple[Bounds, str]] = []
     for load in loads:
@@ -499,7 +503,8 @@ def _divided(
 
 
 _LONGEST = 200_000
-"""Tokens of a prompt: where so many for each request are within the budget, none is drawn to see."""
+"""Assumed most tokens of a prompt: if so many for each request are within the budget, none is drawn to
+see."""
 _NAMED = 5
 _WIDEST = ("rate", "max_rate", "concurrency", "max_concurrency", "maximum")
 """The keywords of markers that say how far a load may go."""
@@ -508,8 +513,8 @@ _WIDEST = ("rate", "max_rate", "concurrency", "max_concurrency", "maximum")
 def exceeding(
     tests: Selected, settings: Settings, offered: Callable[[str], Mapping[str, Any]] = lambda _: {}
 ) -> list[str]:
-    """A line for each budget that is certainly exceeded, and for each test whose marker goes beyond the rate
-    or the concurrency that is allowed. Raises SuiteError for a wrong SUT file."""
+    """A line for each budget that is certainly exceeded, and for each test whose marker exceeds the allowed
+    rate or concurrency. Raises SuiteError for a wrong SUT file."""
     budgets = settings.budgets
     least = certain(tests, settings, offered=offered, tokens=False)
     if sum(each.requests for each in least) * _LONGEST > budgets.tokens:

@@ -39,15 +39,15 @@ _SHOWN = 20
 
 @dataclass(frozen=True)
 class Recomputed:
-    """One test: how many figures are the same, and which are not."""
+    """The outcome for one test: how many figures are the same, and which are not."""
 
     nodeid: str
     identical: int = 0
     differences: tuple[str, ...] = ()
     skipped: str | None = None
-    """Why there was nothing to compute."""
+    """Why there was nothing to compute; None if there was."""
     failed: str | None = None
-    """Why the figures could not be computed again."""
+    """Why the figures could not be recomputed; None if they could."""
 
     @property
     def good(self) -> bool:
@@ -70,7 +70,7 @@ class Recomputed:
 
 
 def recompute(path: Path) -> list[Recomputed]:
-    """Every result of a report. StoreError for a report that cannot be read."""
+    """Recompute every result of a report. StoreError for a report that cannot be read."""
     report = read_report(path)
     stored = StoredRecords(path.parent, report)
     bootstrap = report.environment.settings.get("intervals") == "bootstrap"
@@ -131,7 +131,7 @@ def _setting(kept: Mapping[str, Any]) -> Setting:
 
 @dataclass(frozen=True)
 class _StoredWorkload:
-    """Stands for a workload that cannot be made again: its requests were sent long since."""
+    """A stand-in for a workload that cannot be made again; its requests have been sent already."""
 
     name: str
     standard: bool
@@ -154,7 +154,7 @@ def _workload(kept: Any) -> Any:
 
 
 class _Answers:
-    """Answers each load that the procedure asks for with what was measured then."""
+    """An executor that answers each load of the procedure with what was measured then."""
 
     def __init__(self, loads: Sequence[Mapping[str, Any]], stored: StoredRecords, entry: TestEntry) -> None:
         self._loads = loads
@@ -185,14 +185,14 @@ class _Answers:
 
 
 def _as_stored(plan: LoadPlan, load: Mapping[str, Any]) -> LoadPlan:
-    """The plan with the requests that were really sent: of a version in which all parts of a session took
+    """The plan with the requests that were really sent. In an older version all parts of a session took
     theirs from one sequence, and an open loop its arrivals."""
     names = ("seed", "first", "requests", "duration_s", "max_requests")
     return plan.with_(part="", **{name: load[name] for name in names})
 
 
 def _compared(entry: TestEntry, result: TestResult) -> tuple[int, list[str]]:
-    """How many figures are the same, and in words those that are not."""
+    """How many figures are the same, and a line for each that is not."""
     same, differences = 0, []
     for name, before, now in _figures(entry, result):
         if before == now:

@@ -46,11 +46,11 @@ class Recovered:
     report: Report
     written: Written
     good: bool
-    """The session had come to its end, and all its tests had passed."""
+    """Whether the session had come to its end and all its tests had passed."""
 
 
 def recover(directory: Path) -> Recovered:
-    """Writes the report of the session whose journal is in ``directory``, and removes the journal.
+    """Write the report of the session whose journal is in ``directory``, and remove the journal.
 
     Raises StoreError where there is no journal, or where its session is still running.
     """
@@ -126,7 +126,7 @@ def _incomplete(
 
 
 def _records(directory: Path, started: str) -> Iterator[tuple[str, str]]:
-    """Records files of this session, as a report names them, and the node id of each."""
+    """The records files of this session, as a report names them, each with the node id of its test."""
     for path in sorted((directory / "records").glob("*.jsonl*")):
         try:
             with records_lines(path) as each:

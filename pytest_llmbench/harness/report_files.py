@@ -41,7 +41,7 @@ _NO_ENDPOINT = "not given"
 
 
 def head_of(settings: Settings, started_ns: int) -> JournalHead:
-    """What a report says of its session beside the tests; ``started_ns`` is wall-clock time."""
+    """The part of a report about the session as a whole; ``started_ns`` is wall-clock time."""
     words = (Path(sys.argv[0]).name, *sys.argv[1:])
     environment = this_environment().model_copy(
         update={
@@ -74,7 +74,7 @@ def build_report(
 
 
 def _without_secrets(value: Any, settings: Settings) -> Any:
-    """User information and query of an endpoint go whole, wherever it stands."""
+    """The value with user information and query removed from the endpoints, wherever they occur."""
     text = json.dumps(value)
     for url in settings.urls:
         text = text.replace(json.dumps(url)[1:-1], json.dumps(without_credentials(url))[1:-1])
@@ -82,7 +82,8 @@ def _without_secrets(value: Any, settings: Settings) -> Any:
 
 
 def _sut(told: Sut, tests: Sequence[TestEntry]) -> Sut:
-    """The disclosure is that of the first test that has one; each test carries its own facts beside."""
+    """The system under test of the report. Its disclosure is that of the first test that has one; each test
+    carries its own facts as well."""
     facts: dict[str, FactEntry] = next((test.facts for test in tests if test.facts), {})
     endpoint, model, api = (facts.get(f"endpoint.{name}") for name in ("url", "model", "api"))
     found = str(endpoint.value) if endpoint else _NO_ENDPOINT
@@ -98,20 +99,20 @@ def _sut(told: Sut, tests: Sequence[TestEntry]) -> Sut:
 
 @dataclass(frozen=True)
 class Written:
-    """What became of the files of a report."""
+    """The outcome of writing a report."""
 
     paths: list[str] = field(default_factory=list)
-    """The most useful first; those of CI systems as one folder."""
+    """Paths of what was written, the most useful first; the files for CI systems as one folder."""
     problems: list[str] = field(default_factory=list)
-    """What could not be written, and why, a line each."""
+    """What could not be written and why, a line each."""
     annotations: list[str] = field(default_factory=list)
-    """Lines to print for GitHub Actions, which runs the session; none elsewhere."""
+    """Lines to print for GitHub Actions if that runs the session; else empty."""
     warnings: list[str] = field(default_factory=list)
-    """What went wrong and costs nothing that was measured, a line each."""
+    """What went wrong without loss of anything that was measured, a line each."""
 
 
 def shown(error: BaseException) -> str:
-    """One printable line about any exception."""
+    """One printable line for any exception."""
     return " ".join(outward(str(error)).split())[:300]
 
 
@@ -131,16 +132,17 @@ _RENDERERS: Mapping[str, str] = MappingProxyType(
         "ci/ctrf-report.json": "ci.ctrf.ctrf",
     }
 )
-"""File → function of ``reports``, from the report in plain JSON types to the text."""
+"""File → function in ``reports`` that makes its text from the report in plain JSON types."""
 _LINKED = ("summary.md", "ci/buildkite-annotation.md")
-"""They tell where ``report.html`` is going to be."""
+"""Files that link to ``report.html`` at its final place."""
 
 REPORT_FILES = (_HTML, REPORT_NAME, *(name for name in _RENDERERS if name != _HTML))
 """The names of the files of a report, relative to its directory."""
 
 
 def write_reports(directory: Path, document: Entry) -> Written:
-    """Writes every file of the report, given in plain JSON types. One that fails takes no other with it."""
+    """Write every file of the report, given in plain JSON types. A file that fails does not keep the others
+    from being written."""
     found = Written()
     for name in REPORT_FILES:
         path = directory / name
@@ -166,7 +168,7 @@ def _text(name: str, document: Entry, page: str) -> str:
 
 
 EARLIER_PREFIX = "earlier-"
-"""The prefix of the folders that files of earlier sessions are put into."""
+"""The prefix of the folders to which files of earlier sessions are moved."""
 
 _MEASURED: tuple[str, ...] = (
     "records/*.jsonl.gz",
@@ -177,11 +179,11 @@ _MEASURED: tuple[str, ...] = (
 )
 
 Files = Mapping[Path, int]
-"""Files, each with the instant of its last change in nanoseconds."""
+"""Path → the time of its last change, in nanoseconds."""
 
 
 def files_in(directory: Path) -> Files:
-    """Every file of a report, of records and of sequences.
+    """All files in a directory that belong to a report, to its records or to its sequences.
 
     The names of a report are anybody's (``summary.md``), and taken for ours only beside a ``report.json``.
     """
@@ -193,7 +195,7 @@ def files_in(directory: Path) -> Files:
 
 
 def of_session(files: Files, directory: Path, journal: ReadJournal) -> Files:
-    """Those of ``files`` that the session of ``journal`` wrote: it names them, or they changed since."""
+    """The ``files`` that the session of ``journal`` wrote: it names them, or they changed since."""
     named = {entry.get(key) for entry in journal.course.entries for key in ("records_file", "loads_file")}
     started = journal.head.started
     return {
@@ -204,7 +206,7 @@ def of_session(files: Files, directory: Path, journal: ReadJournal) -> Files:
 
 
 def unchanged(files: Files) -> Files:
-    """Those of ``files`` that nobody has written anew or taken away since."""
+    """The ``files`` that nobody has rewritten or removed since."""
     return {
         path: changed_ns
         for path, changed_ns in files.items()
@@ -239,20 +241,20 @@ _ACTIONS = "GITHUB_ACTIONS"
 
 
 def github_wants_to_know(environment: Mapping[str, str]) -> bool:
-    """Whether anything is to be told."""
+    """Whether the session runs under GitHub Actions and something can be reported there."""
     return bool(environment.get(_SUMMARY)) or environment.get(_ACTIONS) == "true"
 
 
 class ToldGitHub(NamedTuple):
     annotations: list[str]
-    """Lines to print, which the runner takes for commands; none elsewhere."""
+    """Lines to print, which the runner takes as commands; empty elsewhere."""
     problem: str | None
-    """What could not be told, and why."""
+    """What could not be reported and why; None if nothing went wrong."""
 
 
 def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | None) -> ToldGitHub:
-    """Appends the summary of the job, and returns what is to be printed. Raises nothing: whatever goes wrong
-    here costs no verdict and no file.
+    """Append the summary of the job, and return what is to be printed. Never raises: whatever goes wrong here
+    costs no verdict and no file.
 
     ``path``: where the whole report is, None if it was not written.
     """

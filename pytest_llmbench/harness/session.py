@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
-"""Gets the load that is sent, None before the first one, and how far it has got: a
+"""Called with the load being sent, None before the first one, and its progress: a
 :class:`~pytest_llmbench.generator.progress.Progress`, or words."""
 UNCHECKED = Finding(
     "certificate_checked",
@@ -55,11 +55,12 @@ UNCHECKED = Finding(
     message="the server's certificate was not checked (--llm-insecure, or insecure in the SUT file): what "
     "answered may not be the server that was meant, and the API key went to whatever did",
 )
-"""Beside every result of a server that was not asked who it is."""
+"""Finding that goes with every result of a server whose certificate was not checked."""
 
 
 def _through(proxy: str) -> Finding:
-    """Beside every result of requests that took a way of their author's."""
+    """Finding that goes with every result of requests that were sent through a proxy of the author's
+    choice."""
     return Finding(
         "measured_through_proxy",
         ok=False,
@@ -71,14 +72,14 @@ def _through(proxy: str) -> Finding:
 
 @dataclass(frozen=True)
 class _Failed:
-    """A SUT that could not be opened: the first test is told why, the others where to look."""
+    """A SUT that could not be opened. The first test gets the whole error, the others a reference to it."""
 
     error: LLMBenchError
     told: str
 
 
 class BenchSession:
-    """Everything that lives as long as the pytest session. Nothing is opened before it is needed."""
+    """The state that lives as long as the pytest session. Nothing is opened before it is needed."""
 
     def __init__(
         self,
@@ -91,9 +92,9 @@ class BenchSession:
         host_limits: HostLimits | None = None,
         early: EarlyWorkers | None = None,
     ) -> None:
-        """``sessions``: so many send beside one another (pytest-xdist), and share the budgets.
-        ``disclosure`` and ``variants`` are asked for what hooks offer, with the endpoint.
-        ``host_limits``: what this machine is held to. ``early``: measuring processes that are up already."""
+        """``sessions``: how many sessions send side by side (pytest-xdist) and share the budgets.
+        ``disclosure`` and ``variants``: return what hooks offer for an endpoint. ``host_limits``: what this
+        machine is held to. ``early``: measuring processes that have been started already."""
         self.settings = settings
         block_bootstrap.choose(settings.intervals)
         self.on_progress: ProgressSink | None = None
@@ -109,9 +110,9 @@ class BenchSession:
         self._allowance = Allowance(settings.budgets.divided(sessions))
         self._sent_before = SentBefore()
         self._times: Counter[tuple[str, str, str, str]] = Counter()
-        """How often a test was measured on a SUT: more than once by a plugin for reruns, or by hand."""
+        """How often each test was measured on a SUT; more than once by a plugin for reruns, or by hand."""
         self._plan: LoadPlan | None = None
-        """The load that is sent, or was sent last."""
+        """The load that is being sent, or was sent last; None before the first."""
 
     @cached_property
     def _judge(self) -> Judge:
@@ -137,7 +138,8 @@ class BenchSession:
         return Bench(self, _as_sut(sut), warmup, on_missing)
 
     def client(self, sut: SUT | str) -> LLMClient:
-        """A client for single requests. Raises SuiteError for a replay, SUTError for what does not answer."""
+        """A client for single requests. Raises SuiteError for a replay, SUTError if the system does not
+        answer."""
         opened = self._opened(_as_sut(sut), "llm_client", for_load=False)
         if opened.client is None:
             raise SuiteError(
@@ -151,7 +153,7 @@ class BenchSession:
         return opened.client()
 
     def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation:
-        """One plan by hand: no warm-up, no judgement, no records file."""
+        """Execute one plan by hand: no warm-up, no judgement, no records file."""
         opened = self._opened(_as_sut(sut), plan.label)
         with self._alone(virtual=opened.virtual):
             return self._sent(opened, plan, "")
@@ -166,8 +168,8 @@ class BenchSession:
         limits: Sequence[RegressionLimit] = (),
         wanted: Wanted | None = None,
     ) -> Measured:
-        """Run one test and judge it; ``limits``: what must not get worse, ``wanted``: what is compared.
-        KeyboardInterrupt comes through once what was measured is kept."""
+        """Measure one test and judge it. ``limits``: what must not get worse; ``wanted``: what is compared.
+        KeyboardInterrupt is raised again once what was measured is kept."""
         opened = self._opened(_as_sut(sut), nodeid)
         parameters = with_runs(parameters, self.settings)
         salt = self._salt(nodeid, definition, parameters, opened)
@@ -195,7 +197,8 @@ class BenchSession:
         )
 
     def _spent_since(self, before: Spent, opened: OpenSUT) -> dict[str, Any] | None:
-        """What a test has sent, and what that costs where there is one price; None of virtual time."""
+        """What a test has sent since ``before``, and its cost where there is one price; None in virtual
+        time."""
         if opened.virtual:
             return None
         spent = self._allowance.spent.since(before)
@@ -218,7 +221,7 @@ class BenchSession:
     def _told(
         self, result: TestResult, opened: OpenSUT, definition: TestDefinition, nodeid: str
     ) -> TestResult:
-        """The result with what has to be said of the SUT, of the generator and of prompts that were sent
+        """The result with what has to be reported of the SUT, of the generator, and of prompts that were sent
         again.
 
         The generator is mentioned where it went beyond its selftest, the prompts where the test does not want
@@ -258,11 +261,12 @@ class BenchSession:
         return certificate.beyond(result.observations, certificate.find(workers, over), workers)
 
     def reaudit(self) -> list[Reaudited]:
-        """Compliance of every result whose clauses other results of this process have changed since."""
+        """The results of this process whose compliance other results have changed since, each with its new
+        compliance."""
         return self._judge.reaudit()
 
     def _sender(self, request: MeasurementRequest) -> Send:
-        """Sends a load for a test, unless what came of it is known from another."""
+        """A function that sends a load for a test, unless another test's observation of it can be used."""
         may_share = not request.parameters.fresh
 
         def send(opened: OpenSUT, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
@@ -273,7 +277,7 @@ class BenchSession:
     def _answered(
         self, opened: OpenSUT, plan: LoadPlan, who: str, on_record: OnRecord | None, *, may_share: bool
     ) -> Observation:
-        """What another test has seen of the same load, or what comes of sending it."""
+        """Another test's observation of the same load, or that of sending it now."""
         key, state = opened.key, opened.executor.state(plan.variant)
         known = self._shared.find(key, plan, who, state) if may_share else None
         if known is not None:
@@ -324,7 +328,8 @@ class BenchSession:
         *,
         for_load: bool = True,
     ) -> OpenSUT:
-        """``role`` keeps arms apart that have the same endpoint: neither engines nor runs are shared."""
+        """The opened SUT, opened once. ``role`` keeps arms with the same endpoint apart: they share neither
+        engines nor runs."""
         key = role + json.dumps(asdict(sut), sort_keys=True, default=str)
         if key not in self._open:
             self._plan = None  # what is told meanwhile is about the SUT, not about the load before

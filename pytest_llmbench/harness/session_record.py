@@ -32,7 +32,7 @@ from pytest_llmbench.store.records_file import NOT_ON_DISK
 from pytest_llmbench.store.schema import IncompleteEntry, UnfinishedTest
 
 _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
-"""The reasons, by pytest's exit status."""
+"""pytest's exit status → why the session is incomplete."""
 
 
 def why_incomplete(found: journal.Course) -> str | None:
@@ -47,8 +47,8 @@ def why_incomplete(found: journal.Course) -> str | None:
 
 
 class SessionRecord:
-    """One per session, in the process that writes the report. Every call after :meth:`begin` keeps what it is
-    told if the process is killed, provided that there is a report directory."""
+    """The record of a session, in the process that writes the report. With a report directory, everything
+    told after :meth:`begin` survives if the process is killed."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -57,9 +57,9 @@ class SessionRecord:
         self._attempts: Counter[str] = Counter()
         self._journal: Journal | None = None
         self._found: Files = {}
-        """Files of an earlier session in the report directory."""
+        """Files in the report directory that an earlier session left."""
         self.said: list[str] = []
-        """What is to be said of them at the end, a line each."""
+        """Messages about these files for the end of the session, a line each."""
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class SessionRecord:
         return self._course.entries
 
     def begin(self) -> str | None:
-        """Claim the report directory; returns what is to be said of what was found in it.
+        """Claim the report directory; returns a message about what was found in it.
 
         Raises StoreError where another session is at work there, or what a killed one left cannot be moved.
         """
@@ -98,7 +98,7 @@ class SessionRecord:
             self._note(journal.ended(nodeid))
 
     def keep(self, entry: dict[str, Any]) -> None:
-        """A judged test. A further attempt of the same test is numbered."""
+        """Keep the entry of a judged test. A further attempt of the same test is numbered."""
         self._attempts[entry["nodeid"]] += 1
         entry["attempts"] = self._attempts[entry["nodeid"]]
         self._note(journal.judged(entry))
@@ -109,7 +109,7 @@ class SessionRecord:
 
     @property
     def incomplete(self) -> IncompleteEntry | None:
-        """What is missing of the session, once it has ended."""
+        """What is missing of the session, once it has ended; None if nothing is."""
         found, why = self._course, why_incomplete(self._course)
         if why is None:
             return None
@@ -130,8 +130,8 @@ class SessionRecord:
         ]
 
     def finish(self, exit_status: int, environment: Mapping[str, str]) -> Written:
-        """Writes the report, and what ``environment`` asks for. Where a file of the report cannot be written,
-        the journal stays."""
+        """Write the report, and what ``environment`` asks for. If a file of the report cannot be written, the
+        journal stays."""
         self._note(journal.finished(exit_status))
         self._put_earlier_aside()
         written = Written()
@@ -155,12 +155,13 @@ class SessionRecord:
         return replace(written, annotations=told.annotations, warnings=warnings)
 
     def close(self, *, keep: bool = True) -> None:
-        """Gives the directory free. Safe to call twice."""
+        """Release the report directory. Safe to call twice."""
         if self._journal is not None:
             self._journal.close(keep=keep)
 
     def _put_earlier_aside(self) -> None:
-        """Only once there is a report to take its place: a session that measures nothing changes nothing."""
+        """Move the files of an earlier session away. Called only when there is a report to take their place:
+        a session that measures nothing changes nothing."""
         directory = self._settings.report
         if directory is None or not self.entries:
             return

@@ -1,4 +1,4 @@
-"""The Setting of a procedure, made from options and marker parameters."""
+"""Makes the Setting of a procedure from options and marker parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def warmup_for(scale: Scale) -> WarmupPolicy:
-    """The draft's warm-up; at quick scale a token of it, which the audit sees."""
+    """The warm-up of the draft; at quick scale a nominal one, which the audit sees."""
     if scale == "quick":
         return WarmupPolicy(requests=10, output_tokens=0, probes=3)
     return WarmupPolicy()
@@ -50,7 +50,8 @@ def setting_for(
     ignore_eos: bool = False,
     variants: Mapping[str, VariantInfo] | None = None,
 ) -> Setting:
-    """A marker's own seed stands before ``--llm-seed``, its ``timeout_s`` before ``--llm-timeout``."""
+    """The setting of a test. A marker's own seed takes precedence over ``--llm-seed``, its ``timeout_s`` over
+    ``--llm-timeout``."""
     seed = next(seed for seed in (parameters.seed, settings.seed, DEFAULT_SEED) if seed is not None)
     timeout_s = settings.timeout if parameters.timeout_s is None else parameters.timeout_s
     usual = Deadlines()
@@ -76,8 +77,8 @@ def setting_on(
     warmup: WarmupPolicy,
     salt: str = "",
 ) -> Setting:
-    """That of a test on a SUT that has answered: its manifest is frozen now. SUTError for a warm-up that
-    cannot be."""
+    """The setting of a test on a SUT that has answered; its manifest is frozen now. SUTError for an
+    impossible warm-up."""
     problems = warmup.problems()
     if problems:
         raise SUTError("; ".join(problems), where="llm_warmup")
@@ -98,7 +99,7 @@ def setting_on(
 
 
 def _selftest(opened: OpenSUT, settings: Settings) -> Facts:
-    """The certificate of the generator over this transport. No replay has one."""
+    """The fact with the generator's certificate for this transport; none for a replay."""
     from pytest_llmbench.harness.selftest import certificate
 
     over = certificate.transport_to(opened.base_url, http2=settings.http == "2")
@@ -106,7 +107,7 @@ def _selftest(opened: OpenSUT, settings: Settings) -> Facts:
 
 
 def _bound(workload: Workload, opened: OpenSUT) -> Workload:
-    """``workload`` with the server that counts its prompts, where one does."""
+    """``workload``, bound to the server that counts its prompts if it needs one."""
     if opened.counter is None and opened.vocabulary is None:
         return workload
     from pytest_llmbench.harness.workloads.exact_lengths import bound
@@ -115,7 +116,7 @@ def _bound(workload: Workload, opened: OpenSUT) -> Workload:
 
 
 def _is_ours(facts: Facts) -> bool:
-    """The embedded engine may be overloaded: nobody else uses it."""
+    """Whether the SUT is the embedded engine, which may be overloaded: nobody else uses it."""
     return any(fact.origin is Origin.SIMULATED for fact in facts.values())
 
 
@@ -123,7 +124,7 @@ P = TypeVar("P", bound=TestParameters)
 
 
 def with_runs(parameters: P, settings: Settings) -> P:
-    """``--llm-runs`` is the default of a marker that does not say, where the test repeats its load."""
+    """The parameters with ``--llm-runs`` as the default number of runs, where the test repeats its load."""
     if parameters.runs is None and settings.runs is not None and parameters.repeats:
         return replace(parameters, runs=settings.runs)
     return parameters

@@ -1,4 +1,4 @@
-"""Options of a session, validated in one place."""
+"""The options of a session, validated in one place."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from pytest_llmbench.store.files import STORAGE
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<rest>.+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST = 4096
-"""Characters of an option; paths cannot be longer either."""
+"""The most characters of an option; paths cannot be longer either."""
 VARIANT = "variant:"
-"""How ``--llm-baseline-endpoint`` names a variant of the SUT."""
+"""Prefix by which ``--llm-baseline-endpoint`` names a variant of the SUT."""
 AUTO, BY_SEED = "auto", "seed"
 """What ``--llm-prompts`` says beside a name."""
 _PROMPTS = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 DEFAULT_SEED = 42
-"""The draft's own default (METHODOLOGY §4.3)."""
+"""The default seed of the draft (METHODOLOGY §4.3)."""
 
 
 class Settings(BaseModel):
-    """Command line and ini file. Field ``x_y`` is option ``--llm-x-y`` and ini ``llm_x_y``."""
+    """Options of the command line and the ini file. Field ``x_y`` is option ``--llm-x-y`` and ini
+    ``llm_x_y``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     endpoint: str | None = None
     endpoints: tuple[str, ...] = ()
-    """All systems, if there are several, as ``URL`` or ``NAME=URL``; the first is ``endpoint``."""
+    """All systems as ``URL`` or ``NAME=URL``, if there are several; the first is ``endpoint``."""
     suts: tuple[str, ...] = ()
-    """The files of the systems, if there are several, as ``NAME=FILE``."""
+    """The files of the systems as ``NAME=FILE``, if there are several."""
     model: str | None = None
     api: str = "auto"
     http: Literal["1.1", "2"] = "1.1"
@@ -68,22 +69,22 @@ class Settings(BaseModel):
     exit_codes: bool = False
     require: bool = False
     proxy: str | None = None
-    """The URL of the HTTP proxy that is measured through, or ``env``."""
+    """The URL of the HTTP proxy to measure through, or ``env``; None: no proxy."""
     imported: Path | None = Field(default=None, alias="import")
-    """A list of tests that is collected too."""
+    """A list of tests that is collected as well."""
     insecure: bool = False
-    """Certificates of servers are not checked."""
+    """Whether the certificates of servers are left unchecked."""
     api_key_file: Path | None = None
     workloads: Path | None = None
     records: Literal["full", "compact", "none"] = "compact"
     export_sequence: bool = False
     allow_overload: bool = False
     workers: int | str = 1
-    """Processes on this machine, or the :class:`RaySpec` of those on a cluster."""
+    """How many measuring processes run on this machine, or the :class:`RaySpec` of those on a cluster."""
     timeout: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
-    """Seconds."""
+    """Time limit of a request in seconds; None: the usual deadlines."""
     wait: float = Field(default=0, ge=0, le=LARGEST, allow_inf_nan=False)
-    """Seconds for an endpoint that is still starting."""
+    """How long to wait for an endpoint that is still starting, in seconds."""
     remeasure: int = Field(default=2, ge=0, le=20)
     worker_cpus: str = "none"
     max_requests: int = Field(default=20_000_000, ge=1)
@@ -95,7 +96,7 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _text_is_one_line(cls, given: Any) -> Any:
-        """What no command line can hold comes from an ini file, and no path or name has a line break."""
+        """Refuse text that no command line can hold, which may come from an ini file, and line breaks."""
         for text in given if isinstance(given, tuple | list) else (given,):
             if not isinstance(text, str):
                 continue
@@ -185,7 +186,7 @@ class Settings(BaseModel):
 
     @property
     def saves(self) -> bool:
-        """Whether the session keeps a baseline; by itself it keeps none of several systems."""
+        """Whether the session saves a baseline. By default it saves none with several systems."""
         return self.save is not None or (self.autosave and len(self.endpoints) < 2 and not self.calibrate)
 
     @property
@@ -250,7 +251,8 @@ class Settings(BaseModel):
 
 
 def named(text: str) -> tuple[str, str]:
-    """``NAME=URL`` as (name, URL); the name is empty where there is none: ``replay:fast?seed=1`` has none."""
+    """Split ``NAME=URL`` into (name, URL). The name is empty where there is none, as in
+    ``replay:fast?seed=1``."""
     found = _NAMED.fullmatch(text)
     return (found["name"], found["rest"]) if found else ("", text)
 

@@ -1,4 +1,4 @@
-"""What makes a mark, and shows the keywords of its marker when somebody asks."""
+"""The builder of a marker, which makes its mark and shows its keywords when somebody asks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MARK = "llmbench"
 
 
 class Shown(NamedTuple):
-    """What a builder shows of itself."""
+    """What a builder shows of its marker: signature and documentation."""
 
     signature: inspect.Signature
-    """Its annotations are texts."""
+    """The keywords of the marker; annotations are texts."""
     documentation: str
 
 
@@ -29,7 +29,7 @@ class Builder:
     # when they ask. (No docstring: ``__doc__`` is that of the marker.)
 
     def __init__(self, name: str, mark: str, shown: Callable[[], Shown], **always: str) -> None:
-        """``always``: arguments of the mark that no author writes."""
+        """``always``: arguments that every mark of this builder gets; authors do not write them."""
         self.__name__ = name
         self.__qualname__ = f"llmbench.{name}"
         self.mark = mark
@@ -50,7 +50,7 @@ class Builder:
 
     @property
     def documentation(self) -> str:
-        """What the marker is for, and what its keywords mean."""
+        """What the marker does, and what its keywords mean."""
         return self._shown().documentation
 
     @property
@@ -84,7 +84,7 @@ def of_test(name: str) -> Builder:
 
 
 def of_function(mark: str) -> Callable[[Callable[..., None]], Builder]:
-    """The builder of a marker that is no test: its keywords are those of a function that is never run."""
+    """The builder of a marker that is no test. Its keywords are those of a function that is never run."""
 
     def of(declared: Callable[..., None]) -> Builder:
         def shown() -> Shown:
@@ -96,7 +96,8 @@ def of_function(mark: str) -> Callable[[Callable[..., None]], Builder]:
 
 
 def _refuse_bare(name: str, arguments: tuple[object, ...]) -> None:
-    """``@llmbench.ttft`` without its parentheses is given the test, which would be lost without a word."""
+    """Raise for ``@llmbench.ttft`` without parentheses, which is called with the test function: that would be
+    lost silently."""
     bare = arguments[0] if len(arguments) == 1 else None
     if not isinstance(bare, FunctionType | type):
         return

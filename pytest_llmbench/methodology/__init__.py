@@ -1,1 +1,1 @@
-"""The ten tests, one file each, as procedures without I/O; pure."""
+"""The ten tests of the draft, one module each, as pure procedures without I/O."""

@@ -1,5 +1,4 @@
-"""Advice on what to ask a test for when its limits are not decided: the keyword that gets so many more
-samples."""
+"""Advice for limits that were not decided: the keyword, with its value, that gets enough further samples."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ _NS = 1e9
 
 
 def advised(gate: Gate, result: TestResult, parameters: TestParameters, scale: Scale) -> Gate:
-    """The gate, its undecided objectives with the further requests and the keyword that gets them."""
+    """The gate, with advice on each undecided objective: how many further requests, and the keyword that gets
+    them."""
     return replace(
         gate, objectives=tuple(_advised(each, result, parameters, scale) for each in gate.objectives)
     )
@@ -46,7 +46,7 @@ def _advised(
 
 
 def _loads(metric: str, result: TestResult) -> Sequence[Observation]:
-    """The loads that the metric rests on: those of a level that it names, else of the largest level, else
+    """The loads that the metric rests on: those of the level that it names, else of the largest level, else
     all."""
     levels = [level for level in result.levels if level.observation is not None]
     if not levels:
@@ -59,7 +59,7 @@ def _loads(metric: str, result: TestResult) -> Sequence[Observation]:
 
 
 def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: float) -> str | None:
-    """The keyword, in the words of the marker; None where the marker has none for it."""
+    """The keyword as the marker takes it; None where the marker has none for it."""
     known = {each.name for each in fields(parameters)}
     plans = [load.plan for load in loads]
     if "duration_s" in known and any(plan.duration_s is not None for plan in plans):
@@ -83,7 +83,7 @@ def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: f
 def _more_sessions(
     loads: Sequence[Observation], load: SessionSlots | SessionStarts, known: Set[str], growth: float
 ) -> str | None:
-    """The keyword of a test of sessions."""
+    """The keyword of a test of sessions; None where the marker has none for it."""
     counts = [len(np.unique(each.records.session)) for each in loads]
     if "sessions_per_class" in known:
         return (
@@ -100,7 +100,8 @@ def _more_sessions(
 def _more_probes(
     growth: float, loads: Sequence[Observation], parameters: TestParameters, scale: Scale
 ) -> str | None:
-    """The pairs of a slowdown are as many as the probes, which are no more than the sessions."""
+    """The keyword for more pairs of a slowdown. There are as many as probes, and no more probes than
+    sessions."""
     probes = math.ceil(growth * getattr(parameters, "probes", 0))
     sessions = max(len(np.unique(load.records.session)) for load in loads)
     if scale == "quick":

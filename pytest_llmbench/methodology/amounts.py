@@ -1,4 +1,4 @@
-"""What parts of a test send at least and at most, before anything is known of the system.
+"""The amounts that parts of a test send at least and at most, before anything is known of the system.
 
 How many requests a search or a timed level takes is decided by the system. So they are bounded by a number,
 and by a number for each request per second that the system completes at most (its *capacity*: the highest
@@ -21,11 +21,12 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.stream import stream_of
 
 SPREAD_SHARE, SPREAD_REQUESTS = 1.1, 63
-"""A Poisson count of mean x is at most 1.1 x + 63: five standard deviations above, whatever x is."""
+"""Bound of a Poisson count with mean x: 1.1 x + 63 is five standard deviations above, whatever x is."""
 
 
 def plan_bounds(plan: LoadPlan, *, least: int | None = None) -> Bounds:
-    """A load that is known beforehand; ``least``: it may end early, or not come to be."""
+    """The bounds of a load that is known beforehand. ``least``: the fewest requests, if it may end early or
+    be left out."""
     certain = plan.looks is None and least is None
     seconds = _seconds(plan)
     return Bounds(
@@ -45,8 +46,7 @@ def plan_bounds(plan: LoadPlan, *, least: int | None = None) -> Bounds:
 
 
 def _seconds(plan: LoadPlan) -> float | None:
-    """The seconds from the start to the last arrival, or the nominal length; None where the system
-    decides."""
+    """Seconds from the start to the last arrival, or the nominal duration; None where the system decides."""
     if plan.duration_s is not None:
         return plan.duration_s
     if not isinstance(plan.load, OpenLoop) or not plan.requests:
@@ -63,7 +63,7 @@ def warm_up_bounds(
     variant: str = "",
     fresh: bool = False,
 ) -> list[Bounds]:
-    """The loads of one warm-up, and its probes."""
+    """The bounds of the loads of one warm-up, and of its probes."""
     policy = setting.warmup
     if not policy.wanted:
         return []
@@ -78,7 +78,7 @@ def warm_up_bounds(
 
 
 def _volumes(setting: Setting) -> Iterator[int]:
-    """How many requests a warm-up may have sent when it looks whether that was enough."""
+    """The numbers of requests after which a warm-up checks whether that was enough."""
     policy, planned = setting.warmup, 0
     while planned == 0 or planned < policy.max_requests:
         planned += max(policy.requests if planned == 0 else policy.requests // 4, 1)
@@ -86,7 +86,8 @@ def _volumes(setting: Setting) -> Iterator[int]:
 
 
 def _enough(volumes: Sequence[int], asked: Iterator[int], output_tokens: int) -> int:
-    """The first volume whose requests ask for so many tokens, else the last. Draws no further than that."""
+    """The first volume whose requests ask for so many tokens, else the last. Draws no further requests than
+    needed."""
     drawn = total = 0
     for volume in volumes:
         more = list(islice(asked, volume - drawn))

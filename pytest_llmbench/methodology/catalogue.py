@@ -1,4 +1,5 @@
-"""The tests by name: the ten of the draft, and those beyond it. A new one is a file here and a name below."""
+"""The tests by name: the ten of the draft, and those beyond it. A new test is a file in ``sections/`` and a
+name below."""
 
 from __future__ import annotations
 
@@ -29,10 +30,11 @@ _NAMES: Final = (
     "non_generative",
 )
 BEYOND_THE_DRAFT: Final = frozenset({"goodput", "reasoning", "sessions", "non_generative"})
-"""They have no compliance class."""
+"""Names of the tests beyond the draft, which have no compliance class."""
 
 SENDS_AGAIN: Final = frozenset({"prefix_cache", "guardrail"})
-"""They send the same requests to several states of a system, and look after what its cache holds."""
+"""Names of the tests that send the same requests to several states of a system; they check themselves what
+its cache holds."""
 
 
 class _Tests(Mapping[str, "TestDefinition"]):
@@ -58,7 +60,7 @@ TESTS: Final[Mapping[str, TestDefinition]] = _Tests()
 
 
 def definition(name: object, *, where: str | None = None) -> TestDefinition:
-    """The row of ``name``; SuiteError with the known names otherwise."""
+    """The definition of the test ``name``; SuiteError, with the known names, for any other."""
     if not isinstance(name, str):
         raise SuiteError(f"test must be the name of a test, got {shown(name)}", where=where)
     if name in TESTS:

@@ -16,9 +16,9 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 
 WIDTH = 102
-"""Columns of a line of documentation."""
+"""Width of a line of documentation, in columns."""
 _GIVEN = {"workload": "str | Workload | Mapping[str, Any]"}
-"""The type of a keyword by its kind, where it is not that of the parameter: a mapping is made a workload."""
+"""Kind of keyword → its type, where that is not the type of the parameter: a mapping is made a workload."""
 
 
 def signature(parameters: type[TestParameters]) -> inspect.Signature:
@@ -27,7 +27,7 @@ def signature(parameters: type[TestParameters]) -> inspect.Signature:
 
 
 def signature_of(declared: Iterable[Field[Any]]) -> inspect.Signature:
-    """Each field as a keyword.
+    """The signature with each field as a keyword.
 
     Annotations are texts. A default that is no plain value is shown as None, which means "not given".
     """
@@ -35,7 +35,7 @@ def signature_of(declared: Iterable[Field[Any]]) -> inspect.Signature:
 
 
 def documentation(test: TestDefinition) -> str:
-    """What the marker measures and what its keywords mean, as a docstring."""
+    """The docstring of a marker: what it measures and what its keywords mean."""
     where = f"section {test.section} of the draft" if test.section else "no test of the draft"
     told = inspect.cleandoc(test.parameters.__doc__ or "").split("\n\n")
     meant = {each.name: _meaning(test.parameters, each.name) for each in _ordered(test.parameters)}
@@ -44,7 +44,7 @@ def documentation(test: TestDefinition) -> str:
 
 
 def meanings(of: Mapping[str, str]) -> str:
-    """The list of keywords of a docstring, without those that have no meaning written down."""
+    """The list of keywords for a docstring, without those that have no meaning written down."""
     return "\n".join(
         textwrap.fill(f":param {name}: {doc}", WIDTH, subsequent_indent="    ")
         for name, doc in of.items()
@@ -53,7 +53,7 @@ def meanings(of: Mapping[str, str]) -> str:
 
 
 def _meaning(parameters: type[TestParameters], name: str) -> str:
-    """What a keyword means, by the test itself or else by what it inherits from."""
+    """The meaning of a keyword, from the test itself or else from what it inherits."""
     declared = [each for base in parameters.__mro__[:-1] for each in fields(base) if each.name == name]
     return next((each.metadata["doc"] for each in declared if each.metadata["doc"]), "")
 

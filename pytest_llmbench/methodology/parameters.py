@@ -29,7 +29,7 @@ P = TypeVar("P", bound="TestParameters")
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99_9")
 MOST = 100_000_000
-"""The most of anything that is counted: more requests than that are a slip of the keyboard, and days of
+"""The largest number of anything that is counted. More requests than that are a typing error, and days of
 load."""
 LARGEST = 1e9
 """The largest value of any other number: nobody means more than that in seconds, milliseconds, or per
@@ -40,17 +40,17 @@ MOST_ENTRIES = 1_000
 """The most entries of a list in a marker."""
 LARGEST_SEED = 2**63 - 1
 DEFAULT_CONCURRENCY = 8
-"""Load of a test that names neither ``rate`` nor ``concurrency``."""
+"""Concurrency of a test that names neither ``rate`` nor ``concurrency``."""
 
 
 OF_BURSTINESS = "shape of gamma arrivals; coefficient of variation 1/√burstiness."
 
 Check = Callable[[Any], list[str]]
-"""The complaints about a value, as ends of sentences that begin with the name of the parameter."""
+"""Returns the complaints about a value, as ends of sentences that begin with the name of the parameter."""
 
 
 def parameter(kind: str, default: Any = None, *, doc: str = "") -> Any:
-    """A dataclass field of the given kind.
+    """Declare a dataclass field of the given kind.
 
     ``choice`` is one of the texts of the ``Literal`` in its annotation. ``doc`` is what users of the marker
     read; a name that says it all needs none.
@@ -68,7 +68,7 @@ class TestParameters:
     of_sessions: ClassVar[bool] = False
     """Whether the test sends sessions."""
     takes_sessions: ClassVar[bool] = False
-    """Whether it sends sessions where its workload is of sessions, and requests else."""
+    """Whether the test sends sessions where its workload has sessions, and requests otherwise."""
     generates: ClassVar[bool] = True
     """Whether the test is about tokens that are generated."""
 
@@ -97,11 +97,12 @@ class TestParameters:
     )
 
     def contradictions(self) -> list[str]:
-        """What is wrong between the parameters, rather than with one of them."""
+        """Mistakes between several parameters, rather than in one of them."""
         return []
 
     def not_of_sessions(self) -> list[str]:
-        """A workload of sessions is for a load of sessions: one by one its turns would wait for nothing."""
+        """Mistake: a workload of sessions in a test that sends single requests, where its turns would wait
+        for nothing."""
         takes = self.of_sessions or self.takes_sessions
         if takes or not isinstance(_found(self.workload), OfSessions):
             return []
@@ -111,7 +112,7 @@ class TestParameters:
         ]
 
     def not_without_output(self) -> list[str]:
-        """A profile that generates nothing has no figure of a test about tokens."""
+        """Mistake: a profile that generates nothing in a test about tokens."""
         found = _found(self.workload) if self.generates else None
         codes = [] if found is None else without_output(found.specification().get("profiles", ()))
         return [
@@ -129,7 +130,8 @@ class TestParameters:
 
     @property
     def offsets_ns(self) -> Sequence[int]:
-        """Instants at which requests or sessions start in the workload's trace; none where it has none."""
+        """Instants at which requests or sessions start in the workload's trace, in nanoseconds; empty without
+        a trace."""
         offsets: Sequence[int] = getattr(self.workload, "offsets_ns", ())
         return offsets
 
@@ -198,12 +200,12 @@ class LoadParameters(TestParameters):
 
 
 def arrival_law(arrival: Arrival | None, burstiness: float | None) -> tuple[Arrival, float]:
-    """The arrivals of an open loop, where those that were not given are ``poisson``."""
+    """Arrival process and burstiness of an open loop; by default Poisson."""
     return arrival or "poisson", 1.0 if burstiness is None else burstiness
 
 
 def arrival_mistakes(arrival: Arrival | None, burstiness: float | None) -> list[str]:
-    """What is wrong between the two."""
+    """Mistakes between ``arrival`` and ``burstiness``."""
     if burstiness is not None and arrival != "gamma":
         return [f"burstiness needs arrival='gamma', not {arrival or 'poisson'!r}"]
     if arrival == "gamma" and burstiness is None:
@@ -212,7 +214,7 @@ def arrival_mistakes(arrival: Arrival | None, burstiness: float | None) -> list[
 
 
 def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> P:
-    """The parameters from a marker's keywords; SuiteError with all mistakes."""
+    """Make the parameters from a marker's keywords; SuiteError with all mistakes."""
     checks = _checks(cls)  # type: ignore[arg-type]  # mypy takes no class of a TypeVar for hashable
     mistakes = [_unknown(name, list(checks)) for name in raw if name not in checks]
     for name, value in raw.items():
@@ -230,7 +232,7 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> 
 
 @cache
 def _checks(cls: type[TestParameters]) -> Mapping[str, Check]:
-    """The check of each parameter."""
+    """The name of each parameter with its check."""
     types = get_type_hints(cls)
     kinds = {each.name: each.metadata["kind"] for each in fields(cls)}
     return {
@@ -246,7 +248,8 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _made(name: str, value: Any) -> Any:
-    """A workload that a mapping describes is made here: what holds it can be compared and stored."""
+    """The value, with a workload in place of a mapping that describes one, so that parameters can be compared
+    and stored."""
     return find_workload(value) if name == "workload" and isinstance(value, Mapping) else value
 
 
@@ -259,7 +262,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("output_tokens", "output_len", "output_length", "osl", "max_tokens"), _BY_WORKLOAD),
     **dict.fromkeys(("model", "endpoint", "url"), "say it on the command line: --llm-model, --llm-endpoint"),
 }
-"""Keywords that users of other load generators look for, and where it is said here."""
+"""Keywords of other load generators → where the same is said here."""
 _AT_ONCE = ("concurrency", "sessions", "levels_percent")
 _A_SECOND = ("rate", "levels_percent")
 _IN_ALL = ("requests", "total_sessions")
@@ -269,7 +272,7 @@ _ALIKE = {
     **dict.fromkeys(("requests", "num_prompts", "num_requests", "request_count", "jobs"), _IN_ALL),
     "min_tokens_per_s": ("min_output_tok_s",),
 }
-"""Keywords of other tests and load generators, and what a test may have in their place, best first."""
+"""Keywords of other tests and load generators, with those that a test may have in their place, best first."""
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
@@ -338,7 +341,7 @@ def _name(value: Any) -> list[str]:
 
 
 def _many(check: Check, least: int = 1) -> Check:
-    """A sequence whose entries all pass ``check``, in ascending order."""
+    """A check for a sequence whose entries all pass ``check``, in ascending order."""
 
     def check_all(value: Any) -> list[str]:
         if not _is_list(value):
@@ -354,7 +357,8 @@ def _many(check: Check, least: int = 1) -> Check:
 
 
 def _is_list(value: Any) -> bool:
-    """A sequence that can be gone through: ``range(10**12)`` is one too, and nobody lives that long."""
+    """Whether it is a sequence short enough to be gone through: ``range(10**12)`` is one too, and nobody
+    lives that long."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         return False
     return sum(1 for _ in islice(value, MOST_ENTRIES + 1)) <= MOST_ENTRIES
@@ -369,7 +373,7 @@ def _at_least(low: float) -> Check:
 
 
 def _by_class(value: Any) -> list[str]:
-    """A share for every class, or a mapping from class to share."""
+    """Complaints about a share for every class, or a mapping from class to share."""
     if isinstance(value, Mapping):
         return [
             f"of {shown(name)} {complaint}" for name, share in value.items() for complaint in _share(share)
@@ -378,7 +382,8 @@ def _by_class(value: Any) -> list[str]:
 
 
 def _positive_by(kind: type, example: str, *, alone: bool) -> Check:
-    """A mapping to positive numbers from keys of ``kind``; with ``alone`` also one number for all."""
+    """A check for a mapping from keys of ``kind`` to positive numbers; with ``alone`` also for one number for
+    all."""
 
     def check(value: Any) -> list[str]:
         if not isinstance(value, Mapping):
@@ -431,7 +436,7 @@ def _found(wanted: Any) -> Workload | None:
 
 
 def _by_turn(check: Check, example: str) -> Check:
-    """A mapping from numbers of turns to what passes ``check``."""
+    """A check for a mapping from numbers of turns to values that pass ``check``."""
 
     def check_all(value: Any) -> list[str]:
         if not isinstance(value, Mapping) or not value:

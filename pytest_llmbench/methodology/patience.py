@@ -1,4 +1,4 @@
-"""The time that the load generator waits for a reply: what was asked for, else by the SUT's own speed.
+"""How long the load generator waits for a reply: as the user asked, else by the SUT's own speed.
 
 A deadline is there to tell a hung server from a slow one. Its default fits a quick server; of a slow one, or
 with long prompts, it would end requests that are well under way. So a wait becomes ``TIMES`` as long as the
@@ -22,7 +22,8 @@ from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.sequence import drawn
 
 TIMES = 20.0
-"""Twice the ten-fold TTFT with which a level counts as saturated (section 5.2.3.1)."""
+"""Factor between the usual time and the wait: twice the ten-fold TTFT at which a level counts as saturated
+(section 5.2.3.1)."""
 FEW_IN_FLIGHT = 4
 _SAMPLE = 8
 _NS = 1e9
@@ -32,10 +33,10 @@ Test = Callable[[Any, Setting], Procedure[TestResult]]
 
 @dataclass
 class _Waits:
-    """What the SUT took so far at hardly any load, and of which requests."""
+    """The times that the SUT took so far at hardly any load, and the requests that they are from."""
 
     given: bool
-    """The wait for the first byte and between chunks is the user's."""
+    """Whether the waits for the first byte and between chunks are the user's own."""
     first_s: float | None = None
     rest_s: float = 0.0
     input_tokens: int = 1
@@ -86,7 +87,8 @@ class _Waits:
 
 
 def _is_light(plan: LoadPlan, measuring: bool) -> bool:
-    """A probe after a load may tell of what that has left, so it does not count."""
+    """Whether the load is light enough to tell the SUT's usual speed. Not a probe after a load, which may see
+    what that left."""
     if plan.phase is Phase.PROBE:
         return not measuring
     few = isinstance(plan.load, ClosedLoop) and plan.load.concurrency <= FEW_IN_FLIGHT
@@ -94,8 +96,8 @@ def _is_light(plan: LoadPlan, measuring: bool) -> bool:
 
 
 def _first(usual: Deadlines, wanted_s: float) -> Deadlines:
-    """Deadlines with both waits raised: a server that sends its headers at once is silent until the first
-    token."""
+    """The deadlines with both waits raised, as a server that sends its headers at once is silent until the
+    first token."""
     return replace(
         usual,
         first_byte_s=_raised(usual.first_byte_s, wanted_s),
@@ -104,12 +106,13 @@ def _first(usual: Deadlines, wanted_s: float) -> Deadlines:
 
 
 def _raised(usual_s: float, wanted_s: float) -> float:
-    """Doubled until it suffices: so a little noise leaves the plan, and who shares it, as it was."""
+    """The usual wait, doubled until it suffices: a little noise then leaves the plan, and who shares it,
+    unchanged."""
     return usual_s if wanted_s <= usual_s else usual_s * 2 ** math.ceil(math.log2(wanted_s / usual_s))
 
 
 def patient(procedure: Test) -> Test:
-    """The procedure with every plan's deadlines raised to what its SUT needs."""
+    """The procedure with every plan's deadlines raised to the needs of its SUT."""
 
     def patiently(parameters: Any, setting: Setting) -> Procedure[TestResult]:
         steps, waits = procedure(parameters, setting), _Waits(given=setting.timeout_s is not None)

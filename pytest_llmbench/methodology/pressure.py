@@ -1,5 +1,5 @@
-"""Whether memory was short in a level of the memory pressure test, by what the engine tells (section 5.8.3),
-and how long the system takes afterwards to be as fast as before, by short probes.
+"""Signs of short memory in a level of the memory pressure test, by what the engine reports (section 5.8.3);
+and the time until the system is as fast as before, by short probes.
 
 A level beyond capacity that leaves memory free shows nothing of what the test is about: where the engine says
 so of all of them the test is void, and where it says nothing it is not a pass.
@@ -31,19 +31,20 @@ from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 HIGH_KV_USE = 0.9
-"""Share of the KV cache from which memory is short: what is left does not take one more of a dozen."""
+"""Share of the KV cache in use from which memory counts as short: what is left does not take one more of a
+dozen requests."""
 PRESSED = Objective("pressed_levels", ">", 0.0, "ratio")
 _MARGIN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What tells that memory was short in a level. None: not told."""
+    """The signs of short memory in a level. None: the engine does not report the sign."""
 
     preemptions: float | None
     out_of_memory: int
     kv_use: float | None
-    """Highest reading of the share of the KV cache in use."""
+    """The highest reading of the share of the KV cache in use."""
 
     @property
     def pressed(self) -> bool | None:
@@ -71,7 +72,8 @@ def signs_of(seen: Observation) -> Signs:
 
 
 def preemption_events(seen: Observation) -> float | None:
-    """The preemptions counted by the engine; without a counter, those that the replies report."""
+    """Number of preemptions by the engine's counter; without a counter, those that the replies report. None:
+    not reported."""
     counted = None if seen.engine is None else seen.engine.grown("preemptions")
     if counted is not None:
         return counted
@@ -80,14 +82,15 @@ def preemption_events(seen: Observation) -> float | None:
 
 
 def pressed_levels(levels: Mapping[float, Seen]) -> Estimate:
-    """Levels beyond capacity with a preemption, an out-of-memory error or 90 % of the KV cache in use, over
-    all beyond capacity of which that is known."""
+    """The share of levels beyond capacity with a preemption, an out-of-memory error or 90 % of the KV cache
+    in use, among those of which that is known."""
     what = "the engine tells neither preemptions nor the use of its KV cache"
     return pressed_share((signs.pressed for signs in _beyond(levels).values()), what)
 
 
 def pressed_share(pressed: Iterable[bool | None], unknown: str) -> Estimate:
-    """The share of levels with memory short, of those of which it is known; else ``unknown`` says why not."""
+    """The share of levels with short memory among those of which it is known. ``unknown``: the reason if
+    there are none."""
     known = [each for each in pressed if each is not None]
     if not known:
         return Estimate.undefined(unit="ratio", method=f"not measurable: {unknown}")
@@ -96,7 +99,8 @@ def pressed_share(pressed: Iterable[bool | None], unknown: str) -> Estimate:
 
 
 def pressure_finding(levels: Mapping[float, Seen]) -> Finding:
-    """Void where memory was not short in any level beyond capacity; a warning where nobody knows."""
+    """The finding on memory pressure: void if memory was short in no level beyond capacity, a warning if that
+    is not known."""
     beyond = _beyond(levels)
     pressed = {percent: signs for percent, signs in beyond.items() if signs.pressed}
     told = {percent: signs for percent, signs in beyond.items() if signs.pressed is not None}
@@ -123,7 +127,8 @@ def _said(levels: Mapping[float, Signs]) -> str:
 
 
 def _advice(levels: Mapping[float, Seen], told: Mapping[float, Signs]) -> str:
-    """The level at which the KV cache would be full, if it fills as it did up to the highest one."""
+    """The level at which the KV cache would be full if it went on filling as it did up to the highest one, in
+    words."""
     highest = max(told)
     use, seen = told[highest].kv_use, levels[highest]
     batch = None if seen.observation.engine is None else seen.observation.engine.max_num_seqs
@@ -137,16 +142,17 @@ def _advice(levels: Mapping[float, Seen], told: Mapping[float, Signs]) -> str:
 
 PROBES_BEFORE = 3
 SLOWER = 1.5
-"""A probe within this factor of the ones before the overload is as fast as they were."""
+"""Largest factor by which a probe may be slower than those before the overload to count as fast as they
+were."""
 PROBE_RATE = 2.0
-"""Probes per second while waiting: they come after an overload and must not be one."""
+"""Rate of the probes, per second: they come after an overload and must not be one."""
 MOST_PROBES = 120
 _PROBE = SyntheticWorkload("recovery probe", Fixed(128), Fixed(16))
 
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """The probes before the overload."""
+    """The result of the probes before the overload."""
 
     e2e_ms: float | None
     sent: int
@@ -154,22 +160,22 @@ class Calm:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What the probes after one level saw."""
+    """The result of the probes after one level."""
 
     estimate: Estimate
-    """``recovery_time`` in seconds: from the end of sending to the answer of the first probe that is fast."""
+    """``recovery_time`` in seconds: from the end of sending to the answer of the first fast probe."""
     gave_up: str | None = None
-    """Why the test has to end here."""
+    """Why the test has to end here; None if it goes on."""
     restarted: bool = False
 
 
 def recovery_probes(setting: Setting, test: RequestSlice, **asked: Any) -> RequestSlice:
-    """The sequence of all probes of a test on ``test``."""
+    """The sequence of all probes in a test with the sequence ``test``."""
     return replace(test, workload=_PROBE).next_part(setting, "recovery probe", **asked)
 
 
 def before_overload(setting: Setting, probes: RequestSlice) -> Procedure[Calm]:
-    """Median of a few probes on the idle system."""
+    """Send a few probes to the idle system; returns their median."""
     values = []
     for number in range(PROBES_BEFORE):
         seen = probes.sent((yield _probe(setting, probes, number)))
@@ -180,7 +186,7 @@ def before_overload(setting: Setting, probes: RequestSlice) -> Procedure[Calm]:
 def recovered(
     setting: Setting, probes: RequestSlice, calm: Calm, overload: Observation
 ) -> Procedure[Recovery]:
-    """Probe until it is as fast as before, or the probes are used up."""
+    """Probe until the system is as fast as before, or the probes are used up."""
     ended_ns = overload.ended_ns if overload.load_ended_ns is None else overload.load_ended_ns
     restarted = _restarted(overload)
     answered, number = False, 0
@@ -203,8 +209,8 @@ def pressed(
     probes: RequestSlice,
     calm: Calm,
 ) -> Procedure[tuple[Attempts, Recovery]]:
-    """The attempts at a level, and the recovery from the last. A further one begins, as the first did, with a
-    system that has recovered."""
+    """Run a level with its attempts, and the recovery after the last one. Like the first, a further attempt
+    begins with a system that has recovered."""
     sent = list[Observation]()
 
     def saw(run: Observation) -> Seen:
@@ -219,7 +225,8 @@ def pressed(
 
 
 def _seconds(value: float, probes: int) -> Estimate:
-    """The probe before the last was slow, so the moment lies up to one probe earlier."""
+    """The recovery time in seconds. The probe before the last was slow, so it may be shorter by the time
+    between two probes."""
     return Estimate(
         point=value,
         lower=max(value - 1.0 / PROBE_RATE, 0.0) if probes > 1 else 0.0,

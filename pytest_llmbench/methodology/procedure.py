@@ -30,35 +30,38 @@ from pytest_llmbench.model.result import TestResult
 
 @dataclass(frozen=True, slots=True)
 class WarmupPolicy:
-    """The draft's warm-up: both amounts are reached (AMB-02), the queue drains, probes settle.
+    """How much warm-up is done. The default is the draft's: both amounts are reached (AMB-02), the queue
+    drains, probes settle.
 
     A policy below the draft's amounts is allowed, for smoke runs; the compliance audit sees what was done.
     """
 
     requests: int = 100
-    """Successful requests, at least."""
+    """Fewest successful requests."""
     output_tokens: int = 10_000
-    """Output tokens, at least."""
+    """Fewest output tokens."""
     concurrency: int = 8
-    """Requests in flight while warming up."""
+    """Requests in flight during the warm-up."""
     probes: int = 10
-    """Probes after the warm-up, at most; they end as soon as the last three agree."""
+    """Most probes after the warm-up; they end as soon as the last three agree."""
     tolerance: float = 0.10
-    """Consecutive probes agree when they differ by less than this share."""
+    """Relative difference below which consecutive probes agree."""
     max_requests: int = 2_000
-    """Give up here, for a server whose replies are too short ever to reach ``output_tokens``."""
+    """Most requests of a warm-up, for a server whose replies are too short ever to reach
+    ``output_tokens``."""
 
     cold_start: bool = False
-    """The measurement is about the cold system: no warm-up, and the result says so (AMB-42)."""
+    """Whether the measurement is about the cold system: no warm-up, and the result says so (AMB-42)."""
 
     @classmethod
     def none(cls) -> WarmupPolicy:
-        """A policy of no warm-up, for experiments: the audit counts its absence as unmet."""
+        """A policy without warm-up, for experiments: the audit counts its absence as unmet."""
         return cls(requests=0, output_tokens=0, probes=0)
 
     @classmethod
     def cold(cls) -> WarmupPolicy:
-        """A declared cold-start measurement (METHODOLOGY §6): no warm-up, labelled in the title."""
+        """The policy of a declared cold-start measurement (METHODOLOGY §6): no warm-up, labelled in the
+        title."""
         return cls(requests=0, output_tokens=0, probes=0, cold_start=True)
 
     @property
@@ -66,7 +69,7 @@ class WarmupPolicy:
         return self.requests > 0 or self.output_tokens > 0
 
     def problems(self) -> list[str]:
-        """Every impossible value, in words."""
+        """The impossible values, in words."""
         found = [
             f"{name} must not be negative, got {getattr(self, name)}"
             for name in ("requests", "output_tokens", "probes")
@@ -94,14 +97,15 @@ class VariantInfo:
 
     name: str
     facts: Facts = field(default_factory=Facts)
-    """What it declares, over the facts of the SUT: ``sut.prefix_caching``, ``guardrails.input_filter`` …"""
+    """Facts that it declares, overriding those of the SUT: ``sut.prefix_caching``,
+    ``guardrails.input_filter`` …"""
     can_be_fresh: bool = False
     """Whether ``LoadPlan.fresh_state`` can be granted: by a restart, or by a call that flushes its cache."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a procedure is told about its surroundings."""
+    """What a procedure runs with: workload, seed, scale and the like."""
 
     workload: Workload
     seed: int
@@ -111,59 +115,61 @@ class Setting:
     warmup: WarmupPolicy = field(default_factory=WarmupPolicy)
     deadlines: Deadlines = field(default_factory=Deadlines)
     timeout_s: float | None = None
-    """The user's own wait for the first byte and between chunks, as it stands in ``deadlines``; None: grown
-    with what the SUT takes (methodology/patience.py)."""
+    """The user's own wait in seconds for the first byte and between chunks, as in ``deadlines``; None: it
+    grows with the times of the SUT (methodology/patience.py)."""
     ignore_eos: bool = False
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
-    """SUT variants that plans may name (DESIGN §2.4)."""
+    """Name → SUT variant that plans may name (DESIGN §2.4)."""
     least_runs: int = 1
-    """Runs of its load that a comparison needs of a test that repeats it, at any scale."""
+    """Fewest runs that a comparison needs of a test that repeats its load, at any scale."""
     remeasure: int = 2
-    """How often a load is measured again that was void for a cause on the generator's own host."""
+    """How often a load that was void for a cause on the generator's own host is measured again."""
     salt: str = ""
-    """The salt of a measurement that must not repeat the prompts of another one of this session: of a test
-    that is measured anew, or once more. Empty for all others, whose equal loads are one."""
+    """Salt of a measurement that must not repeat the prompts of another one in this session, because a test
+    is measured anew or once more. Empty for all others, whose equal loads are shared."""
     overload_allowed: bool = False
-    """The user allows a test to load the system up to failure (METHODOLOGY §13)."""
+    """Whether the user allows a test to load the system up to failure (METHODOLOGY §13)."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Requests of one load, or of all loads of a kind that are taken from sequences of one workload."""
+    """The least and the most that one load sends, or all loads of a kind that take requests from sequences of
+    one workload."""
 
     workload: Workload
     seed: int
-    """The seed of the sequence that they are taken from, or of the first of them."""
+    """The seed of the sequence that the requests are taken from, or of the first such sequence."""
     key: str
-    """Equal keys are the same requests, which are measured once."""
+    """Key of the requests: equal keys are the same requests, which are measured once."""
     least: int
     most: int
     per_rps: float = 0.0
     """Further requests for each request per second of capacity."""
     worst: int | None = None
-    """The number with failed or short replies; None: no more than ``most``."""
+    """The most requests with failed or short replies; None: no more than ``most``."""
     attempts: int = 1
-    """How often it may be measured, where this machine spoils it."""
+    """How often the load may be measured if this machine spoils it."""
     least_s: float = 0.0
     most_s: float = 0.0
-    """Nominal length of the loads that have one."""
+    """Longest nominal duration, in seconds, of the loads that have one."""
     open_ended: bool = False
-    """Some of them take as long as the system needs."""
+    """Whether some of the loads take as long as the system needs."""
     phase: Phase = Phase.MEASURE
     variant: str = ""
     fresh: bool = False
-    """Preceded by a fresh state of the system: shared with no other test."""
+    """Whether a fresh state of the system comes before the load, so that it is shared with no other test."""
     first: int = 0
-    """Index of the first of them."""
+    """Index of the first request."""
     one_sequence: bool = True
-    """False: of several sequences, so that their lengths are known by their laws only."""
+    """Whether all requests are of one sequence. If not, their lengths are known by their distributions
+    only."""
 
     @property
     def at_worst(self) -> int:
         return self.attempts * max(self.most, self.worst or 0)
 
     def measured_up_to(self, attempts: int) -> Bounds:
-        """These bounds, where every measured load may be void so often, and is measured again."""
+        """The bounds if every measured load may be void and measured again so often."""
         return self if self.phase is not Phase.MEASURE else replace(self, attempts=attempts)
 
 
@@ -185,16 +191,16 @@ class TestDefinition:
     section: str
     title: str
     parameters: type[Any]
-    """Frozen dataclass of the marker's parameters."""
+    """Frozen dataclass with the marker's parameters."""
     procedure: Callable[[Any, Setting], Procedure[TestResult]]
     plans: Callable[[Any, Setting], tuple[LoadPlan, ...]]
-    """The measured plans as far as they are known beforehand, in words of ``--llm-plan`` and for the identity
-    of a baseline."""
+    """The measured plans as far as they are known beforehand, for the words of ``--llm-plan`` and the
+    identity of a baseline."""
     bounds: Callable[[Any, Setting], Sequence[Bounds]]
-    """All that the test sends at least and at most, warm-ups and probes included, with every way that its
+    """All that the test sends at least and at most, warm-ups and probes included, over every way that its
     procedure may go; a load is counted once. Raises SuiteError for what cannot be run."""
     needs: Callable[[Any, Setting], Sequence[str]] = no_needs
-    """What the test misses in its surroundings, in words, before anything is sent; empty when it can run."""
+    """What the test lacks in its surroundings, in words, before anything is sent; empty when it can run."""
     warmups: Callable[[Any, Setting], Sequence[Workload]] = one_warmup
     """The workload of each of its warm-ups."""
 
@@ -208,8 +214,8 @@ class ByScale:
     full: float
 
     def at(self, scale: Scale, asked: float | None = None) -> float:
-        """The value of the scale. What a marker asks for stands before ``standard``; it can only shorten
-        ``quick`` and only lengthen ``full``."""
+        """The value at this scale. What a marker asks for takes precedence over ``standard``; it can only
+        shorten ``quick`` and only lengthen ``full``."""
         value: float = getattr(self, scale)
         if asked is None:
             return value
@@ -218,13 +224,14 @@ class ByScale:
         return max(value, asked) if scale == "full" else asked
 
     def count(self, scale: Scale, asked: int | None = None) -> int:
-        """The same for a number of things."""
+        """:meth:`at` for a count: rounded to an integer."""
         return round(self.at(scale, asked))
 
 
 PROBE_S = ByScale(quick=4.0, standard=20.0, full=60.0)
-"""A level of a search, ramp-up included (section 5.2.2.1; AMB-17: probes may be as short as 60 s)."""
+"""Seconds of a level of a search, ramp-up included (section 5.2.2.1; AMB-17: probes may be as short as 60
+s)."""
 LEVEL_S = ByScale(quick=4.0, standard=30.0, full=60.0)
-"""A level of a sweep (section 5.3.2)."""
+"""Seconds of a level of a sweep (section 5.3.2)."""
 REPORTED_S = ByScale(quick=6.0, standard=60.0, full=300.0)
-"""The level whose throughput is reported (section 5.2.2.1, advised)."""
+"""Seconds of the level whose throughput is reported (section 5.2.2.1, advised)."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.methodology.measuring.levels import Seen
 
 WAITED_SHARE = 0.1
-"""Share of the time without a core from which on this machine may have made chunks run together."""
+"""Share of the time without a core from which on this machine may have made chunks arrive together."""
 
 
 FAILED_SHARE = 0.1
@@ -37,7 +37,7 @@ that is gone is not asked again."""
 
 
 def disturbed(run: Observation, *, gaps: bool = False) -> bool:
-    """Whether the load is void, and this machine alone the cause.
+    """Whether the load is void with this machine as the only cause.
 
     ``gaps``: the test is about the time between tokens.
     """
@@ -55,7 +55,7 @@ def void_causes(run: Observation, *, gaps: bool = False) -> tuple[str, ...]:
 
 
 def _spoiled(run: Observation, gaps: bool = False) -> tuple[Finding, ...]:
-    """The findings about a load that was read or refilled too late for its figures.
+    """The findings on a load that was read or refilled too late for its figures.
 
     There are none for a load that was cut short: that is what makes it void.
     """
@@ -63,7 +63,8 @@ def _spoiled(run: Observation, gaps: bool = False) -> tuple[Finding, ...]:
 
 
 def _ran_together(run: Observation) -> tuple[str, ...]:
-    """A stream that looks buffered and was read late: chunks that wait in a socket have one instant."""
+    """The cause, in words, if a stream looks buffered and was read late: chunks that wait in a socket get one
+    stamp. Else empty."""
     finding = stream_fidelity(run.records, run.host_limits.buffered_share)
     late = run.interrupted is None and read_late(run.selfcheck)
     return () if finding is None or finding.ok or not late else (finding.message,)
@@ -84,13 +85,13 @@ def read_late(check: SelfCheck) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """One level, as often as it was sent."""
+    """All attempts at one level."""
 
     runs: tuple[Seen, ...]
 
     @property
     def level(self) -> Seen:
-        """What stands for the level: the last run."""
+        """The run that counts for the level: the last one."""
         return self.runs[-1]
 
     @property
@@ -114,7 +115,7 @@ def attempted(
     prepare: Callable[[], Procedure[None]] | None = None,
     gaps: bool = False,
 ) -> Procedure[Attempts]:
-    """Runs a level, and up to ``remeasure`` times again where this machine disturbed the generator.
+    """Run a level, and up to ``remeasure`` times again if this machine disturbed the generator.
 
     ``plan`` is asked before each run, so that the next can have requests of its own; ``see`` takes note of
     what was sent. ``needed``: the test cannot do without the level, so its last run counts, and voids the
@@ -141,7 +142,7 @@ def attempted(
 
 def same_requests_again(setting: Setting, variant: str) -> int:
     """How often a load of the very same requests may be measured again: not at all where a prefix cache could
-    still hold them, since that cannot be emptied and is not known to be off."""
+    still hold them, since it cannot be emptied and is not known to be off."""
     info = setting.variants.get(variant)
     facts = setting.facts if info is None else setting.facts | info.facts
     forgets = facts.value("sut.prefix_caching") == "disabled" or (info is not None and info.can_be_fresh)
@@ -153,12 +154,12 @@ def void_load(run: Observation, label: str) -> VoidLoad:
 
 
 def _told_causes(run: Observation) -> tuple[str, ...]:
-    """The causes of a load that is known to be void: where nothing else is wrong with it, its gaps."""
+    """The causes of a void load, in words; its gaps if nothing else is wrong with it."""
     return void_causes(run) or void_causes(run, gaps=True)
 
 
 def host_text(run: Observation) -> str:
-    """One line about a load that this machine spoiled: what it did, what tells so, and what helps."""
+    """One line on a load that this machine spoiled: what happened, what shows it, and what helps."""
     check = run.selfcheck
     full = check.cpu_share is not None and check.cpu_share > FULL_CORE_SHARE
     late_ns = check.send_lag_p99_ns if begun_late(run) else check.loop_lag_p99_ns
@@ -193,7 +194,7 @@ def _evidence(run: Observation) -> list[str]:
 
 
 def measured_again(void: VoidLoad) -> str:
-    """What the report says of it."""
+    """The note in the report on a load that was measured again."""
     return (
         f"{void.label}: attempt {void.attempt} was void for a cause on this machine, and was measured again "
         f"({'; '.join(void.causes)})"

@@ -44,7 +44,7 @@ _FASTEST_RPS = 1e6
 
 @dataclass(frozen=True)
 class Walk:
-    """The values that a search tries, and the highest of them that held."""
+    """The values that a search tries in one of its ways, and the highest of them that held."""
 
     tried: tuple[float, ...]
     best: float
@@ -53,7 +53,7 @@ class Walk:
 def walks(
     low: float, high: float, step: float, *, stretches: int, rounded: Callable[[float], float] = float
 ) -> list[Walk]:
-    """Every way that a search between bounds may go: by where the system ends.
+    """Every way that a search between bounds may go, by where the system ends.
 
     Other arguments are those of :func:`~pytest_llmbench.methodology.search.bracketing.between`.
     """
@@ -69,7 +69,8 @@ def walks(
 
 @dataclass(frozen=True)
 class SearchAmounts:
-    """What is asked of a search, as :func:`~pytest_llmbench.methodology.search.search.search` has it."""
+    """The arguments of a search, as :func:`~pytest_llmbench.methodology.search.search.search` takes them, for
+    its amounts."""
 
     setting: Setting
     sequence: RequestSlice
@@ -79,9 +80,10 @@ class SearchAmounts:
     limits: Mapping[str, float] | None = None
     duration_s: float | None = None
     relative: Range | None = None
-    """The range in place of ``bounds``: in shares of a capacity that is known to the procedure."""
+    """The range as shares of a capacity that the procedure knows, in place of ``bounds``; None: ``bounds``
+    counts."""
     passes: int = 1
-    """How often it looks for the highest level, by another rule each time."""
+    """How often the search looks for the highest level, each time by another rule."""
 
     @property
     def length_s(self) -> float:
@@ -93,7 +95,7 @@ class SearchAmounts:
         return searching(self.setting, self.sequence, *args)
 
     def all(self) -> list[Bounds]:
-        """Bursts and levels, and those of the search under the limits."""
+        """The bounds of bursts and levels, and of the search under the limits."""
         found = [self._bursts()] if self._chosen else []
         found.append(self._levels(self.own, "search", self.passes))
         if self.limits:
@@ -103,7 +105,7 @@ class SearchAmounts:
 
     @property
     def _chosen(self) -> bool:
-        """The procedure chooses the range from bursts."""
+        """Whether the procedure chooses the range from bursts."""
         return self.relative is None and (self.bounds is None or self.bounds.upwards)
 
     def _like(self, sequence: RequestSlice, what: str) -> Bounds:
@@ -155,7 +157,7 @@ class SearchAmounts:
 
     @property
     def _shares(self) -> Range:
-        """The range in shares of the capacity; that of a search without any follows from bursts."""
+        """The range as shares of the capacity; without a given range it follows from bursts."""
         step = STEP_SHARE.at(self.setting.scale)
         return self.relative or Range(LOWEST_SHARE, HIGHEST_SHARE, step, chosen=True)
 
@@ -177,7 +179,8 @@ class SearchAmounts:
         )
 
     def _closed(self, like: Bounds, passes: int) -> Bounds:
-        """Every level may send as many as are in flight beyond what the system completes."""
+        """The bounds of a closed loop: every level may send as many requests as are in flight beyond what the
+        system completes."""
         lowest, highest, step = self._slots
         halves = math.ceil(math.log2(max(2.0, (highest - lowest) / step))) + 1
         levels = (3 + 2 * MOST_FURTHER + halves) * passes
@@ -191,7 +194,7 @@ class SearchAmounts:
 
     @property
     def _slots(self) -> tuple[float, float, float]:
-        """Fewest and most requests in flight, and the step."""
+        """Fewest and most requests in flight, and the step between levels."""
         if self.bounds is not None and not self.bounds.upwards:
             return self.bounds.minimum, self.bounds.maximum, self.bounds.step
         lowest, step = (1.0, 1.0) if self.bounds is None else (self.bounds.minimum, self.bounds.step)
@@ -199,7 +202,8 @@ class SearchAmounts:
         return lowest, max(raised, (lowest + step) * 1.5**MOST_FURTHER) + MOST_FURTHER * step, step
 
     def held(self, role: str, *, seconds: float, runs: int) -> Bounds:
-        """The reported level: down in steps until it holds, twice at full scale, and its repetitions."""
+        """The bounds of the reported level: down in steps until it holds, twice at full scale, and its
+        repetitions."""
         limits = dict(self.limits or {}) if role == "constrained" else {}
         sequence = self.own.next_part(self.setting, role, duration_s=seconds, limits=limits)
         looks = 2 if self.setting.scale == "full" else 1
@@ -218,14 +222,16 @@ class SearchAmounts:
 
 
 def _share(way: Walk) -> float:
-    """Sum of the tried rates, in shares of the capacity, which is that of the bursts or the best level's."""
+    """The sum of the tried rates in shares of the capacity, which is that of the bursts or of the best
+    level."""
     return sum(way.tried) / max(1.0, way.best)
 
 
 def searched_bounds(
     setting: Setting, declared_rps: float | None, sequence: RequestSlice
 ) -> tuple[list[Bounds], RequestSlice]:
-    """The search for the saturation rate, unless that is declared, and the part that comes before others."""
+    """The bounds of the search for the saturation rate, unless that is declared, and the part that comes
+    before others."""
     if declared_rps is not None:
         return [], sequence
     search = SearchAmounts(setting, sequence)
@@ -235,8 +241,9 @@ def searched_bounds(
 def rated_bounds(
     plan: LoadPlan, capacity_rps: float | None, share: float, fixed: int = SPREAD_REQUESTS
 ) -> Bounds:
-    """An open loop for ``plan.duration_s`` at that share of the capacity: known where the capacity is. Else
-    ``plan`` tells only whose requests they are, and ``fixed`` how many more there may be than by the rate."""
+    """The bounds of an open loop for ``plan.duration_s`` at a share of the capacity; exact if the capacity is
+    known. If not, ``plan`` tells only whose requests they are, and ``fixed`` how many more there may be than
+    by the rate."""
     if capacity_rps is not None:
         return plan_bounds(plan)
     found = plan_bounds(plan, least=0)
@@ -253,7 +260,7 @@ def slots_bounds(
     asked_s: float | None,
     key: str,
 ) -> Bounds:
-    """Doubling and bisection, by where the system ends."""
+    """The bounds of doubling and bisection, over every place where the system may end."""
     ceiling = min(maximum, QUICK_MAXIMUM) if setting.scale == "quick" else maximum
     initial = min(initial, ceiling)
     first = level_requests(setting, sequence, initial, asked_s, initial, ceiling)

@@ -1,5 +1,5 @@
-"""The figures of a result with what the measuring machine may have added to each or taken from it, and
-whether the measurement itself was good enough: what the stamps of the records say about our own machine.
+"""The uncertainty of a result: what the measuring machine may have added to each figure or taken from it, by
+the stamps of the records, and whether the measurement was good enough.
 
 A load is void where they leave a figure more uncertain than a limit; below it the figures say by how much.
 Percentiles count as far as the sample holds them: one request read late among fifty is no P99.
@@ -30,35 +30,35 @@ from pytest_llmbench.model.records import empty_slot_share
 from pytest_llmbench.model.result import TestResult
 
 SHARE = 0.1
-"""The share of a latency by which it may be uncertain, or by the milliseconds of the run's ``HostLimits`` if
-that is more."""
+"""The largest relative uncertainty of a latency; the milliseconds of the run's ``HostLimits`` are allowed if
+they are more."""
 FEWEST_BEYOND = 3
-"""Samples beyond a percentile from which on it is judged here."""
+"""Fewest samples beyond a percentile for it to be judged here."""
 FULL_CORE_SHARE = 0.9
-"""CPU of the measuring process above which it has too much to do by itself."""
+"""CPU use of the measuring process, in cores, above which it is overloaded."""
 LATE_READS, LATE_GAPS, EMPTY = "late_reads", "late_gaps", "empty_slots"
 """Names of the checks."""
 _JUDGED = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 
 def spoiled(run: Observation, *, gaps: bool = False) -> tuple[Finding, ...]:
-    """What this machine spoiled, a finding each; ``gaps``: the test is about the time between tokens."""
+    """The findings on what this machine spoiled. ``gaps``: the test is about the time between tokens."""
     found = (late_reads(run), late_gaps(run) if gaps else None, empty_slots(run))
     return tuple(finding for finding in found if finding is not None and not finding.ok)
 
 
 def late_reads(run: Observation) -> Finding | None:
-    """The finding about late reads in TTFT. None where every instant of it is exact."""
+    """The finding on late reads in TTFT; None where every instant of it is exact."""
     return _furthest(LATE_READS, "TTFT", ttft_leeways([run]), run)
 
 
 def late_gaps(run: Observation) -> Finding | None:
-    """The finding about late reads in the time between chunks; for tests that are about it."""
+    """The finding on late reads in the time between chunks, for tests that are about it."""
     return _furthest(LATE_GAPS, "time between chunks", gap_leeways([run]), run)
 
 
 def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Finding | None:
-    """The finding about the percentile that is furthest beyond its limit, or nearest to it."""
+    """The finding on the percentile that is furthest beyond its limit, or else nearest to it."""
     held = [
         (name, leeways[name])
         for name, q in _JUDGED.items()
@@ -83,7 +83,7 @@ def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Fi
 
 
 def empty_slots(run: Observation) -> Finding | None:
-    """The finding about the empty slots of a closed loop; None where no slot stood empty."""
+    """The finding on empty slots of a closed loop; None where no slot was left empty."""
     share, lag_ns = empty_slot_share(run.plan.load, run.records), run.selfcheck.replacement_lag_p99_ns
     if not share:
         return None
@@ -103,7 +103,7 @@ def empty_slots(run: Observation) -> Finding | None:
 
 
 def _remedy(run: Observation) -> str:
-    """What helps a generator that came late."""
+    """What helps a generator that was late, in words."""
     share = run.selfcheck.cpu_share
     full = share is not None and share > FULL_CORE_SHARE
     return "lower the load or give more --llm-workers" if full else "free its CPU"
@@ -134,15 +134,16 @@ _FAMILIES: Mapping[str, Callable[[Sequence[Observation]], Leeways]] = {
     "ttot": ttot_leeways,
     "output_itl": gap_leeways,
 }
-"""The scheduled ones begin at an instant that is known."""
+"""Family → function for its leeways. The scheduled families begin at an instant that is known exactly."""
 _RATES = ("req/s", "tok/s")
 SERVER_INSTANTS = "C"
-"""The option of ITL by which the server says when a token came."""
+"""The ITL option in which the server reports when a token was made."""
 
 
 def with_uncertainty(result: TestResult) -> TestResult:
-    """A metric of a level, ``itl[90%].p99``, rests on the load of that level; one of the test on all of them
-    together, or, where they are levels, on any: the most uncertain one counts."""
+    """The result with the uncertainty of each metric. That of a level, ``itl[90%].p99``, rests on the load
+    of that level; one of the test on all loads together, or, where these are levels, on the most uncertain
+    one."""
     aside = set_aside(result.levels)
     runs = [run for index, run in enumerate(result.observations) if index not in aside]
     if all(map(is_exact, runs)):
@@ -163,7 +164,7 @@ def with_uncertainty(result: TestResult) -> TestResult:
 
 
 class _Bounds:
-    """The bounds for one load, or for several together; each family is worked out once."""
+    """The uncertainty for one load, or for several together; each family is computed once."""
 
     def __init__(self, runs: Sequence[Observation], *, served: bool) -> None:
         self._runs = runs

@@ -1,1 +1,1 @@
-"""The vocabulary: every metric is defined in one place, with its formula, unit and exclusions."""
+"""The metrics: each is defined in one place, with its formula, unit and exclusions."""

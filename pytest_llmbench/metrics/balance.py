@@ -15,12 +15,12 @@ _FIRST_REQUESTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Requests that ought to have been completed in the window, and those that were."""
+    """The requests due to be completed in the window, and those that were completed."""
 
     due: int
     completed: int
     under_way: float
-    """Mean number of requests under way that an unloaded system has at this rate."""
+    """Mean number of requests in flight in an unloaded system at this rate."""
 
     @property
     def share(self) -> float:
@@ -28,8 +28,8 @@ class Balance:
 
     @property
     def short(self) -> bool:
-        """Below 90 %, and by more than chance: at either end of the window two requests more or less, or
-        twice the standard deviation of those under way, lie on one side of it or the other."""
+        """Whether the completions are below 90 % of what was due, and by more than chance: two requests more
+        or less at either end of the window, or twice the standard deviation of those in flight."""
         chance = max(2.0, 2.0 * float(np.sqrt(self.under_way)))
         return self.share < COMPLETION_SHARE and self.due - self.completed > chance
 
@@ -58,7 +58,8 @@ def completion_balance(records: Records, window: Window) -> Balance | None:
 
 
 def _unloaded_ns(records: Records, window: Window) -> IntColumn | None:
-    """What each request would take alone: the median start, and the median pace for its own length."""
+    """The time that each request would take alone, in nanoseconds: the median start, and the median pace for
+    its own length. None where nothing is known of it."""
     ended = (records.submitted_ns != MISSING) & (records.finished_ns != MISSING)
     if window.end_ns <= window.start_ns or not ended.any():
         return None

@@ -15,7 +15,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.stats.runs import FloatArray, Samples
 
 EDGES = (0, 256, 512, 1024, 2048, 4096)
-"""Lower edges in input tokens; each bucket ends before the next edge, the last has no end."""
+"""Lower edges of the buckets in input tokens. Each ends before the next edge; the last has no end."""
 LABELS: tuple[str, ...] = (*(f"{low}-{high}" for low, high in pairwise(EDGES)), f"{EDGES[-1]}+")
 
 Tokens = npt.NDArray[np.int64] | Sequence[npt.NDArray[np.int64]]
@@ -25,7 +25,7 @@ Tokens = npt.NDArray[np.int64] | Sequence[npt.NDArray[np.int64]]
 class Bucket:
     label: str
     count: int
-    """Samples in it."""
+    """Number of samples in the bucket."""
     metrics: Mapping[str, Estimate]
     """``ttft[0-256].p50`` … ``ttft[0-256].max``."""
 

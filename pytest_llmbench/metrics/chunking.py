@@ -1,4 +1,4 @@
-"""The shape of the streams: tokens per chunk, coalesced reads, reasoning (METHODOLOGY §7).
+"""The shape of streams: tokens per chunk, coalesced reads, reasoning, buffering (METHODOLOGY §7).
 
 All figures are over the requests that ended ``ok``; ``None`` means that nothing was there to count.
 
@@ -21,7 +21,7 @@ from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
 
 @dataclass(frozen=True, slots=True)
 class TokensPerChunk:
-    """The chunk-size distribution that option A of section 4.6.3 asks for."""
+    """The distribution of chunk sizes that option A of section 4.6.3 asks for."""
 
     chunks: int
     mean: float
@@ -53,13 +53,14 @@ def tokens_per_chunk(records: Runs) -> TokensPerChunk | None:
 
 
 def coalesced_share(records: Records) -> float | None:
-    """Content chunks that shared a read with an earlier one / content chunks: their spacing is not known."""
+    """Content chunks that shared a read with an earlier one / content chunks. The gaps before them are not
+    known."""
     chunks = int(np.diff(records.chunk_offsets)[records.ok].sum())
     return float(records.coalesced_chunks[records.ok].sum()) / chunks if chunks else None
 
 
 def noncontent_first_share(records: Runs) -> float | None:
-    """Requests whose first output was not content (whitespace or reasoning) / requests with content.
+    """Requests whose first output was not content (but white space or reasoning) / requests with content.
 
     Above 0 the report owes the note of section 5.1.3.1 (AMB-29).
     """
@@ -92,7 +93,7 @@ def reasoning_share(records: Runs) -> float | None:
 
 
 def _streamed_reasoning_share(records: Records) -> npt.NDArray[np.float64]:
-    """The share of each request's chunks, weighted with their tokens, that came as reasoning."""
+    """Share of each request's tokens that came as reasoning, by its chunks weighted with their tokens."""
     if (records.first_reasoning_ns == MISSING).all():  # mostly so, and there may be millions of chunks
         return np.zeros(len(records))
     owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
@@ -106,13 +107,15 @@ def _streamed_reasoning_share(records: Records) -> npt.NDArray[np.float64]:
 
 
 def chunk_weights(records: Records) -> npt.NDArray[np.float64]:
-    """Tokens of each content chunk; chunks of requests without an attribution count alike."""
+    """Weight of each content chunk: its tokens, or 1 in requests whose tokens are not attributed to
+    chunks."""
     attributed = records.chunk_tokens != MISSING
     return np.where(attributed, records.chunk_tokens, 1).astype(np.float64)
 
 
 def _size_counts(records: Runs) -> IntColumn:
-    """How many chunks with a token count have 0, 1, 2 … tokens; up to the largest there is."""
+    """Number of chunks with 0, 1, 2 … tokens, up to the largest there is; chunks without a token count are
+    left out."""
     counts = np.zeros(0, dtype=np.int64)
     for block in _blocks(records):
         of_ok = np.repeat(block.ok, np.diff(block.chunk_offsets))
@@ -131,22 +134,22 @@ def _blocks(records: Runs) -> Iterator[Records]:
 
 
 FEWEST_CHUNKS = 8
-"""Replies of fewer chunks say nothing."""
+"""Fewest chunks of a reply that says anything about buffering."""
 SPREAD = 0.02
-"""First and last chunk of a buffered reply lie within this share of its end-to-end latency …"""
+"""Largest share of a buffered reply's end-to-end latency between its first and last chunk."""
 PACE = 0.1
-"""… and its chunks follow one another in less than this share of the time that those of a stream take …"""
+"""Largest mean time between the chunks of a buffered reply, as a share of that of true streams."""
 ALONE_NS = 250_000
-"""… or, where no reply is a stream to compare with, in less than this on average: after a long prompt any
-answer is a small share of the latency."""
+"""Largest mean time between its chunks, in nanoseconds, where no reply is a stream to compare with: after a
+long prompt any answer is a small share of the latency."""
 
 
 class Buffering(NamedTuple):
     replies: int
-    """Looked at: successes of eight chunks or more."""
+    """Number of replies examined: successes of eight chunks or more."""
     buffered: int
     pace_ns: float | None = None
-    """Median time between the chunks of a reply that is a stream; None without one."""
+    """Median time between the chunks of the replies that are streams, in nanoseconds; None without one."""
 
     @property
     def share(self) -> float:
@@ -154,7 +157,7 @@ class Buffering(NamedTuple):
 
 
 def buffering(records: Runs, pace_ns: float | None = None) -> Buffering:
-    """How many replies arrived all at once, of a run or of several together.
+    """How many replies arrived all at once, in one run or in several together.
 
     Beside a long wait in a queue even a true stream is short: what tells a buffered reply from it is the
     pace, against ``pace_ns`` or that of the other replies. Where no reply is a stream, the pace by itself.
@@ -177,24 +180,25 @@ def buffering(records: Runs, pace_ns: float | None = None) -> Buffering:
 
 
 LEADING, FEWEST_BEHIND = 8, 4
-"""Pieces at the beginning of a reply, after each of which a pause is looked for, and those behind them."""
+"""How many pieces at the beginning of a reply are examined for a pause after them, and the fewest pieces
+behind those."""
 TIMES_THE_PACE = 5.0
-"""A pause is longer than this many times the mean wait for each later piece."""
+"""A pause is longer than the mean wait for each later piece by at least this factor."""
 
 
 class EarlyPause(NamedTuple):
-    """The place among the first pieces of text after which most replies pause."""
+    """The pause after the first pieces of text that most replies have at the same place."""
 
     replies: int
-    """Looked at: successes of twelve pieces or more."""
+    """Number of replies examined: successes of twelve pieces or more."""
     paused: int = 0
-    """Replies that pause there."""
+    """Number of replies that pause there."""
     after: int = 0
-    """The pieces before it."""
+    """Number of pieces before the pause."""
     pause_ns: float = 0.0
-    """Median of the pauses."""
+    """Median of the pauses, in nanoseconds."""
     pace_ns: float = 0.0
-    """Median of the mean waits for a later piece, of the same replies."""
+    """Median, over the same replies, of the mean wait for a later piece, in nanoseconds."""
 
     @property
     def share(self) -> float:
@@ -202,7 +206,7 @@ class EarlyPause(NamedTuple):
 
 
 def early_pause(records: Runs) -> EarlyPause:
-    """Whether replies begin with text that the rest does not follow: it was sent ahead.
+    """The early pause of the replies, a sign that their first text was sent ahead of the rest.
 
     A busy server makes pauses too (the prefill of others, preemption), but not always behind the same piece.
     """
@@ -227,7 +231,7 @@ def early_pause(records: Runs) -> EarlyPause:
 
 
 def _before_content(records: Records) -> IntColumn:
-    """Chunks of each request before the first with content: white space, reasoning."""
+    """Number of chunks of each request before the first with content: white space, reasoning."""
     counts = np.diff(records.chunk_offsets)
     begun = counts > 0
     starts = records.chunk_offsets[:-1][begun]

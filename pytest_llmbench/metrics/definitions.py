@@ -1,5 +1,5 @@
-"""Every metric that a result may hold and a limit may name: one row with its title, unit, formula and place
-in the draft.
+"""The definitions of all metrics that a result may hold and a limit may name: one row each, with title, unit,
+formula and place in the draft.
 
 A **family** is a distribution and is named with a statistic, ``ttft.p99``. A **scalar** stands alone,
 ``output_token_throughput``. Both take a qualifier in brackets that says which part of a test they belong to:
@@ -39,16 +39,17 @@ class MetricDefinition:
     statistics: tuple[str, ...] = ()
     """The statistics of a family; empty for a scalar."""
     by_input_length: bool = False
-    """Whether it is also given by the buckets of AMB-04; their labels are known beforehand."""
+    """Whether the metric is also given for the buckets of AMB-04; their labels are known beforehand."""
     by_turn: bool = False
-    """Whether it is given by the number of the turn in its session: ``turn_ttft[1]``, ``turn_ttft[2+]``."""
+    """Whether the metric is given by the number of the turn in its session: ``turn_ttft[1]``,
+    ``turn_ttft[2+]``."""
 
     @property
     def is_family(self) -> bool:
         return bool(self.statistics)
 
     def full_names(self) -> tuple[str, ...]:
-        """All metric names that this row stands for."""
+        """All full metric names that this row defines."""
         labels = LABELS if self.by_input_length else ("1", "2+") if self.by_turn else ()
         stems = (*(() if self.by_turn else (self.name,)), *(f"{self.name}[{label}]" for label in labels))
         if not self.is_family:
@@ -515,7 +516,7 @@ METRICS: Mapping[str, MetricDefinition] = MappingProxyType({row.name: row for ro
 
 
 def definition(name: str) -> MetricDefinition:
-    """The row that a full name such as ``ttft[0-256].p99`` belongs to. SuiteError, with hints, for none."""
+    """The row of a full name such as ``ttft[0-256].p99``. SuiteError, with hints, for an unknown name."""
     found = _find(name)
     if found is None:
         close = suggestions(name)
@@ -525,17 +526,17 @@ def definition(name: str) -> MetricDefinition:
 
 
 def metric_unit(name: str) -> Unit:
-    """Canonical unit of a full metric name. SuiteError, with hints, for an unknown one."""
+    """Unit of the metric with this full name. SuiteError, with hints, for an unknown one."""
     return definition(name).unit
 
 
 def is_metric(name: str) -> bool:
-    """True for a complete name: family with statistic, or scalar."""
+    """Whether it is a full name: a family with a statistic, or a scalar."""
     return _find(name) is not None
 
 
 def suggestions(name: str, most: int = 3) -> tuple[str, ...]:
-    """The full names most like ``name``, best first; those of a family for its bare name."""
+    """The full names most similar to ``name``, best first; for the bare name of a family, its full names."""
     if name in METRICS and METRICS[name].is_family:
         return METRICS[name].full_names()[:most]
     every = [full for row in ROWS for full in row.full_names()]
@@ -553,7 +554,8 @@ def _find(name: str) -> MetricDefinition | None:
 
 
 def _takes(row: MetricDefinition, qualifier: str | None) -> bool:
-    """Levels, classes and configurations are named by the test; a range of lengths has to be a bucket."""
+    """Whether the metric may have this qualifier. Names of levels, classes and configurations are free; a
+    range of lengths has to be a bucket."""
     if row.by_turn:
         return qualifier is not None and _TURN.fullmatch(qualifier) is not None
     if qualifier is None:

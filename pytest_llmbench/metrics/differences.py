@@ -1,4 +1,4 @@
-"""What changed between two arms, a baseline and a candidate: cache off and on, guardrails off and on.
+"""Changes between two arms, a baseline and a candidate: cache off and on, guardrails off and on.
 
 Four ways to put it: ``difference`` candidate - baseline; ``relative_change`` candidate / baseline - 1;
 ``reduction`` 1 - candidate / baseline, positive when the candidate is lower; ``ratio`` candidate / baseline.
@@ -46,9 +46,9 @@ SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "e2e_scheduled": ("scheduled_ns", "last_content_ns"),
     }
 )
-"""The families that can be paired: the instants they run between."""
+"""Family that can be paired → the two instants between which its latency runs."""
 PAIRED_SLICES = 200
-"""The slices of a window, where rates are compared slice by slice."""
+"""Number of slices of a window when rates are compared slice by slice."""
 _NS_PER_MS = 1e6
 _HALF_AS_MANY_AGAIN = 1.5
 
@@ -60,7 +60,7 @@ class Pairs:
     baseline: tuple[FloatArray, ...]
     candidate: tuple[FloatArray, ...]
     unpaired: int
-    """Requests measured in one arm only."""
+    """Number of requests measured in one arm only."""
 
 
 def change(baseline: Estimate, candidate: Estimate, kind: Kind = "difference") -> Estimate:
@@ -129,7 +129,7 @@ def paired_throughput_reduction(baseline: Window, candidate: Window, *, level: f
 
 
 def in_both(one: Records, other: Records) -> tuple[Records, Records]:
-    """The requests, by index, that succeeded in both."""
+    """The records of the requests, by index, that succeeded in both."""
     common = np.intersect1d(one.index[one.ok], other.index[other.ok])
     return (
         one.select(one.ok & np.isin(one.index, common)),
@@ -138,7 +138,8 @@ def in_both(one: Records, other: Records) -> tuple[Records, Records]:
 
 
 def pairs(family: str, baseline: Sequence[Records], candidate: Sequence[Records]) -> Pairs:
-    """Latencies of the same requests, by their index in the sequence; the i-th runs of both arms together.
+    """The paired latencies of the same requests, by their index in the sequence; the i-th runs of both arms
+    together.
 
     ``family``: one of :data:`SPANS`. ValueError for unequal numbers of runs.
     """
@@ -196,15 +197,15 @@ def _paired(arms: Pairs, statistic: str, kind: Kind, level: float) -> Estimate:
 
 
 def _more_than(n: int, required: int) -> int:
-    """What keeps an end open although there are as many as the worth asks for is not known: half as many
-    again."""
+    """The number of pairs that would close an open end. If there are as many as the effective size asks for
+    and it is open all the same, half as many again."""
     return required if required > n else math.ceil(_HALF_AS_MANY_AGAIN * n)
 
 
 def _worth(
     before: tuple[FloatArray, ...], after: tuple[FloatArray, ...], q: float | None, level: float
 ) -> tuple[float, int]:
-    """Effective pairs, and how many independent ones would close the interval."""
+    """The effective number of pairs, and how many independent ones would close the interval."""
     if q is None:
         of = spread([b - a for a, b in zip(before, after, strict=True)])
         return (float(sum(map(len, before))) if of is None else of.worth), FEWEST_EFFECTIVE
@@ -234,7 +235,8 @@ def _estimate(
     baseline: float, candidate: float, interval: Interval, kind: Kind,
     *, level: float, n: int, unit: str, required: int | None, method: str,
 ) -> Estimate:  # fmt: skip
-    """``interval``: of the difference, or of the relative change, which the other kinds are made from."""
+    """The estimate of a change. ``interval``: that of the difference, or of the relative change, from which
+    the other kinds are derived."""
     point = candidate - baseline if kind == "difference" else candidate / baseline - 1
     lower, upper = interval
     lower = None if lower is None else min(lower, point)

@@ -38,13 +38,13 @@ _NS_PER_MS = 1e6
 class Waits(NamedTuple):
     source: WaitSource
     by_class: dict[str, list[FloatArray]]
-    """Waits in ms, class by class, one vector per run."""
+    """Class → its waits in ms, one vector per run."""
 
 
 def by_class(
     runs: Sequence[Records], measure: Callable[[Records], FloatArray]
 ) -> dict[str, list[FloatArray]]:
-    """``measure`` of each class, one vector per run; classes in order of first appearance."""
+    """``measure`` of the requests of each class, one vector per run; classes in order of first appearance."""
     labels = [np.array(run.class_label, dtype=object) for run in runs]
     names = dict.fromkeys(str(label) for own in labels for label in own)
     return {
@@ -69,7 +69,8 @@ def _counted(records: Records) -> Records:
 
 
 def waits(runs: Sequence[Records]) -> Waits:
-    """The server's queue wait if every successful request has one, else TTFT for all (AMB-10)."""
+    """The wait of each successful request: the server's queue wait if all of them have one, else TTFT for all
+    (AMB-10)."""
     known = [run.queue_wait_ns[run.ok] != MISSING for run in runs]
     if any(map(len, known)) and all(bool(own.all()) for own in known):
         return Waits("server queue wait", by_class(runs, _queue_wait_ms))
@@ -79,7 +80,7 @@ def waits(runs: Sequence[Records]) -> Waits:
 def starvation_rate(
     class_waits: Samples, *, factor: float = STARVATION_FACTOR, level: float = 0.95
 ) -> Estimate:
-    """Share of the waits of a class longer than ``factor`` times their median."""
+    """Share of a class's waits that are longer than ``factor`` times their median."""
     return share_estimate(statistics.starvation(class_waits, factor=factor, level=level), level, "no samples")
 
 
@@ -101,7 +102,8 @@ def jain_index(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
 
 
 def jain_index_of(values: Samples, *, level: float = 0.95, waited: Backlog | None = None) -> Estimate:
-    """J over values, one vector per run, in their order in time. ``waited``: in their unit."""
+    """Jain's index J of values, one vector per run, in their order in time. ``waited``: what each waited for
+    a slot, in the unit of the values."""
     samples = as_runs(values)
     every = pooled(samples)
     point = statistics.jain_index(every) if len(every) else None
@@ -168,20 +170,21 @@ def _estimate(
 
 
 class TurnWaits(NamedTuple):
-    """The wait of each turn in ms, NaN for one that did not end well."""
+    """The wait of each turn in ms, NaN for one that did not end well; and which wait it is."""
 
     source: WaitSource
     ms: FloatArray
 
 
 def of_class(records: Records, name: str) -> Records:
-    """The turns of the sessions of a class."""
+    """The records of the turns whose sessions belong to a class."""
     labels = np.array(records.class_label, dtype=object)
     return records.select(np.asarray(labels == name, dtype=bool))
 
 
 def turn_waits(records: Records) -> TurnWaits:
-    """The server's queue wait if every turn that ended well has one, else TTFT for all (AMB-10)."""
+    """The wait of each turn: the server's queue wait if every turn that ended well has one, else TTFT for all
+    (AMB-10)."""
     ok = records.ok
     if bool(ok.any()) and bool((records.queue_wait_ns[ok] != MISSING).all()):
         return TurnWaits("server queue wait", np.where(ok, records.queue_wait_ns / _NS_PER_MS, np.nan))
@@ -189,8 +192,8 @@ def turn_waits(records: Records) -> TurnWaits:
 
 
 def starved_sessions(records: Records, waits: FloatArray, *, level: float = 0.95) -> Estimate:
-    """Share of the sessions of a class one of whose turns waited longer than five times the median wait of
-    its turns. ``waits``: of each record."""
+    """Share of a class's sessions with a turn that waited longer than five times the median wait of the
+    class's turns. ``waits``: one for each record, in ms."""
     known = ~np.isnan(waits)
     if not known.any():
         return Estimate.undefined(unit="ratio", method="no samples", level=level)
@@ -218,7 +221,7 @@ def latency_per_token_ms(records: Records) -> FloatArray:
 
 
 def mean_ttft_ms(records: Records) -> FloatArray:
-    """Mean TTFT of the turns of each session: what the classes' mean slowdowns are made of."""
+    """Mean TTFT of the turns of each session, in ms; the classes' mean slowdowns are made of these."""
     ms = per_request("ttft", records)
     return _over_turns(records, ms, ~np.isnan(ms), "turns")
 

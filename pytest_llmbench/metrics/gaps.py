@@ -25,16 +25,16 @@ class Gaps(NamedTuple):
     """The gaps of some consecutive requests."""
 
     ns: IntColumn
-    """The gaps of one request after the other."""
+    """The gaps in nanoseconds, request after request."""
     counts: IntColumn
-    """The number of gaps of each eligible request; none where they cannot be known."""
+    """Number of gaps of each eligible request; 0 where they cannot be known."""
     excluded: int
-    """Successful requests with fewer output tokens than asked for."""
+    """Number of successful requests left out because they have fewer output tokens than required."""
 
 
 def gaps_of(records: Records, option: Option, min_output_tokens: int) -> Iterator[Gaps]:
-    """The gaps of the successful requests with that many output tokens, some requests at a time, in their
-    order."""
+    """The gaps of the successful requests with at least ``min_output_tokens``, some requests at a time, in
+    their order."""
     for block in records.blocks():
         eligible = block.ok & (_output_tokens(block) >= min_output_tokens)
         ns, counts = _gaps(block.select(eligible), option)
@@ -42,7 +42,7 @@ def gaps_of(records: Records, option: Option, min_output_tokens: int) -> Iterato
 
 
 def has_unknown_chunk(records: Records) -> BoolColumn:
-    """Tell for each request whether it has a chunk with an unknown number of tokens."""
+    """For each request, whether it has a chunk with an unknown number of tokens."""
     unknown = records.chunk_tokens == MISSING
     if not unknown.any():
         return np.zeros(len(records), dtype=bool)
@@ -50,7 +50,7 @@ def has_unknown_chunk(records: Records) -> BoolColumn:
 
 
 def _output_tokens(records: Records) -> IntColumn:
-    """A missing count is read from the chunks."""
+    """Output tokens of each request; a missing count is derived from the chunks."""
     known = records.output_tokens != MISSING
     if known.all():
         return records.output_tokens
@@ -59,7 +59,7 @@ def _output_tokens(records: Records) -> IntColumn:
 
 
 def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
-    """The gaps of all requests and how many each of them has."""
+    """The gaps of all requests, and how many each of them has."""
     if option == "C":
         return differences(records.server_token_ns, np.diff(records.server_token_offsets))
     counts = np.diff(records.chunk_offsets)
@@ -76,7 +76,8 @@ def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
 def _token_gaps(
     at_ns: IntColumn, tokens: IntColumn, owner: IntColumn, requests: int
 ) -> tuple[IntColumn, IntColumn]:
-    """All tokens of a chunk at its arrival: its gap goes to its first token, the others have zero."""
+    """The gaps between tokens if all tokens of a chunk arrive together: the first has the gap to the chunk
+    before, the others zero."""
     places = np.cumsum(tokens) - tokens
     gaps = np.zeros(int(tokens.sum()), dtype=np.int64)
     gaps[places] = np.diff(at_ns, prepend=0)
@@ -88,5 +89,5 @@ def _token_gaps(
 
 
 def _owner(records: Records) -> IntColumn:
-    """The place of the request that each chunk belongs to."""
+    """For each chunk, the index of its request."""
     return np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))

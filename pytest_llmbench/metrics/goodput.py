@@ -1,4 +1,4 @@
-"""Goodput: how many requests, and how fast, meet all limits at once.
+"""Goodput: how many requests meet all limits at once, and at which rate.
 
 A request is good when it ended ``ok`` and kept each of its limits; one that failed, or whose latency was not
 observed, is not. The share of good requests is the SLO attainment rate.
@@ -27,7 +27,7 @@ Limits = Sequence[tuple[Quantity, float]]
 
 
 def good(records: Records, limits_ms: Limits) -> BoolColumn:
-    """Tell for each request whether it meets every limit."""
+    """For each request, whether it meets every limit."""
     return np.asarray(scores(limits_ms, Ends.of_records(records)) <= 1.0)
 
 
@@ -48,7 +48,7 @@ def share_within(
     every: Sequence[FloatArray], without: str, *, level: float = 0.95, waited: Backlog | None = None
 ) -> Estimate:
     """The share of scores, one vector per run, that are at most 1; see :func:`goodput_share`. ``without``:
-    what there is not where there are none. ``waited``: in the unit of the scores."""
+    what is missing if there are no scores. ``waited``: the wait for a slot, in the unit of the scores."""
     n = sum(map(len, every))
     if n == 0:
         return Estimate.undefined(unit="ratio", method=without, level=level)

@@ -33,14 +33,15 @@ _FEWEST_READINGS = 5
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Growth of the queue during the window, and which queue it is."""
+    """The growth of a queue during the window, and which queue that is."""
 
     source: str
     growth: Growth
 
 
 def queue_of(seen: Observation, window: Window) -> Queue | None:
-    """The server's waiting gauge where it was read often enough, else the requests in flight."""
+    """The growth of the server's waiting gauge if it was read often enough, else of the requests in flight;
+    None where neither can be had."""
     if window.end_ns <= window.start_ns:
         return None
     readings = None if seen.engine is None else seen.engine.gauge("waiting", window.start_ns, window.end_ns)
@@ -52,7 +53,7 @@ def queue_of(seen: Observation, window: Window) -> Queue | None:
 
 
 def growth_in_flight(window: Window) -> Growth:
-    """The growth of the requests under way. Raises ValueError for an empty window."""
+    """The growth of the number of requests in flight. Raises ValueError for an empty window."""
     records, start_ns, end_ns = window.records, window.start_ns, window.end_ns
     # Sorting the instants of a long run would need several times its memory; their sums are the same.
     if len(records) <= BLOCK:
@@ -86,7 +87,7 @@ def tokens_in_flight(window: Window, *, level: float = 0.95) -> Estimate:
 
 
 def _steps(records: Records, inputs: IntColumn) -> Steps:
-    """The tokens that these requests keep, as a step series."""
+    """The tokens that these requests keep in memory, as a step series."""
     owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
     weights = chunk_weights(records)
     streamed = np.bincount(owner, weights=weights, minlength=len(records))

@@ -30,36 +30,35 @@ from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, legs, spread, upper
 
 ITL, TBC = "ITL", "Time Between Chunks"
 FEWEST_TOKENS = 50
-"""Output tokens of an eligible request (section 5.4.2)."""
+"""Fewest output tokens of an eligible request (section 5.4.2)."""
 SINGLE_TOKEN_SHARE = 0.9
-"""Above it chunks are timed directly (section B.2.1)."""
+"""Share of single-token chunks above which chunks are timed directly (section B.2.1)."""
 KEPT = 1 << 22
-"""Gaps of a run that are kept in memory: 32 MiB."""
+"""The most gaps of a run that are kept in memory: 32 MiB."""
 _NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class ItlCounts:
-    """How many gaps a run has, and of how many requests."""
+    """The number of gaps of a run, and of the requests that they come from."""
 
     option: Option
     gaps: int
     zeros: int
-    """Gaps of no length: further tokens of a chunk, or chunks that shared a read."""
+    """Number of gaps of zero length: further tokens of a chunk, or chunks that shared a read."""
     eligible: int
     excluded: int
-    """Successful requests with fewer output tokens than asked for."""
+    """Number of successful requests left out because they have fewer output tokens than required."""
 
     @property
     def excluded_share(self) -> float | None:
-        """The share of successful requests that were excluded; None where there are no successful
-        requests."""
+        """The share of successful requests that were excluded; None where there are none."""
         every = self.eligible + self.excluded
         return self.excluded / every if every else None
 
     @property
     def label(self) -> str:
-        """What the figures are to be called."""
+        """The name of the figures: ITL, or Time Between Chunks."""
         return TBC if self.option == "A" else ITL
 
 
@@ -69,25 +68,26 @@ class ItlSamples:
 
     counts: ItlCounts
     per_request: IntColumn
-    """Gaps of each eligible request; none for one whose gaps cannot be known."""
+    """Number of gaps of each eligible request; 0 for one whose gaps cannot be known."""
     blocks: Blocks
 
     @classmethod
     def of(cls, option: Option, gaps_ms: FloatArray, offsets: IntColumn, excluded: int = 0) -> ItlSamples:
-        """Request i has ``gaps_ms[offsets[i]:offsets[i + 1]]``; rounded to nanoseconds, as clocks are."""
+        """Samples in which request i has ``gaps_ms[offsets[i]:offsets[i + 1]]``; rounded to nanoseconds, as
+        clocks are."""
         ns = np.rint(gaps_ms * _NS_PER_MS).astype(np.int64)
         return _samples(option, iter([Gaps(ns, np.diff(offsets), excluded)]), None)
 
     @cached_property
     def clusters(self) -> Clusters:
-        """The gaps, in ms, of each request that has any."""
+        """The gaps in ms, grouped by request; requests without gaps are left out."""
         held = self.per_request > 0
         filled = self.per_request if bool(held.all()) else self.per_request[held]
         return Clusters(filled, (len(filled),), self.blocks, _NS_PER_MS)
 
     @property
     def values(self) -> FloatArray:
-        """All gaps in one vector, for which there must be room."""
+        """All gaps in ms in one vector, which has to fit into memory."""
         every = list(self.clusters.blocks())
         return np.concatenate(every) if every else np.empty(0)
 
@@ -98,10 +98,9 @@ class ItlSamples:
 
 
 def choose_option(records: Records) -> Literal["direct", "A", "C"]:
-    """AMB-13: C if the server gives token instants and a chunk may hold several tokens; else direct if more
-    than 90 % of the chunks hold one; else A. Chunks of unknown size may hold several. Judged over the
-    successful requests.
-    """
+    """The option by AMB-13: C if the server gives token instants and a chunk may hold several tokens; else
+    direct if more than 90 % of the chunks hold one; else A. Chunks of unknown size may hold several. Judged
+    over the successful requests."""
     share, sizes = single_token_share(records), tokens_per_chunk(records)
     several = sizes is None or sizes.max > 1 or _unattributed(records)
     if several and _has_server_instants(records):
@@ -135,7 +134,8 @@ def itl_samples(
 
 
 def _samples(option: Option, blocks: Iterator[Gaps], again: Blocks | None) -> ItlSamples:
-    """``again``: how to come by the gaps once more where they are too many to keep; default: keep them."""
+    """The samples of these blocks. ``again``: makes the blocks once more where they are too many to keep;
+    None: keep them."""
     counts: list[IntColumn] = []
     kept: list[tuple[IntColumn, IntColumn]] = []
     gaps = zeros = excluded = 0
@@ -202,13 +202,13 @@ def itl_point(samples: ItlSamples, statistic: str) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class ClusterEstimates:
-    """Percentiles, mean and standard deviation of samples in clusters, in ms, with intervals whose sampling
+    """Percentiles, mean and standard deviation, in ms, of samples in clusters, with intervals whose sampling
     unit is the whole cluster."""
 
     clusters: Clusters
     level: float
     unit: str = "requests"
-    """What a cluster is, in the words of the method."""
+    """The name of a cluster in the text of the method."""
 
     def percentiles(self, qs: Sequence[float]) -> list[Estimate]:
         n, ordered = len(self.clusters), self.clusters.ordered
@@ -240,7 +240,8 @@ class ClusterEstimates:
         return self._of_influence(of.mean, self.clusters.counts * (of.means - of.mean))
 
     def std(self) -> Estimate:
-        """Sample standard deviation (n - 1) of all gaps; its influence is ((x - mean)² - s²) / 2 s."""
+        """Sample standard deviation (n - 1) of all gaps. Its influence function is ((x - mean)² - s²) / 2
+        s."""
         n = len(self.clusters)
         if n < 2:
             return Estimate.undefined(unit="ms", method="fewer than two samples", level=self.level, n=n)
@@ -251,7 +252,8 @@ class ClusterEstimates:
         return self._of_influence(point, influence / (2 * point) if point > 0 else 0.0 * influence)
 
     def _of_influence(self, point: float, sums: FloatArray) -> Estimate:
-        """``sums``: over each request, how much its gaps move the statistic, times the number of gaps."""
+        """An estimate from influences. ``sums``: for each request, how much its gaps move the statistic,
+        times the number of gaps."""
         per_request = len(self.clusters) / len(sums)
         of = spread(self.clusters.by_run(sums / per_request))
         if of is None or of.worth < FEWEST_EFFECTIVE:

@@ -25,13 +25,15 @@ FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
 
 LAG_FLOOR_NS = HostLimits().send_lag_ns
-"""Validity and audit share this limit and those that follow (AMB-28)."""
+"""The send lag at P99 that is always allowed, in nanoseconds. Validity and audit share this limit and those
+below (AMB-28)."""
 GROWTH_SHARE = 0.25
 """The share of the limit of the send lag by which the median lag may grow beyond twice what it was. Near
 saturation every pass of the loop takes longer, which is not falling behind; a generator that falls behind
 does so without end."""
 FEWEST_FOR_GROWTH = 100
-"""Requests of a run whose first and last tenth can be told apart from a moment's disturbance."""
+"""Fewest requests of a run whose first and last tenth are compared; fewer could be the disturbance of a
+moment."""
 
 
 def by_blocks(measure: Callable[[Records], FloatArray]) -> Callable[[Records], FloatArray]:
@@ -52,7 +54,7 @@ def ttft_ms(records: Records) -> FloatArray:
 
 
 def ttft_input_tokens(records: Records) -> IntColumn:
-    """Input tokens of the very requests in :func:`ttft_ms`, in the same order; ``MISSING`` where unknown."""
+    """Input tokens of the requests in :func:`ttft_ms`, in the same order; ``MISSING`` where unknown."""
     return np.concatenate(
         [
             block.input_tokens[_measured(block, block.submitted_ns, block.first_content_ns)]
@@ -63,7 +65,7 @@ def ttft_input_tokens(records: Records) -> IntColumn:
 
 @by_blocks
 def ttft_scheduled_ms(records: Records) -> FloatArray:
-    """T_first - T_scheduled: what a user sees who arrives on schedule, our own lag included."""
+    """T_first - T_scheduled: the TTFT of a user who arrives on schedule, our own lag included."""
     return between_ms(records, records.scheduled_ns, records.first_content_ns)
 
 
@@ -81,7 +83,7 @@ def ttft_first_event_ms(records: Records) -> FloatArray:
 
 @by_blocks
 def ttft_reasoning_ms(records: Records) -> FloatArray:
-    """First reasoning output - T_submit; only requests that reasoned visibly."""
+    """First reasoning output - T_submit, for requests with visible reasoning only."""
     return between_ms(records, records.submitted_ns, records.first_reasoning_ns)
 
 
@@ -99,7 +101,7 @@ def e2e_scheduled_ms(records: Records) -> FloatArray:
 
 @by_blocks
 def request_latency_ms(records: Records) -> FloatArray:
-    """Latency = T_end - T_submit, T_end the last byte of the reply: of replies that are no stream."""
+    """Latency = T_end - T_submit, T_end the last byte of the reply; for replies that are not streamed."""
     return between_ms(records, records.submitted_ns, records.finished_ns)
 
 
@@ -124,7 +126,7 @@ def tpot_ms(records: Records) -> FloatArray:
 
 @by_blocks
 def early_ms(records: Records) -> FloatArray:
-    """The time by which T_first of the requests in :func:`ttft_ms` may be too late because they were read
+    """Milliseconds by which T_first of each request in :func:`ttft_ms` may be too late because it was read
     late."""
     mask = _measured(records, records.submitted_ns, records.first_content_ns)
     return np.asarray(records.first_content_early_ns[mask].clip(0) / _NS_PER_MS, dtype=np.float64)
@@ -132,25 +134,25 @@ def early_ms(records: Records) -> FloatArray:
 
 @by_blocks
 def tpot_early_ms(records: Records) -> FloatArray:
-    """What that may add to the very figures in :func:`tpot_ms`."""
+    """Milliseconds by which a late read may make each figure in :func:`tpot_ms` too large."""
     mask, tokens = _per_token(records)
     return np.asarray(records.first_content_early_ns[mask].clip(0) / _NS_PER_MS / (tokens[mask] - 1))
 
 
 @by_blocks
 def dispatch_lag_ms(records: Records) -> FloatArray:
-    """T_dispatch - T_scheduled over **all** requests: how late the generator was against its own schedule."""
+    """T_dispatch - T_scheduled over **all** requests: how far the generator was behind its own schedule."""
     mask = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
     return _milliseconds(records.scheduled_ns[mask], records.dispatched_ns[mask])
 
 
 def lag_limit_ns(rate: float, floor_ns: int = LAG_FLOOR_NS) -> float:
-    """The lag that P99 may reach at ``rate`` requests per second."""
+    """The largest send lag allowed at P99, in nanoseconds, at ``rate`` requests per second."""
     return max(float(floor_ns), 1e8 / rate)
 
 
 def growth_limit_ns(first_ns: float, rate: float, floor_ns: int = LAG_FLOOR_NS) -> float:
-    """The median lag that the last tenth may have, by that of the first tenth."""
+    """The largest median lag allowed in the last tenth, in nanoseconds, given that of the first tenth."""
     return 2 * first_ns + GROWTH_SHARE * lag_limit_ns(rate, floor_ns)
 
 
@@ -161,14 +163,14 @@ def _first_output_ns(records: Records) -> IntColumn:
 
 
 def _per_token(records: Records) -> tuple[BoolColumn, IntColumn]:
-    """Tell for each request whether it has a TPOT, and how many tokens it streamed."""
+    """For each request, whether it has a TPOT, and how many tokens it streamed."""
     tokens = _streamed_tokens(records)
     measured = _measured(records, _first_output_ns(records), records.last_content_ns)
     return measured & (tokens >= 2), tokens
 
 
 def _streamed_tokens(records: Records) -> IntColumn:
-    """Output tokens less hidden reasoning; ``MISSING`` where the count is."""
+    """Output tokens without hidden reasoning; ``MISSING`` where the count is."""
     hidden = (records.first_reasoning_ns == MISSING) & (records.reasoning_tokens != MISSING)
     known = records.output_tokens != MISSING
     return np.where(known, records.output_tokens - np.where(hidden, records.reasoning_tokens, 0), MISSING)
@@ -179,7 +181,7 @@ def _measured(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> BoolC
 
 
 def between_ms(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
-    """The milliseconds from one instant to the other, of the ``ok`` requests that have both."""
+    """The time between two instants in ms, for the ``ok`` requests that have both."""
     mask = _measured(records, start_ns, end_ns)
     return _milliseconds(start_ns[mask], end_ns[mask])
 
@@ -200,7 +202,7 @@ FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
         "e2e_scheduled": e2e_scheduled_ms,
     }
 )
-"""Every distribution family of the catalogue with the function that measures it."""
+"""Distribution family of the catalogue → the function that measures it."""
 
 
 def distribution_of(
@@ -211,9 +213,8 @@ def distribution_of(
     name: str | None = None,
     level: float = 0.95,
 ) -> dict[str, Estimate]:
-    """The distribution of a family over several runs, whose intervals know what requests waited for a slot.
-    ``among``: all requests of each run, default these. ``name``: default the family.
-    """
+    """The distribution of a family over several runs; its intervals allow for the wait for a slot. ``among``:
+    all requests of each run, by default ``runs``. ``name``: by default the family."""
     samples, waited = waiting(family, runs, among=among)
     return distribution(name or family, samples, level=level, backlog=waited)
 
@@ -221,8 +222,8 @@ def distribution_of(
 def distributions(
     families: Iterable[str], runs: Sequence[Records], *, among: Sequence[Records] | None = None
 ) -> dict[str, Estimate]:
-    """:func:`distribution_of` of each of these. What requests waited is worked out once for those families
-    after one another that the same requests enter, as those that ended well do all."""
+    """:func:`distribution_of` each of these families. The wait for a slot is computed once for consecutive
+    families with the same requests, as those that ended well enter all."""
     found: dict[str, Estimate] = {}
     known_ns: list[IntColumn] = []
     waited: Backlog | None = None
@@ -238,7 +239,8 @@ def distributions(
 def waiting(
     family: str, runs: Sequence[Records], *, among: Sequence[Records] | None = None
 ) -> tuple[list[FloatArray], Backlog | None]:
-    """The samples of each run, and what they waited for a slot, where that is known and part of them."""
+    """The samples of each run, and what their requests waited for a slot; None where that is unknown or not
+    part of them."""
     if family not in WAITING:
         return _samples(family, runs), None
     entering_ns = _entering_ns(family, runs)
@@ -250,12 +252,12 @@ def _samples(family: str, runs: Sequence[Records]) -> list[FloatArray]:
 
 
 def _entering_ns(family: str, runs: Sequence[Records]) -> list[IntColumn]:
-    """The submissions of the requests that the samples are of."""
+    """The submission instants of the requests that the samples come from."""
     return [run.submitted_ns[_ENTERING[family](run)] for run in runs]
 
 
 def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> Backlog | None:
-    """What requests sent at these instants waited for a slot among all of each run, in ms.
+    """What requests sent at these instants waited for a slot among all requests of each run, in ms.
 
     ``None`` for a run of more than a block, which spans enough of any queue that its latencies hide.
     """
@@ -265,7 +267,7 @@ def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> 
 
 
 def per_request(family: str, records: Records) -> FloatArray:
-    """The figure of every request, in order of submission; NaN for one that :data:`FAMILIES` leaves out."""
+    """The latency of every request, in order of submission; NaN for one that :data:`FAMILIES` leaves out."""
     values = np.full(len(records), np.nan)
     values[_ENTERING[family](records)] = FAMILIES[family](records)
     return values
@@ -284,7 +286,7 @@ _ENTERING: Mapping[str, Callable[[Records], BoolColumn]] = MappingProxyType(
         "latency_scheduled": lambda own: _measured(own, own.scheduled_ns, own.finished_ns),
     }
 )
-"""Which requests are in the vector of each family."""
+"""Family → which requests are in its vector."""
 _MEASURED: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
     {
         **FAMILIES,
@@ -292,6 +294,6 @@ _MEASURED: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
         "latency_scheduled": request_latency_scheduled_ms,
     }
 )
-"""Those of requests that generate nothing too."""
+"""Family → function, with the families of requests that generate nothing."""
 WAITING = frozenset(_MEASURED) - {"tpot"}
-"""The families that a wait for a slot is part of."""
+"""The families whose latency includes a wait for a slot."""

@@ -1,4 +1,4 @@
-"""What memory that runs out does to requests: failures that speak of it, and preemptions by the engine.
+"""The effects of memory that runs out: failures that mention it, and preemptions by the engine.
 
 Preemptions as the server reports them per request (section 5.8.4): undefined where it says nothing; the
 method is then ``not measurable`` with the reason.
@@ -25,8 +25,8 @@ OUT_OF_MEMORY_RULE = "a failed request whose error text says `out of memory` or 
 
 
 def out_of_memory_errors(records: Records) -> int:
-    """Failed requests whose error text speaks of memory that ran out; what is only a lost connection from
-    outside is not seen here (it counts as failed), and what the generator itself gave up never is one."""
+    """Number of failed requests whose error text mentions memory that ran out. A connection that was merely
+    lost is not one of them (it counts as failed), and neither is what the generator itself gave up."""
     given_up = records.has_outcome(Outcome.TIMEOUT) | records.has_outcome(Outcome.CANCELLED)
     failed = records.failed & ~given_up
     return sum(
@@ -37,7 +37,8 @@ def out_of_memory_errors(records: Records) -> int:
 
 
 def timeouts(records: Records) -> int:
-    """Requests that the generator gave up by a deadline of its own: it does not know how they would end."""
+    """Number of requests that the generator gave up by a deadline of its own; how they would have ended is
+    not known."""
     return int(records.has_outcome(Outcome.TIMEOUT).sum())
 
 

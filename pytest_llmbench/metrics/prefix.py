@@ -1,4 +1,4 @@
-"""What a prefix cache answered (section 5.7.4, AMB-18), over the requests that ended ``ok``.
+"""The effect of a prefix cache (section 5.7.4, AMB-18), over the requests that ended ``ok``.
 
 Both figures need the server's count of cached tokens. A count missing for a part of the requests is no count:
 the figure is then undefined, and its method says ``not measurable`` and why.
@@ -33,7 +33,7 @@ def cache_hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -
 
 
 def cached_input_share(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
-    """Σ cached / Σ input tokens, whatever the tokens are part of."""
+    """Σ cached tokens / Σ input tokens, over all parts of the prompts."""
     successful = [run.select(run.ok) for run in runs]
     n = sum(map(len, successful))
     reason = _not_measurable(successful, "succeeded")
@@ -48,19 +48,21 @@ def cached_input_share(runs: Sequence[Records], *, seed: int, level: float = 0.9
 
 
 def with_zeros(records: Records) -> Records:
-    """Servers such as vLLM tell cached tokens only where there are any: where some reply tells, the others
-    mean zero. Where none does, nothing is known."""
+    """The records with 0 for missing counts of cached tokens, if some reply has a count. Servers such as vLLM
+    report cached tokens only where there are any. If no reply has a count, nothing is known and nothing is
+    changed."""
     return zeros_of(records) if tells_cached(records) else records
 
 
 def zeros_of(records: Records) -> Records:
-    """Replies without a count of cached tokens mean zero, by what others of the same server say."""
+    """The records with 0 for missing counts of cached tokens; other replies of the same server have shown
+    that it counts."""
     silent = records.ok & (records.cached_tokens == MISSING)
     return replace(records, cached_tokens=np.where(silent, 0, records.cached_tokens))
 
 
 def tells_cached(records: Records) -> bool:
-    """Whether some reply says what was cached."""
+    """Whether some reply has a count of cached tokens."""
     return bool(np.any(records.cached_tokens[records.ok] != MISSING))
 
 
@@ -82,8 +84,8 @@ _REDUCED = ("p50", "p95", "p99")
 def ttft_reductions(
     without: Records, with_cache: Records, classes: Iterable[TurnClass], *, level: float = 0.95
 ) -> dict[str, Estimate]:
-    """``ttft_reduction`` of all turns and ``turn_ttft_reduction[c]``: 1 - TTFT with the cache / without, at
-    P50, P95 and P99, of records that hold the same turns.
+    """``ttft_reduction`` of all turns and ``turn_ttft_reduction[c]``: 1 - TTFT with the cache / TTFT without,
+    at P50, P95 and P99, from records of the same turns.
 
     The unit is the session, in both; that they are the same sessions makes the intervals wider than they need
     be, never narrower.

@@ -15,7 +15,7 @@ from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 def ratio_of_sums(
     numerators: Samples, denominators: Samples, *, unit: str, seed: int, level: float = 0.95
 ) -> Estimate:
-    """Σ numerator / Σ denominator over requests in arrival order. ``seed``: of bootstrap intervals.
+    """Σ numerator / Σ denominator over requests in arrival order. ``seed``: that of bootstrap intervals.
 
     Denominators must be positive. Undefined without requests; no interval below 30 effective requests.
     """
@@ -30,8 +30,8 @@ def ratio_of_sums(
 def ratio_estimate(
     found: Ratio, samples: int, n: int, what: str, *, unit: str, level: float, most: float = math.inf
 ) -> Estimate:
-    """``n``: requests that took part, of which ``samples`` pairs were made. ``most``: what they are worth at
-    the most, whatever the pairs are."""
+    """The estimate of a ratio of sums. ``n``: requests that took part, of which ``samples`` pairs were made.
+    ``most``: upper limit of their effective number, whatever the pairs say."""
     worth = min(most, float(samples) if found.of is None else found.of.worth)
     lower, upper = found.interval(level) if worth >= FEWEST_EFFECTIVE else (None, None)
     if found.of is None or worth < FEWEST_EFFECTIVE:
@@ -54,7 +54,8 @@ def ratio_estimate(
 
 
 def share_estimate(found: Share | None, level: float, without: str, more: str = "") -> Estimate:
-    """``without``: why there is none. ``more``: to be said of the method."""
+    """The estimate of a share. ``without``: why there is none if ``found`` is None. ``more``: added to the
+    method."""
     if found is None:
         return Estimate.undefined(unit="ratio", method=without, level=level)
     lower, upper = found.interval

@@ -1,4 +1,4 @@
-"""What a reply of a reasoning model is made of: when its thoughts end, what they cost, what the server did.
+"""Metrics of reasoning models: when reasoning ends, what it costs, what the server did about it.
 
 Instants of a request: submission, first output of any kind, **end of thinking**, first visible content. The
 end of thinking is that of the reasoning before the first visible content: its last chunk, or the chunk that
@@ -30,37 +30,37 @@ from pytest_llmbench.stats.proportion import exact_share_interval, share_of
 
 NOT_REPORTED = "not measurable: the server does not report it"
 MOST_REASONS = 8
-"""Reasons that are told one by one, the most frequent ones; a server may have as many words as replies."""
+"""The most reasons that are reported one by one, by frequency; a server may use as many words as replies."""
 NATURAL_END_REASONS = ("converged",)
-"""Reasons by which a model ends its reasoning itself, where the SUT file names no others."""
+"""Reasons that mean that the model ended its reasoning itself, where the SUT file names no others."""
 
 ttfo_ms = ttft_ms
-"""TTFO = first visible content - T_submit. Visible content is content of the draft: it is TTFT, by the name
-that has a meaning of its own only where thoughts come first."""
+"""TTFO = first visible content - T_submit. Visible content is content in the sense of the draft, so this is
+TTFT; the name has a meaning of its own only where reasoning comes first."""
 
 
 @by_blocks
 def ttot_ms(records: Records) -> FloatArray:
-    """TTOT = first visible content - end of thinking, of the replies that have both."""
+    """TTOT = first visible content - end of thinking, in ms, for the replies that have both."""
     return between_ms(records, records.thinking_end_ns, records.first_content_ns)
 
 
 def reasoned(records: Records) -> BoolColumn:
-    """Tell for each request whether its reply held reasoning, streamed or only counted by the server."""
+    """For each request, whether its reply held reasoning, streamed or only counted by the server."""
     return np.asarray((records.first_reasoning_ns != MISSING) | (records.reasoning_tokens > 0))
 
 
 @by_blocks
 def ttot_early_ms(records: Records) -> FloatArray:
-    """The time by which the first visible content of the requests in :func:`ttot_ms` may be too late because
-    it was read late."""
+    """Milliseconds by which the first visible content of each request in :func:`ttot_ms` may be too late
+    because it was read late."""
     mask = records.ok & (records.thinking_end_ns != MISSING) & (records.first_content_ns != MISSING)
     return np.asarray(records.first_content_early_ns[mask].clip(0) / 1e6, dtype=np.float64)
 
 
 @by_blocks
 def think_tokens(records: Records) -> FloatArray:
-    """Reasoning tokens of the replies that reasoned and whose reasoning was counted."""
+    """Reasoning tokens of the replies that reasoned, where they were counted."""
     counted = records.ok & reasoned(records) & (records.reasoning_tokens != MISSING)
     return np.asarray(records.reasoning_tokens[counted], dtype=np.float64)
 
@@ -89,7 +89,8 @@ def think_share(runs: Sequence[Records], *, seed: int) -> Estimate:
 
 
 def output_itl_samples(records: Records, option: Option) -> ItlSamples:
-    """Gaps from the first visible content on: those of the phase that a user reads, whatever comes in it."""
+    """The gaps from the first visible content on: those of the phase that a user reads, whatever it
+    contains."""
     return itl_samples(records, option, min_output_tokens=1, part=output_phase)
 
 
@@ -102,7 +103,7 @@ def output_itl_option(runs: Sequence[Records]) -> Option:
 
 
 def output_phase(records: Records) -> Records:
-    """The requests with their chunks from the first visible content on; none where there is no such."""
+    """The records with their chunks from the first visible content on; without chunks where there is none."""
     counts = np.diff(records.chunk_offsets)
     owner = np.repeat(np.arange(len(records)), counts)
     first_ns = records.first_content_ns[owner]
@@ -123,26 +124,27 @@ _NOT_RAGGED = tuple(name for name in Records.__dataclass_fields__ if name not in
 
 @dataclass(frozen=True, slots=True)
 class ReplyKinds:
-    """How many requests of each kind there are, of those that a figure is about or leaves out."""
+    """Numbers of requests by kind, for notes on what a figure covers and leaves out."""
 
     ok: int
     reasoned: int
-    """Of those: with reasoning."""
+    """Number of ``ok`` requests with reasoning."""
     hidden: int
-    """Of these: counted by the server, and not streamed."""
+    """Number of requests with reasoning that the server counted but did not stream."""
     spoke_first: int
-    """Of these: streamed, with no end before the first visible content that could be told."""
+    """Number of requests with streamed reasoning for which no end of thinking before the first visible
+    content is known."""
     merged: int
-    """Of these: one chunk or read brought the last thought and the first visible content, so TTOT counts from
-    the output before it."""
+    """Number of requests in which one chunk or read brought the last reasoning and the first visible content,
+    so that TTOT counts from the output before it."""
     interleaved: int
-    """Of these: with reasoning after the first visible content."""
+    """Number of requests with reasoning after the first visible content."""
     uncounted: int
-    """Of these: nobody counted the tokens."""
+    """Number of requests whose reasoning tokens nobody counted."""
     never_spoke: int
-    """Requests, not ok, whose reply held reasoning and no visible content."""
+    """Number of failed requests whose reply held reasoning and no visible content."""
     sources: tuple[tuple[str, int], ...]
-    """Where counts of think tokens are from, and of how many replies."""
+    """Sources of the counts of reasoning tokens, each with its number of replies."""
 
 
 def reply_kinds(runs: Sequence[Records]) -> ReplyKinds:
@@ -177,7 +179,7 @@ def _count_kinds(block: Records, counts: Counter[str], sources: Counter[str]) ->
 
 
 def end_reasons(runs: Sequence[Records], engines: Sequence[EngineReadings | None] = ()) -> Counter[str]:
-    """Why thinking ended, in the server's words, and how often.
+    """How often reasoning ended for each reason, in the server's words.
 
     By the counter of its metrics page where every run has it (which counts the requests of others too), else
     of every request that the server says it of.
@@ -230,7 +232,7 @@ def budget_force_rate(
 
 
 def _of_reason(reason: str) -> str:
-    """The metric of one reason: the server's word, kept from being another metric or none."""
+    """The metric of one reason. The server's word is changed where it would make another metric, or none."""
     word = reason.replace("[", "(").replace("]", ")").replace("\n", " ")
     name = f"budget_force_rate[{word}]"
     return name if is_metric(name) else f"budget_force_rate[reason {word}]"

@@ -21,15 +21,17 @@ _TOO_FEW = "undefined: fewer than three lengths with successful requests"
 @dataclass(frozen=True)
 class PrefillScaling:
     power: Fit | None
-    """log TTFT [ms] over log tokens; the slope is k."""
+    """Fit of log TTFT [ms] over log tokens, whose slope is k; None with too few lengths."""
     line: Fit | None
-    """TTFT [ms] over tokens: slope in ms per token, intercept in ms."""
+    """Fit of TTFT [ms] over tokens, slope in ms per token, intercept in ms; None with too few lengths."""
     metrics: dict[str, Estimate]
-    """``prefill_exponent`` (k), ``prefill_slope`` (us/token), ``prefill_intercept`` (ms), and R² of both."""
+    """The metrics ``prefill_exponent`` (k), ``prefill_slope`` (us/token), ``prefill_intercept`` (ms), and R²
+    of both fits."""
 
 
 def length_group(records: Records) -> Group:
-    """Input tokens (as asked for, where the server counts none) and TTFT of the successful requests."""
+    """Input tokens and TTFT in ms of the successful requests; tokens as requested where the server counts
+    none."""
     known = records.input_tokens != MISSING
     lengths = np.where(known, records.input_tokens, records.requested_input_tokens)
     has_both = (records.submitted_ns != MISSING) & (records.first_content_ns != MISSING)
@@ -44,7 +46,7 @@ def ms_per_1k_tokens(records: Records, *, seed: int, level: float = 0.95) -> Est
 
 
 def prefill_scaling(levels: Sequence[Records], *, level: float = 0.95) -> PrefillScaling:
-    """Both fits, over the means of the lengths."""
+    """The power law and the straight line, each fitted to the means of the lengths."""
     groups = [length_group(records) for records in levels]
     power = power_law(groups, level=level)
     line = straight_line(groups, level=level)
@@ -76,7 +78,7 @@ def _of(fit: Fit | None, name: str, unit: str, scale: float, level: float) -> Es
 
 
 def _fit(fit: Fit | None, level: float) -> Estimate:
-    """R² of the means about the fit. It describes these points and has no interval."""
+    """R² of the means about the fit. It describes these points, so it has no interval."""
     if fit is None:
         return Estimate.undefined(unit="ratio", method=_TOO_FEW, level=level)
     method = f"R² over {fit.points} lengths"

@@ -1,4 +1,4 @@
-"""Figures that only the serving engine can state: parts of TTFT, and how full its batch was.
+"""Metrics that only the serving engine can report: parts of TTFT, and how full its batch was.
 
 What the server does not say is undefined, with ``not measurable`` and the reason as the method.
 """
@@ -25,40 +25,40 @@ NOT_MEASURABLE = "not measurable"
 
 @by_blocks
 def queue_wait_ms(records: Records) -> FloatArray:
-    """Accepted until first scheduled, as the server reports it (section 5.1.4.2)."""
+    """Time from acceptance to first scheduling in ms, as the server reports it (section 5.1.4.2)."""
     return _reported(records, records.queue_wait_ns)
 
 
 COLD_START_NS = 250_000_000
-"""A request that waited longer than this for the model is a cold start: where the model is there already,
-servers tell some milliseconds."""
+"""A request that waited longer than this for the model, in nanoseconds, is a cold start. Servers report some
+milliseconds where the model is loaded already."""
 
 
 def cold_starts(records: Records) -> BoolColumn:
-    """Mask of the requests that waited until the server had loaded the model, as far as it tells."""
+    """Mask of the requests that waited for the server to load the model, as far as it reports that."""
     return np.asarray(records.model_load_ns > COLD_START_NS)
 
 
 @by_blocks
 def prefill_ms(records: Records) -> FloatArray:
-    """First scheduled until the first token, as the server reports it (section 5.1.4.2)."""
+    """Time from first scheduling to the first token in ms, as the server reports it (section 5.1.4.2)."""
     return _reported(records, records.prefill_ns)
 
 
 @by_blocks
 def outside_ms(records: Records) -> FloatArray:
-    """Submission until the first output of any kind, without what the server reports of it (queue wait,
-    prefill, loading of the model): network, HTTP, tokenisation, gateways. Of the requests with queue wait and
-    prefill; what is less than zero is zero, see :func:`contradicted_by_ns`."""
+    """Time from submission to the first output of any kind, without what the server reports of it (queue
+    wait, prefill, loading of the model), in ms: network, HTTP, tokenisation, gateways. For requests with
+    queue wait and prefill. Negative values become zero, see :func:`contradicted_by_ns`."""
     there = (records.queue_wait_ns != MISSING) & (records.prefill_ns != MISSING)
     beyond_ns = _reported_beyond_ns(records)[there & _came(records)]
     return np.asarray((-beyond_ns).clip(0) / 1e6, dtype=np.float64)
 
 
 def contradicted_by_ns(records: Records) -> IntColumn:
-    """For each successful request with output of which the server reports a part of the time to its first
-    output: by how much the parts together are longer than that time was, as measured here. Never more than
-    zero where both are right."""
+    """Nanoseconds by which the parts that the server reports exceed the time to first output as measured
+    here. One value for each successful request with output and a reported part; never above zero where both
+    sides are right."""
     told = np.logical_or.reduce([column != MISSING for column in _reported_parts(records)])
     return np.asarray(_reported_beyond_ns(records)[told & _came(records)], dtype=np.int64)
 
@@ -68,8 +68,8 @@ def _reported_parts(records: Records) -> tuple[IntColumn, ...]:
 
 
 def _reported_beyond_ns(records: Records) -> IntColumn:
-    """The parts together, less the time from submission to the first output; without a meaning where that is
-    not known."""
+    """The sum of the reported parts less the time from submission to first output, in nanoseconds;
+    meaningless where that time is not known."""
     parts_ns = np.sum([column.clip(0) for column in _reported_parts(records)], axis=0)
     return np.asarray(parts_ns - (records.first_nonempty_ns - records.submitted_ns), dtype=np.int64)
 
@@ -79,29 +79,31 @@ def _came(records: Records) -> BoolColumn:
 
 
 BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
-"""Codes of the sources of token counts that are the server's own."""
+"""Codes of the token count sources that are the server's own."""
 MOST_UNSHOWN_SHARE = 0.05
-"""Output tokens without a byte of text: ends of sequence, tags of reasoning and of calls are fewer."""
+"""The largest plausible share of output tokens without a byte of text: ends of sequence, tags of reasoning
+and of calls are fewer."""
 LEAST_READ_SHARE = 0.5
-"""No vocabulary of large models makes half as many tokens of a text as another one does."""
+"""The smallest plausible ratio of the server's input token count to ours: no vocabulary of large models makes
+half as many tokens of a text as another one."""
 
 
 def by_server(records: Records) -> BoolColumn:
-    """Mask of the successes whose output tokens the server counted."""
+    """Mask of the successful requests whose output tokens the server counted."""
     return np.asarray(records.ok & np.isin(records.token_source, BY_SERVER) & (records.output_tokens > 0))
 
 
 def unshown_share(records: Records) -> float:
-    """Output tokens beyond the bytes of the text that came / those that the server counts: at least so many
-    did nobody receive. 0 where it counts none."""
+    """Output tokens in excess of the bytes of text received / output tokens counted by the server. At least
+    this share was received by nobody. 0 where the server counts none."""
     counted = by_server(records)
     total = int(records.output_tokens[counted].sum())
     return int(records.unshown_tokens[counted].clip(0).sum()) / total if total else 0.0
 
 
 def read_share(records: Records) -> float | None:
-    """Input tokens as the server counts them / those asked for, over prompts with nothing in common: of what
-    it has in a cache some servers count nothing. None where it counts none."""
+    """Input tokens counted by the server / those requested, over prompts with nothing in common: some servers
+    do not count what they have in a cache. None where the server counts none."""
     alone = (records.session == MISSING) & (records.shared_prefix_tokens <= 0)
     known = by_server(records) & alone & (records.input_tokens > 0) & (records.requested_input_tokens > 0)
     if not known.any():
@@ -110,12 +112,12 @@ def read_share(records: Records) -> float | None:
 
 
 MOST_CUT_SHORT = 0.01
-"""Share of the replies of a run that may end at a limit below the one that was asked for."""
+"""The largest share of a run's replies that may end at a limit below the requested one."""
 _LIMIT_TOLERANCE, _FEWEST_TOKENS_SHORT = 0.02, 2
 
 
 def cut_short(records: Records) -> BoolColumn:
-    """Mask of the replies that ended by length with fewer tokens than asked for, by the server's own count:
+    """Mask of the replies that ended by length with fewer tokens than requested, by the server's own count:
     at a limit of its own."""
     asked, got = records.requested_max_tokens, records.output_tokens
     short = got < asked - np.maximum(_FEWEST_TOKENS_SHORT, _LIMIT_TOLERANCE * asked)
@@ -132,12 +134,13 @@ PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
 
 _ON_THE_PAGE = MappingProxyType({"ttft_queue_wait": "queue_wait", "ttft_prefill": "prefill"})
 FROM_PAGE = "observed: mean over the requests on the engine's metrics page"
-"""Method of a mean that only the counters of that page give: Σ seconds / Σ requests, no percentiles."""
+"""Method text of a mean that only the counters of that page give: Σ seconds / Σ requests, without
+percentiles."""
 
 
 def mean_parts_of_ttft(seen: Sequence[EngineReadings | None], *, level: float = 0.95) -> dict[str, Estimate]:
-    """``ttft_queue_wait.mean`` and ``ttft_prefill.mean`` of the runs together, in ms, as far as the engine's
-    page counts them. It counts every request of the engine while a run lasted, whoever sent it."""
+    """``ttft_queue_wait.mean`` and ``ttft_prefill.mean`` of the runs together, in ms, if the engine's page
+    counts them. The page counts every request of the engine during a run, whoever sent it."""
     found = {}
     for family, name in _ON_THE_PAGE.items():
         grown = [

@@ -1,4 +1,4 @@
-"""Figures of sessions: whole jobs, and turns by their number.
+"""Metrics of sessions: whole jobs, and turns by their number.
 
 Turns of one session are alike, and depend on each other. So the sampling unit of every interval is the whole
 session, in the order in which they began, whatever the number of turns it gives.
@@ -81,17 +81,19 @@ def turn_shares(
 
 
 class Growth(NamedTuple):
-    """What later turns add to the prompts of those before them, over all sessions, in tokens."""
+    """How much longer than the turn before it the prompts of later turns are, in tokens, summed over all
+    sessions."""
 
     counted: int
-    """As the server counts."""
+    """Growth of the prompts in tokens, as the server counts it."""
     asked: int
-    """As the workload does."""
+    """Growth of the prompts in tokens, as the workload states it."""
     turns: int
 
 
 def growth(run: Records) -> Growth:
-    """Of each turn that is longer than the one before it, where the server counted both prompts."""
+    """The growth over all turns with a longer prompt than the turn before, where the server counted both
+    prompts."""
     held = run.ok & (run.session != MISSING) & (run.input_tokens != MISSING)
     own = run.select(held & np.isin(run.token_source, _BY_SERVER))
     order = np.lexsort((own.turn, own.session))
@@ -104,7 +106,8 @@ def growth(run: Records) -> Growth:
 def latencies(
     runs: Sequence[Records], quantity: str, of: TurnClass | None, *, level: float = 0.95
 ) -> dict[str, Estimate]:
-    """TTFT or TPOT of the turns of a class, or of all, that ended well: percentiles, mean, least and most."""
+    """TTFT or TPOT of the turns of a class, or of all, that ended well: percentiles, mean, minimum and
+    maximum."""
     family = quantity if of is None else f"turn_{quantity}[{of}]"
     samples = [_by_session(run, quantity, of) for run in runs]
     if all(bool((counts == 1).all()) for _, counts in samples):
@@ -120,7 +123,7 @@ def latencies(
 
 
 def _by_session(run: Records, quantity: str, of: TurnClass | None) -> tuple[FloatArray, IntColumn]:
-    """The values of each session in a row, sessions in the order in which they began, and how many each
+    """The values grouped by session, sessions in the order in which they began, and how many values each
     has."""
     ms = per_request(quantity, run)
     held = (run.session != MISSING) & ~np.isnan(ms)
@@ -134,7 +137,7 @@ def _by_session(run: Records, quantity: str, of: TurnClass | None) -> tuple[Floa
 
 
 def ranks(run: Records) -> IntColumn:
-    """The place of each request's session in the order in which they began."""
+    """For each request, the rank of its session in the order in which they began."""
     session, inverse = np.unique(run.session, return_inverse=True)
     begun_ns = np.full(len(session), np.iinfo(np.int64).max)
     np.minimum.at(begun_ns, inverse, run.scheduled_ns)
@@ -154,8 +157,8 @@ def cached_share(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> 
 
 
 def hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
-    """Σ min(cached, cacheable) / Σ cacheable, over turns that ended well and have something to find: of what
-    a cache that forgets nothing would have had, the share that this one had."""
+    """Σ min(cached, cacheable) / Σ cacheable, over turns that ended well and have cacheable tokens: the share
+    that the cache had of what one that forgets nothing would have had."""
     sharing = [run.select(run.shared_prefix_tokens > 0) for run in runs]
     n = sum(map(len, sharing))
     lacking = sum(int((run.cached_tokens == MISSING).sum()) for run in sharing)
@@ -188,7 +191,7 @@ def _over_sessions(
     seed: int,
     level: float,
 ) -> Estimate:
-    """Σ counted / Σ asked of requests. The sampling unit is the session."""
+    """Σ counted / Σ asked over requests, with the session as the sampling unit."""
     tops, bottoms = [], []
     for run, above, below in zip(runs, counted, asked, strict=True):
         rank = ranks(run)
@@ -203,39 +206,41 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
-    """The sessions of a run in the order in which they began."""
+    """The sessions of a run, as columns, in the order in which they began."""
 
     session: IntColumn
     turns: IntColumn
-    """The turns that were to be."""
+    """Planned number of turns of each session."""
     sent: IntColumn
-    """The turns that have a record."""
+    """Number of turns of each session that have a record."""
     complete: BoolColumn
-    """All turns are there, and ended well or were to be cut by their user."""
+    """Whether all turns of a session are there, and ended well or were to be cut by their user."""
     time_s: FloatArray
     llm_s: FloatArray
     wait_s: FloatArray
-    """The wait in the generator."""
+    """Wait in the generator of each session, in seconds."""
     pause_s: FloatArray
     worst: FloatArray
-    """The largest share of its limits that a turn used up; infinity where a turn failed or was never sent."""
+    """The largest share of its limits that any turn of a session used; infinite if a turn failed or was never
+    sent."""
 
     def __len__(self) -> int:
         return len(self.session)
 
     @property
     def cut_off(self) -> int:
-        """Sessions that were not completed."""
+        """Number of sessions that were not completed."""
         return len(self) - int(self.complete.sum())
 
     @property
     def unsent(self) -> int:
-        """Turns that were never sent, since their session had been cut off."""
+        """Number of turns that were never sent, since their session had been cut off."""
         return int((self.turns - self.sent).sum())
 
 
 def jobs_of(records: Records, limits_ms: Limits = ()) -> Jobs:
-    """The sessions of one run; requests of no session are left out. ``limits_ms``: of each turn."""
+    """The sessions of one run; requests of no session are left out. ``limits_ms``: the limits of each
+    turn."""
     own = np.flatnonzero(records.session != MISSING)
     begun_ns = _submitted_ns(records)[own]
     order = own[np.lexsort((records.turn[own], begun_ns, records.session[own]))]
@@ -267,14 +272,16 @@ def jobs_of(records: Records, limits_ms: Limits = ()) -> Jobs:
 
 
 def _submitted_ns(records: Records) -> IntColumn:
-    """Of a request that never reached the wire the instant at which it was to be sent."""
+    """The instant at which each request was submitted; for one that never reached the wire, that at which it
+    was due."""
     return np.where(records.submitted_ns != MISSING, records.submitted_ns, records.scheduled_ns)
 
 
 def _parts(
     records: Records, order: IntColumn, firsts: IntColumn, due_ns: IntColumn
 ) -> tuple[IntColumn, IntColumn, IntColumn]:
-    """Wait, pause and LLM time of each session, of requests in ``order``: by session, then by submission."""
+    """Wait, pause and LLM time of each session in nanoseconds. ``order``: the requests by session, then by
+    submission."""
     sent_ns, ended_ns = _submitted_ns(records)[order], records.finished_ns[order]
     scheduled_ns = records.scheduled_ns[order]
     ended_ns = np.maximum(ended_ns, sent_ns)
@@ -293,7 +300,7 @@ def _parts(
 
 
 def unsent_turns(records: Records) -> int:
-    """Turns that were never sent, since their session had been cut off by one that did not end well."""
+    """Number of turns that were never sent, since an earlier turn of their session did not end well."""
     found = jobs_of(records)
     failed = np.unique(records.session[records.failed])
     return int((found.turns - found.sent)[np.isin(found.session, failed)].sum())
@@ -332,15 +339,15 @@ def session_goodput(runs: Sequence[Jobs], job_s: float | None, *, level: float =
 
 @dataclass(frozen=True, eq=False)
 class Slowdowns:
-    """The slowdowns of a run (ratios), of pairs in the order in which their jobs began under load."""
+    """The slowdowns of a run (ratios), for the pairs in the order in which their jobs began under load."""
 
     job: FloatArray
     llm: FloatArray
 
 
 def slowdowns(loaded: Jobs, alone: Jobs, numbers: Sequence[int]) -> Slowdowns:
-    """Session i of ``alone`` is the probe of session ``numbers[i]`` of ``loaded``. Pairs of which one was not
-    completed, or took no time alone, are left out."""
+    """The slowdowns of pairs: session i of ``alone`` is the probe of session ``numbers[i]`` of ``loaded``.
+    Pairs in which one was not completed, or took no time alone, are left out."""
     probe = np.full(max((*numbers, *loaded.session.tolist()), default=-1) + 1, -1, dtype=np.int64)
     for place, session in enumerate(alone.session.tolist()):
         if alone.complete[place] and alone.llm_s[place] > 0:
@@ -354,8 +361,8 @@ def slowdowns(loaded: Jobs, alone: Jobs, numbers: Sequence[int]) -> Slowdowns:
 def slowdown_metrics(
     runs: Sequence[Slowdowns], why: str = "no session was probed alone", *, level: float = 0.95
 ) -> dict[str, Estimate]:
-    """``job_slowdown`` and ``job_llm_slowdown`` (ratios) with their statistics. Undefined without pairs, and
-    never 1; ``why``: there are none."""
+    """``job_slowdown`` and ``job_llm_slowdown`` (ratios) with their statistics. Undefined, and never 1,
+    without pairs; ``why``: the reason if there are none."""
     found = distribution("job_slowdown", [run.job for run in runs], unit="ratio", level=level)
     found |= distribution("job_llm_slowdown", [run.llm for run in runs], unit="ratio", level=level)
     return {

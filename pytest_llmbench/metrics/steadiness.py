@@ -1,4 +1,4 @@
-"""Tell whether the throughput of a window stays level (section 5.2.3.2)."""
+"""Steadiness: whether the throughput of a window stays level (section 5.2.3.2)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pytest_llmbench.stats.steady import MOST_CHANGE, SEGMENTS, change_across, d
 
 FloatArray = npt.NDArray[np.float64]
 _STUDENT = 3.182
-"""Quantile of Student at 97.5 % for five slices, three degrees of freedom."""
+"""Quantile of Student's t at 97.5 % for five slices, three degrees of freedom."""
 SLICES = 200
-"""The slices of the window, to tell a trend from noise."""
+"""Number of slices of the window, to tell a trend from noise."""
 
 
 class Steadiness(NamedTuple):
     change: float
-    """Least-squares slope over five slices, times their number, against the mean."""
+    """Least-squares slope over five slices, times their number, relative to the mean."""
     by_chance: bool
-    """No trend at the 95 % level: the noise explains the slope. By Mann and Kendall in finer slices; where
-    the replies are too long for these to be independent, by Student about the line through the five."""
+    """Whether noise explains the slope: there is no trend at the 95 % level. By Mann and Kendall's test in
+    finer slices; where the replies are too long for these to be independent, by Student's t about the line
+    through the five."""
 
     @property
     def level(self) -> bool:

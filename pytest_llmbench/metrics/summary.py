@@ -42,7 +42,7 @@ PERCENTILES: Mapping[str, float] = MappingProxyType(
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
 OBSERVED = "observed"
 _MOST_TIMES = 16
-"""The most times as many samples that are said to tell a busy system from an overloaded one."""
+"""The largest factor by which more samples are recommended to tell a busy system from an overloaded one."""
 
 
 def distribution(
@@ -128,8 +128,8 @@ class _Sample:
         return [self._percentile(*each) for each in zip(qs, worths, ends, methods, strict=True)]
 
     def _ends(self, q: float, worth: Worth, by_load: float | None) -> tuple[Interval, str]:
-        """The interval of a percentile, and how its ends were found. ``by_load``: the bound by that of the
-        queue."""
+        """The interval of a percentile, and how its ends were found. ``by_load``: its upper bound by the load
+        of the queue; None where there is none."""
         interval = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
         method = f"order statistics at {_effective(worth.samples)}"
         if by_load is not None:
@@ -158,7 +158,7 @@ class _Sample:
         return self._estimate(value, OPEN, OBSERVED)
 
     def _inflated(self, independent: int, worth: float) -> int:
-        """How many samples, dependent as these are, are worth that many independent ones; at least one more
+        """How many samples, as dependent as these, are worth that many independent ones; at least one more
         than there are."""
         return max(len(self.ordered) + 1, math.ceil(independent * len(self.ordered) / worth))
 
@@ -183,7 +183,7 @@ class _Sample:
 
 
 def of_quantiles(of: Spread) -> str:
-    """How far ends lie, in words."""
+    """How wide the interval of a mean is taken, in words: the quantiles of Student's t, or resampling."""
     if of.resampled is None:
         return f"t with {of.freedom:.0f} degrees of freedom"
     return f"studentised block bootstrap of {of.freedom + 1:.0f} blocks, {len(of.resampled)} resamples"

@@ -28,7 +28,7 @@ from pytest_llmbench.stats.proportion import share_of
 from pytest_llmbench.stats.ratio import ratio_of
 
 SLICES = 400
-"""The slices of all windows together."""
+"""Number of slices over all windows together."""
 SCHEMA_VIOLATIONS = "schema_violation_rate"
 _NONE_CHECKED = "no reply was held against a schema"
 
@@ -37,7 +37,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of one run. ``records``: all requests of the run, inside the window or not."""
+    """A stretch of time in one run. ``records``: all requests of the run, inside the window or not."""
 
     records: Records
     start_ns: int
@@ -49,17 +49,18 @@ class Window:
 
     @cached_property
     def in_finest_slices(self) -> Sliced | None:
-        """Its output tokens in :data:`SLICES`: asked for several times, and of a long run dear."""
+        """The output tokens of the window in :data:`SLICES`. Cached: needed several times, and costly for a
+        long run."""
         return _sliced(_output_tokens, self, SLICES)
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """What is counted, as events: one instant and one amount each; ``requests`` of them took part."""
+    """Events to be counted: an instant and an amount each; ``requests`` of them took part."""
 
     at_ns: IntColumn
     amounts: FloatArray | None
-    """None: 1 each."""
+    """The amount of each event; None: 1 each."""
     requests: int
 
 
@@ -69,13 +70,13 @@ class Sliced:
     """The amount in each slice of the window."""
     requests: int
     whole: bool
-    """All amounts that were added up are 1."""
+    """Whether all amounts that were added up are 1."""
 
 
 _Counted = Callable[[Records], _Counts | None]
-"""``None``: a request has no count."""
+"""Finds the events to be counted; ``None``: a request has no count."""
 _Slicing = Callable[[Window, int], Sliced | None]
-"""What is counted in so many slices of a window; likewise."""
+"""Counts in so many slices of a window; ``None``: a request has no count."""
 
 
 def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dict[str, Estimate]:
@@ -112,7 +113,8 @@ def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
 
 
 def _tokens_sliced(window: Window, slices: int) -> Sliced | None:
-    """The output tokens by slices, as many of the finest as make one: sums of whole numbers are exact."""
+    """The output tokens in so many slices, each made of several of the finest ones: sums of whole numbers are
+    exact."""
     if SLICES % slices == 0:
         finest = window.in_finest_slices
         if finest is None or slices == SLICES:
@@ -123,13 +125,14 @@ def _tokens_sliced(window: Window, slices: int) -> Sliced | None:
 
 
 def input_tokens(window: Window) -> float | None:
-    """The input tokens of requests whose first content came in the window; None where a count is missing."""
+    """Number of input tokens of the requests whose first content came in the window; None where a count is
+    missing."""
     sliced = _sliced(_input_tokens, window, 1)
     return None if sliced is None else float(sliced.amounts.sum())
 
 
 def completions(window: Window) -> int:
-    """Successful requests that ended in the window."""
+    """Number of successful requests that ended in the window."""
     return int(_per_slice(_completions(window.records), window, 1).sum())
 
 
@@ -176,7 +179,7 @@ def schema_violations(runs: Sequence[Records], *, level: float = 0.95) -> dict[s
 
 
 def planned_cuts(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, Estimate]:
-    """Of the requests that their users were to cut; empty where there are none.
+    """Shares of the requests that their users were to cut; empty where there are none.
 
     ``cut_share``: requests to be cut / all requests, which the plan says. ``cut_begun_share``: those of them
     with visible content before the user went / requests to be cut.
@@ -198,7 +201,7 @@ def _violating(checks: Sequence[Sequence[str]], reasons: set[str], level: float)
 
 
 def _output_tokens(records: Records) -> _Counts | None:
-    """``None``: a request has no count."""
+    """The arrivals of output tokens; ``None``: a request has no count."""
     if (records.output_tokens[records.ok] == MISSING).any():
         return None
     per_request = np.diff(records.chunk_offsets)
@@ -219,7 +222,8 @@ def _output_tokens(records: Records) -> _Counts | None:
 
 
 def _one_token_each(records: Records, chunks: IntColumn) -> bool:
-    """Whether every request ended well and each of its chunks is one token: nothing is to be weighed."""
+    """Whether every request ended well and each of its chunks is one token, so that nothing has to be
+    weighted."""
     return (
         bool(records.ok.all())
         and bool((chunks > 0).all())
@@ -265,7 +269,7 @@ def _rate(slicing: _Slicing, windows: Sequence[Window], unit: str, seed: int, le
 
 
 def _sliced(counted: _Counted, window: Window, slices: int) -> Sliced | None:
-    """What is counted, by slices of the window; a long run is gone through a block at a time."""
+    """What is counted, in slices of the window; a long run is read a block at a time."""
     amounts, requests, whole = np.zeros(slices), 0, True
     for block in window.records.blocks():
         counts = counted(block)
@@ -278,7 +282,7 @@ def _sliced(counted: _Counted, window: Window, slices: int) -> Sliced | None:
 
 
 def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:
-    """What is counted in each slice; an instant on the border of two belongs to the one that it ends."""
+    """The amount in each slice; an instant on the border of two belongs to the one that it ends."""
     span = window.end_ns - window.start_ns
     places = (count.at_ns - window.start_ns) * slices
     places -= 1

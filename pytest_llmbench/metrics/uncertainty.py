@@ -1,5 +1,5 @@
-"""The amount by which the measuring machine may have put the figures off, by the stamps of the records
-themselves.
+"""Measurement uncertainty: how far the measuring machine may have put the figures off, by the stamps of the
+records themselves.
 
 Each sample is known between two ends. A chunk that was read late together with later ones came somewhere
 between the read before it and its stamp; all other stamps of the kernel are the instants of arrival. A
@@ -32,18 +32,19 @@ FloatArray = npt.NDArray[np.float64]
 
 _QS: Mapping[str, float] = {**PERCENTILES, "min": 0.0, "max": 100.0}
 TIMER_MS = 1.0
-"""The part of the loop's lag that is the rounding of its timers."""
+"""The part of the loop's lag, in ms, that is the rounding of its timers."""
 _PER_E = 1000
-"""Gaps are counted in classes of a thousandth: 23,000 of them reach 10 s."""
+"""Number of classes of gaps per factor of e, so that a class spans a thousandth: 23,000 of them reach 10
+s."""
 _NS_PER_MS = 1e6
 
 
 class Leeway(NamedTuple):
-    """The leeway of one statistic, in its unit. Neither end is below 0."""
+    """How far a statistic may be too low or too high, in its unit. Neither end is below 0."""
 
     seen: float
     n: int
-    """Samples."""
+    """Number of samples."""
     too_high_by: float = 0.0
     too_low_by: float = 0.0
 
@@ -53,17 +54,17 @@ class Leeway(NamedTuple):
 
 
 Leeways = Mapping[str, Leeway]
-"""The leeways by statistic: ``p50`` … ``p99_9``, ``min``, ``max``, ``mean``, ``std``. Empty where samples are
+"""Statistic → leeway: ``p50`` … ``p99_9``, ``min``, ``max``, ``mean``, ``std``. Empty where samples are
 exact."""
 
 
 def is_exact(run: Observation) -> bool:
-    """Whether every instant that is part of a figure is that of the arrival, and no slot stood empty."""
+    """Whether every instant that is part of a figure is that of the arrival, and no slot was left empty."""
     return _in_time([run]) and not empty_slot_share(run.plan.load, run.records)
 
 
 def user_space_lag_ms(run: Observation) -> float:
-    """The time by which stamps of this run may be late at P99 because they are those of the reads; 0 for the
+    """How many ms stamps of this run may be late at P99 because they were taken at the read; 0 for the
     kernel's.
 
     What the loop's timers round is not counted.
@@ -83,7 +84,7 @@ def ttft_leeways(runs: Sequence[Observation]) -> Leeways:
 
 
 def ttot_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The leeways of TTOT. Lag of the stamps is in both its instants."""
+    """The leeways of TTOT. Lag of the stamps affects both of its instants."""
     if _in_time(runs):
         return {}
     from pytest_llmbench.metrics.reasoning import ttot_early_ms, ttot_ms  # few tests have a reasoning phase
@@ -136,7 +137,8 @@ def rate_leeway(runs: Sequence[Observation], rate: float) -> Leeway:
 
 
 def _of_lag_alone(runs: Sequence[Observation], measure: Callable[[Records], FloatArray]) -> Leeways:
-    """Those of a latency whose last instant is its own: only lag of the stamps makes it too long."""
+    """The leeways of a latency whose last instant is that of its arrival: only lag of the stamps makes it too
+    long."""
     late = _lag_ms(runs)
     if not late:
         return {}
@@ -145,7 +147,8 @@ def _of_lag_alone(runs: Sequence[Observation], measure: Callable[[Records], Floa
 
 
 def _moved(seen: FloatArray, by: FloatArray, late: float) -> Leeways:
-    """Samples that may each be off by up to ``by``, all to one side, and all be too high by ``late``."""
+    """The leeways of samples that may each be off by up to ``by``, all to one side, and all be too high by
+    ``late``."""
     if not len(seen) or not (late or by.any()):
         return {}
     qs = tuple(_QS.values())
@@ -164,7 +167,7 @@ def _moved(seen: FloatArray, by: FloatArray, late: float) -> Leeways:
 
 
 def _in_time(runs: Sequence[Observation]) -> bool:
-    """Every chunk has the instant of its own arrival."""
+    """Whether every chunk has the instant of its own arrival."""
     return not _lag_ms(runs) and not any((run.records.unresolved_chunks > 0).any() for run in runs)
 
 
@@ -177,7 +180,7 @@ def _lag_ms(runs: Sequence[Observation]) -> float:
 
 
 class _Gaps:
-    """Gaps as they were seen, and at their least and most, each counted by its class."""
+    """Gaps as seen, and at their least and most, each counted by class."""
 
     def __init__(self) -> None:
         self._counts = [np.zeros(0, dtype=np.int64) for _ in range(3)]
@@ -195,7 +198,7 @@ class _Gaps:
         self._early += float(records.first_content_early_ns.clip(0).sum()) / _NS_PER_MS
 
     def leeways(self, late: float) -> Leeways:
-        """``late``: by how much either end of a gap may be."""
+        """The leeways of the gaps. ``late``: how many ms either end of a gap may be late."""
         if not self._n:
             return {}
         qs, n = tuple(_QS.values()), self._n
@@ -211,7 +214,8 @@ class _Gaps:
 
 
 def _gap_ends(records: Records) -> Iterator[tuple[IntColumn, IntColumn, IntColumn]]:
-    """(least, seen, most) in nanoseconds: of the requests that were read in time all the same."""
+    """(least, seen, most) of the gaps in nanoseconds; for requests that were read in time all three are
+    equal."""
     late = records.unresolved_chunks > 0
     unhurried = records.select(~late)
     in_time, _ = differences(unhurried.chunk_ns, np.diff(unhurried.chunk_offsets))
@@ -222,9 +226,9 @@ def _gap_ends(records: Records) -> Iterator[tuple[IntColumn, IntColumn, IntColum
 
 
 def _ends(records: Records) -> tuple[IntColumn, IntColumn, IntColumn]:
-    """The chunks of one instant share the time G since the chunk before them: of k gaps that add up to G the
-    j-th largest is at most G / j, and the largest at least G / k. At the beginning of a reply they share what
-    its first chunk may be early by, or less."""
+    """(least, seen, most) of the gaps in nanoseconds. The chunks of one instant share the time G since the
+    chunk before them: of k gaps that add up to G the j-th largest is at most G / j, and the largest at least
+    G / k. At the beginning of a reply they share what its first chunk may be early by, or less."""
     gaps, per_request = differences(records.chunk_ns, np.diff(records.chunk_offsets))
     if not len(gaps):
         return gaps, gaps, gaps

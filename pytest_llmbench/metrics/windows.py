@@ -1,4 +1,4 @@
-"""The window of a load level: what of a run counts, and which requests are latency samples (AMB-16)."""
+"""The window of a load level: which part of a run counts, and which requests are latency samples (AMB-16)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ RAMP_UP_SHARE = 0.1
 
 
 def load_end_ns(seen: Observation) -> int:
-    """End of the load: its nominal end, or the last submission where that came first or there is none."""
+    """End of the load: its nominal end, or the last submission if that came first or there is no nominal
+    end."""
     end_ns = seen.load_ended_ns
     if end_ns is None and seen.plan.duration_s is not None and isinstance(seen.plan.load, OpenLoop):
         end_ns = seen.started_ns + round(seen.plan.duration_s * 1e9)
@@ -25,7 +26,8 @@ def load_end_ns(seen: Observation) -> int:
 
 
 def window_of(seen: Observation) -> Window:
-    """The duration of the load without its first tenth; without a nominal duration that of the sending.
+    """The window of a run: the duration of the load, or of the sending where it has none, without its first
+    tenth.
 
     Tokens and completions count by their arrival inside it, whatever comes in the drain does not.
     """
@@ -35,7 +37,7 @@ def window_of(seen: Observation) -> Window:
 
 
 def level_window(seen: Observation) -> Window:
-    """The window of a level: of a closed loop of sessions the time while every slot has one, without its
+    """The window of a level. For a closed loop of sessions, the time while every slot has one, without its
     first tenth."""
     load = seen.plan.load
     if not isinstance(load, SessionSlots):
@@ -46,7 +48,8 @@ def level_window(seen: Observation) -> Window:
 
 
 def _not_replaced_ns(seen: Observation, slots: int) -> int:
-    """When the first session ended that no other one followed: as many ends are left as there are slots."""
+    """The instant of the first session end that no other session followed: as many ends are left as there are
+    slots."""
     number, inverse = np.unique(seen.records.session, return_inverse=True)
     if len(number) < slots:
         return seen.ended_ns

@@ -1,1 +1,1 @@
-"""The nouns: frozen value types that every layer shares. No behaviour beyond their own consistency."""
+"""The value types that every layer shares: frozen, with no behaviour beyond their own consistency."""

@@ -1,6 +1,5 @@
-"""A number that knows how sure it is; and the metrics of each independent run, beside those of all runs
-together: what comparisons rest on.
-"""
+"""Estimates, which are numbers with their uncertainty; and the metrics of each independent run, beside those
+of all runs together, on which comparisons rest."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 LOWER_BOUND = "a lower bound"
-"""Words in the method of an estimate that is open upwards since nothing above it was tested: no larger sample
-would close it."""
+"""Words in the method of an estimate that is open upwards because nothing above it was tested: no larger
+sample would close it."""
 ONLY_BOUND = "upper end"
-"""Words in the method of a percentile whose upper end is a bound from something else than its own order
-statistics: farther away than its error, and nearer with more samples by another law."""
+"""Words in the method of a percentile whose upper end is a bound other than from its own order statistics:
+farther away than its error, and nearer with more samples by another law."""
 EXHAUSTED = "range exhausted"
-"""Words in the method of an estimate whose search ended with its range, not with a level that failed."""
+"""Words in the method of an estimate whose search ended with its range and not with a level that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +32,21 @@ class Estimate:
     lower: float | None
     upper: float | None
     level: float
-    """Confidence level, 0 to 1."""
+    """Confidence level, from 0 to 1."""
     n: int
-    """Samples the estimate rests on."""
+    """Number of samples that the estimate rests on."""
     method: str
-    """How the interval was found; of an undefined number why: ``not measurable: no server data``."""
+    """How the interval was found; for an undefined number the reason: ``not measurable: no server data``."""
     unit: str
     n_required: int | None = None
-    """Samples from which on the interval closes on both sides, if it is open for want of them."""
+    """How many samples would close the interval on both sides, if it is open for lack of samples; else
+    None."""
     too_high_by: float = 0.0
-    """The amount by which the machine that measured may have made every number of this too high, in its unit;
-    the interval, which is about the sample, does not hold it."""
+    """Amount by which the measuring machine may have made point and interval too high, in the estimate's
+    unit. Not part of the interval, which is about the sample."""
     too_low_by: float = 0.0
-    """The same for too low."""
+    """Amount by which the measuring machine may have made point and interval too low, in the estimate's
+    unit."""
 
     def __post_init__(self) -> None:
         for name in ("point", "lower", "upper"):
@@ -63,7 +64,7 @@ class Estimate:
 
     @property
     def closed(self) -> bool:
-        """True when the interval has both ends."""
+        """Whether the interval has both ends."""
         return self.lower is not None and self.upper is not None
 
     def why_missing(self, metric: str, number: str) -> str:
@@ -78,7 +79,7 @@ class Estimate:
 
 
 class ReadEstimate(Estimate):
-    """An estimate as a test reads it: it tells somebody why, when a number is read that is not there.
+    """An estimate as a test reads it: when a missing number is read, it tells the reason.
 
     The number is None all the same, so that ``is None`` and ``is not None`` mean what they say.
     """
@@ -87,7 +88,7 @@ class ReadEstimate(Estimate):
 
     @classmethod
     def of(cls, estimate: Estimate, metric: str, told: Callable[[str], None]) -> ReadEstimate:
-        """``told`` is called with the reason."""
+        """The estimate for reading; ``told`` is called with the reason for a missing number."""
 
         def tell(number: str) -> None:
             told(estimate.why_missing(metric, number))
@@ -109,7 +110,7 @@ ByRun = dict[str, tuple[float | None, ...]]
 
 
 def by_run(runs: Sequence[Mapping[str, Estimate]]) -> ByRun:
-    """Metric to its point in each run, in their order; None where a run has none. Empty for fewer than two
+    """Metric → its point in each run, in their order; None where a run has none. Empty for fewer than two
     runs: a single one says nothing of the noise between runs."""
     if len(runs) < 2:
         return {}

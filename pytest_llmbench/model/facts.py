@@ -19,13 +19,13 @@ class Origin(StrEnum):
     DECLARED = "declared"
     """Stated by the tester: SUT file, marker, option, fixture."""
     DETECTED = "detected"
-    """The value was read from the endpoint or from this host."""
+    """Read from the endpoint or from this host."""
     MEASURED = "measured"
     """Computed from this run's records."""
     GENERATOR = "generator"
     """A property of this plugin, such as where it takes its time stamps."""
     SIMULATED = "simulated"
-    """The embedded engine describing itself."""
+    """Stated by the embedded engine about itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Fact:
     """A JSON value."""
     origin: Origin
     source: str = ""
-    """The exact source: a file, a URL, a header."""
+    """Where exactly the value is from: a file, a URL, a header."""
 
 
 class Facts(Mapping[str, Fact]):

@@ -16,13 +16,14 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 
 FEWEST_RUNS = 3
-"""The fewest runs of each arm (METHODOLOGY §12): below them nothing is compared."""
+"""Fewest runs of each arm for a comparison (METHODOLOGY §12)."""
 
 Better = Literal["lower", "higher"]
 
 
 class ComparisonVerdict(StrEnum):
-    """From the whole interval of the worsening [lower, upper] and the margin m that is allowed."""
+    """The verdict on a comparison, by the whole interval of the worsening [lower, upper] and the allowed
+    margin m."""
 
     REGRESSED = "regressed"
     """lower > m."""
@@ -38,29 +39,29 @@ class ComparisonVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One metric of a candidate against a baseline, the run being the unit of replication."""
+    """One metric of a candidate compared with a baseline, with the run as the unit of replication."""
 
     metric: str
-    """Full name, ``ttft.p99``."""
+    """Full name of the metric, such as ``ttft.p99``."""
     unit: str
     better: Better
     baseline_name: str
     candidate_name: str
     baseline: tuple[float, ...]
-    """The metric in each run, in their order; runs in which it is undefined are left out."""
+    """The value of the metric in each run, in order; runs in which it is undefined are left out."""
     candidate: tuple[float, ...]
     paired: bool
-    """Run i of both were measured side by side, so what drifts drops out of their ratio."""
+    """Whether run i of both arms was measured side by side, so that a drift cancels out of their ratio."""
     change: Estimate
     """exp(mean log(candidate / baseline)) - 1 with its interval; a share, unit ``1``: 0.05 is 5 % more."""
     margin: float
-    """Worsening that is allowed; a share, at least 0."""
+    """The worsening that is allowed; a share, at least 0."""
     mde: float | None
-    """Minimum detectable effect: the worsening beyond the margin that this many runs of this noise would call
-    regressed four times out of five; a share. None (in JSON ``null``) where noise cannot be told."""
+    """Minimum detectable effect: the worsening beyond the margin that so many runs with this noise would call
+    regressed four times out of five; a share. None (in JSON ``null``) where the noise cannot be told."""
     verdict: ComparisonVerdict
     reason: str
-    """The reason in words; for an inconclusive one what would decide it."""
+    """The reason for the verdict in words; if it is inconclusive, what would decide it."""
     gated: bool = False
     """Whether a marker or an option asked for it: only then does it decide about the test's outcome."""
 
@@ -83,7 +84,7 @@ class GateVerdict(StrEnum):
 
 
 class Status(StrEnum):
-    """Of one requirement."""
+    """The status of one requirement."""
 
     MET = "met"
     UNMET = "unmet"
@@ -92,13 +93,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing the validity checks looked at."""
+    """The result of one validity check."""
 
     check: str
     """Stable name of the check, for example ``send_lag``."""
     ok: bool
     voids: bool
-    """True: not ok makes the run invalid. False: not ok is a warning."""
+    """What a result that is not ok does: True makes the run invalid, False is a warning."""
     message: str
     """What was seen, against which limit, and what to do if it is not ok."""
     value: float | None = None
@@ -117,7 +118,7 @@ class Validity:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the run is void; empty for a valid one."""
+        """Why the run is void; empty for a valid run."""
         return tuple(finding.message for finding in self.findings if finding.voids and not finding.ok)
 
 
@@ -131,26 +132,26 @@ class RequirementStatus:
     status: Status
     reason: str
     evidence: Mapping[str, Any]
-    """The values that were looked at."""
+    """The values that were examined."""
     effect: str = "none"
-    """What an unmet entry does to the verdict: ``blocks``, ``downgrades`` or ``none``."""
+    """Effect on the verdict if the entry is not met: ``blocks``, ``downgrades`` or ``none``."""
     statement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Compliance:
     verdict: ComplianceVerdict
-    """Policy ``strict``: a violated constraint that defines the test blocks too (AMB-25)."""
+    """The verdict by policy ``strict``: a violated constraint that defines the test blocks too (AMB-25)."""
     verdict_literal: ComplianceVerdict
-    """Policy ``literal``: capitalised keywords only."""
+    """The verdict by policy ``literal``: only capitalised keywords count."""
     draft: str
     requirements: tuple[RequirementStatus, ...]
     simulated: bool = False
-    """Whether nothing was sent: the embedded engine ran in virtual time. The class is that of a
+    """Whether nothing was sent, because the embedded engine ran in virtual time. The class is then that of a
     simulation."""
 
     def keeping_from(self, verdict: ComplianceVerdict) -> tuple[RequirementStatus, ...]:
-        """The unmet entries that stand between this run and ``verdict``."""
+        """The unmet entries that keep this run from ``verdict``."""
         effects = {"blocks"} if verdict is ComplianceVerdict.CONDITIONAL else {"blocks", "downgrades"}
         if verdict is ComplianceVerdict.NOT_COMPLIANT:
             return ()
@@ -159,7 +160,7 @@ class Compliance:
 
 @dataclass(frozen=True, slots=True)
 class JudgedObjective:
-    """One limit against the whole interval of its metric."""
+    """One limit, judged on the whole interval of its metric."""
 
     objective: Objective
     point: float | None
@@ -168,15 +169,17 @@ class JudgedObjective:
     n: int
     verdict: GateVerdict
     reason: str
-    """The reason in words, for an inconclusive one with the number of further samples needed."""
+    """The reason for the verdict in words; if it is inconclusive, with the number of further samples
+    needed."""
     requests_needed: int | None = None
-    """Further requests after which it would be decided, as far as that can be said."""
+    """How many further requests would decide it; None where that cannot be said."""
     growth: float | None = None
-    """How many times the samples that is."""
+    """How many times as many samples that is."""
     advice: str | None = None
-    """What to ask for to get them: ``requests=2400``."""
+    """The keyword, with its value, that gets them: ``requests=2400``."""
     too_high_by: float = 0.0
-    """The amount by which the measuring machine may have put the numbers off (:class:`Estimate`); counted."""
+    """Amount by which the measuring machine may have made the numbers too high (see :class:`Estimate`); the
+    verdict counts it."""
     too_low_by: float = 0.0
 
 
@@ -194,7 +197,7 @@ class Gate:
 
     @property
     def verdict(self) -> GateVerdict:
-        """Fail before inconclusive before pass. A test without limits passes."""
+        """The verdict over all limits: fail before inconclusive before pass. A test without limits passes."""
         verdicts = {judged.verdict for judged in self.objectives}
         verdicts |= {verdict_of(found) for found in self.regressions}
         for verdict in (GateVerdict.FAIL, GateVerdict.INCONCLUSIVE):
@@ -204,5 +207,6 @@ class Gate:
 
 
 def verdict_of(comparison: Comparison) -> GateVerdict:
-    """Regressed fails, what is not decided is inconclusive; all else passes."""
+    """The verdict of a comparison that decides: regressed fails, undecided is inconclusive, all else
+    passes."""
     return _OF_COMPARISONS.get(comparison.verdict, GateVerdict.PASS)

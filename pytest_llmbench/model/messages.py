@@ -1,4 +1,4 @@
-"""Messages with roles, as chat APIs take them: one array is what one request asks."""
+"""Messages with roles, as chat APIs take them: one array is the prompt of one request."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that an assistant's message makes."""
+    """A tool call in an assistant's message."""
 
     call_id: str
     name: str
     arguments: str
-    """A JSON object as text."""
+    """The arguments: a JSON object as text."""
 
 
 class LivePlace(NamedTuple):
-    """The place of live answers in a history, where a recorded one stands until they are known."""
+    """A message whose recorded answer is replaced by live answers once they are known."""
 
     turns: tuple[int, ...]
-    """Numbers of the turns of the session that they answer."""
+    """Numbers of the session's turns whose answers go there."""
     tokens: int
-    """Tokens of the recorded answer."""
+    """Length of the recorded answer in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message."""
+    """One message of a prompt."""
 
     role: Role
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
-    """Of an assistant's message."""
+    """The tool calls in an assistant's message."""
     call_id: str = ""
-    """Of a tool's message: the call that it answers."""
+    """The id of the call that a tool's message answers; empty for any other message."""
     live: LivePlace | None = None
-    """Of an assistant's message whose content gives way to what the server answers; None: it stays."""
+    """The place of the server's answer that replaces the content of an assistant's message; None: the content
+    stays."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What is counted of it, each text by itself: its content; name and arguments of each call."""
+        """The texts of which tokens are counted, one by one: the content; name and arguments of each call."""
         calls = tuple(call.name + call.arguments for call in self.calls)
         return (self.content, *calls) if self.content else calls
 
@@ -68,17 +69,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageArray:
-    """The messages of a request, in order, and the tools that it offers."""
+    """The messages of a request in order, with the tools that it offers."""
 
     messages: tuple[Message, ...]
     tools: str = ""
-    """As compact JSON, in the shape of OpenAI's chat API; empty: none."""
+    """The tools as compact JSON, in the shape of OpenAI's chat API; empty: none."""
     place: str = field(default="", compare=False)
-    """Where it stands in its file, for errors."""
+    """The position of the array in its file, for errors."""
 
     @property
     def texts(self) -> Iterator[str]:
-        """All that is counted, each text by itself: the tools first, where servers put them."""
+        """All texts of which tokens are counted, one by one: the tools first, where servers put them."""
         if self.tools:
             yield self.tools
         for message in self.messages:
@@ -86,8 +87,8 @@ class MessageArray:
 
     @property
     def rendered(self) -> str:
-        """The array as one text, for APIs without roles: each message behind its role, and at the end the
-        role that is to answer. That of a longer array begins with that of a shorter one."""
+        """The array as one text, for APIs without roles: each message after its role, and at the end the role
+        that is to answer. The text of a longer array begins with that of a shorter one."""
         parts = [f"tools: {self.tools}"] if self.tools else []
         parts += [f"{message.role}: {' '.join(message.texts)}" for message in self.messages]
         return "\n\n".join([*parts, "assistant:"])
@@ -99,7 +100,7 @@ class MessageArray:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Numbers of the turns whose live answers it holds."""
+        """Numbers of the turns whose live answers it contains."""
         return tuple(number for message in self.messages if message.live for number in message.live.turns)
 
     def answered(self, answers: Mapping[int, str]) -> MessageArray:
@@ -125,12 +126,12 @@ class MessageArray:
         return replace(self, messages=tuple(said))
 
     def mistakes(self) -> list[str]:
-        """What keeps it from being sent to any API, in words that hold nothing of its texts."""
+        """Why it cannot be sent to any API, in words that contain nothing of its texts."""
         return message_mistakes(self.messages) + nothing_asked(self.messages)
 
 
 def message_mistakes(messages: Sequence[Message]) -> list[str]:
-    """What is wrong with messages, whoever has the last word."""
+    """Mistakes in the messages, whoever has the last word."""
     found = []
     calls: set[str] = set()
     for number, message in enumerate(messages, start=1):
@@ -142,14 +143,14 @@ def message_mistakes(messages: Sequence[Message]) -> list[str]:
 
 
 def nothing_asked(messages: Sequence[Message]) -> list[str]:
-    """Why messages ask nothing: the last has to be the user's or a tool's."""
+    """Mistake: messages that ask nothing, since the last is neither the user's nor a tool's."""
     if messages and messages[-1].role in ("assistant", "system"):
         return [f"message {len(messages)} is the {messages[-1].role}'s: there is nothing to answer"]
     return []
 
 
 def _mistakes_of(message: Message, calls: set[str]) -> Iterator[str]:
-    """``calls``: the ids of the calls before it."""
+    """Mistakes in one message. ``calls``: the ids of the calls before it."""
     if message.role not in ROLES:
         yield f"has the role {message.role!r}: give one of {', '.join(ROLES)}"
     elif message.role == "tool":

@@ -73,7 +73,7 @@ class Objective:
         return self.op in ("<=", "<")
 
     def holds(self, value: float) -> bool:
-        """Whether ``value`` is on the good side."""
+        """Whether ``value`` meets the limit."""
         limit = self.limit
         return {"<=": value <= limit, "<": value < limit, ">=": value >= limit, ">": value > limit}[self.op]
 
@@ -132,7 +132,7 @@ class MetricFamily:
 
 
 def metric(name: str, unit: str) -> MetricRef:
-    """Any metric by its full name, for those without a name of their own here."""
+    """Any metric by its full name, for those that have no name of their own here."""
     return MetricRef(name, unit)
 
 

@@ -1,6 +1,5 @@
-"""What came of a LoadPlan: the records, the generator's testimony about itself, and what the serving engine
-says of itself around and during the run, on its metrics page or as a model.
-"""
+"""The observation of a load: its records, the generator's self-check, and what the serving engine reported
+around and during the run, on its metrics page or as a model."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 GAUGES = ("running", "waiting", "kv_use")
-"""Requests in the batch, requests that wait for a place in it, share of the KV cache in use (0 to 1)."""
+"""Names of the gauges: requests in the batch, requests waiting for a place in it, share of the KV cache in
+use (0 to 1)."""
 
 TOTALS = (
     "preemptions",
@@ -36,19 +36,19 @@ TOTALS = (
     "kv_transfer_s",
     "kv_transfer_count",
 )
-"""Counters that only grow; their difference over a run is what happened in it."""
+"""Names of the counters, which only grow; their difference over a run is what happened in it."""
 
 THINKING_ENDED = "thinking_ended"
-"""A counter by a label, the reason for which thinking ended: ``thinking_ended[budget]``."""
+"""A counter with a label, the reason for which thinking ended: ``thinking_ended[budget]``."""
 
 
 def of_label(name: str, value: str) -> str:
-    """The name of the part of a counter that has this value of its label."""
+    """The name of a labelled counter with this value of its label."""
     return f"{name}[{value}]"
 
 
 def is_total(name: str) -> bool:
-    """Whether it is the name of a counter, or of the part of one that has a value of its label."""
+    """Whether it is the name of a counter, with or without the value of a label."""
     return name in TOTALS or name.startswith(f"{THINKING_ENDED}[")
 
 
@@ -66,14 +66,14 @@ class EngineReadings:
     totals_before: Mapping[str, float] = field(default_factory=dict)
     totals_after: Mapping[str, float] = field(default_factory=dict)
     max_num_seqs: int | None = None
-    """Largest batch the engine forms, where it says so."""
+    """The largest batch that the engine forms; None where it does not say."""
     source: str = ""
     """The URL of the page, or ``the embedded engine's model``."""
     gap: str | None = None
-    """Why something is missing, in words; a page that stopped answering, say."""
+    """Why something is missing, in words, such as a page that stopped answering; None if nothing is."""
 
     def grown(self, name: str) -> float | None:
-        """The amount by which a counter grew.
+        """The increase of a counter during the run.
 
         None where the counter is not served, is no number, or fell (the engine was restarted).
         """
@@ -83,7 +83,7 @@ class EngineReadings:
         return after - before if math.isfinite(after - before) else None
 
     def grown_by_label(self, name: str) -> dict[str, float] | None:
-        """The amount by which each part of a counter grew, by the value of its label.
+        """Label value → by how much that part of a counter grew.
 
         None where it is not served; a part that fell says nothing of any.
         """
@@ -102,13 +102,13 @@ class EngineReadings:
 
 
 INTERRUPTED_BY_CTRL_C = "interrupted (Ctrl-C or SIGTERM)"
-"""``Observation.interrupted`` of a run that the user ended: the session has to end with it."""
+"""Value of ``Observation.interrupted`` for a run that the user ended: the session has to end with it."""
 TIME_IS_UP = "the time that the load may take is up"
-"""``Observation.interrupted`` where ``LoadPlan.most_s`` ended it."""
+"""Value of ``Observation.interrupted`` where ``LoadPlan.most_s`` ended the load."""
 BEHIND_SCHEDULE = "behind its schedule"
 """Part of ``Observation.interrupted`` where the generator gave up a schedule that it could not keep."""
 READ_STAMPS = "user space, at the read"
-"""``SelfCheck.stamp_source`` where the kernel gives no instants."""
+"""Value of ``SelfCheck.stamp_source`` where the kernel gives no instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class ClockAnchor:
 
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
-    """The load generator as a witness against itself (DESIGN §5). ``None``: not measured.
+    """What the load generator reports about itself (DESIGN §5). ``None``: not measured.
 
     Lag of a send is dispatched - scheduled: how late we were against our own schedule.
     """
@@ -134,19 +134,20 @@ class SelfCheck:
     send_lag_p99_ns: int | None = None
     send_lag_max_ns: int | None = None
     send_lag_first_tenth_p50_ns: int | None = None
-    """Median lag of the first and of the last tenth: a growing lag means that we fell behind."""
+    """Median lag of the first tenth of the sends, and below of the last: a growing lag means that we fell
+    behind."""
     send_lag_last_tenth_p50_ns: int | None = None
     loop_lag_p99_ns: int | None = None
     loop_lag_max_ns: int | None = None
     cpu_share: float | None = None
-    """CPU time of the measuring process over wall time, 1.0 = one core."""
+    """CPU time of the measuring process / wall time; 1.0 is one core."""
     reads: int = 0
     content_chunks: int = 0
     coalesced_chunks: int = 0
-    """Content chunks that shared a read with an earlier one of the same reply."""
+    """Number of content chunks that shared a read with an earlier one of the same reply."""
     connections_prewarmed: int = 0
     connections_opened: int = 0
-    """Connections opened while load was running."""
+    """Number of connections opened while load was running."""
     stale_retries: int = 0
     gc_collections: int = 0
     peak_in_flight: int = 0
@@ -156,35 +157,36 @@ class SelfCheck:
     event_loop: str = ""
     transport: str = ""
     voluntary_switches: int | None = None
-    """Times that the measuring process gave up its core (to wait), while load was running."""
+    """How often the measuring process gave up its core (to wait) while load was running."""
     involuntary_switches: int | None = None
-    """Times that it was taken off its core, since something else wanted it."""
+    """How often it was taken off its core, since something else wanted it."""
     unstamped_reads: int = 0
-    """Reads with the instant of the read, since the kernel gave none where it was asked to."""
+    """Number of reads that were stamped at the read, since the kernel was asked for a stamp and gave none."""
     distrusted_stamps: int = 0
-    """Reads with the instant of the read, since the kernel's could not be true."""
+    """Number of reads that were stamped at the read, since the kernel's stamp could not be true."""
     moved_stamps: int = 0
-    """Stamps that lay before what must have come first, and were given its instant."""
+    """Number of stamps earlier than the instant that must precede them; they were given that instant."""
     clock_steps: int = 0
-    """Steps of the wall clock, which the kernel stamps by."""
+    """Number of steps of the wall clock, by which the kernel stamps."""
     waited_for_core_share: float | None = None
-    """Share of the time in which the measuring thread was ready to run and something else had the core."""
+    """Share of the time in which the measuring thread was ready to run while something else had the core."""
     stolen_share: float | None = None
     """Share of this machine's CPU time that its hypervisor gave to others."""
     unresolved_chunks: int = 0
-    """Coalesced chunks that ran together because they were read late."""
+    """Number of coalesced chunks that arrived together only because they were read late."""
     replacement_lag_p50_ns: int | None = None
-    """The time, in a closed loop, that a slot stood empty between the end of a request and the next."""
+    """How long a slot of a closed loop stood empty between the end of a request and the next, in nanoseconds;
+    the median."""
     replacement_lag_p99_ns: int | None = None
     replacement_lag_max_ns: int | None = None
     empty_slot_share: float | None = None
-    """The share of the time of all slots of a closed loop that they stood empty."""
+    """Share of the time of all slots of a closed loop in which they stood empty."""
     priority: str = ""
     """The priority of the measuring process: ``nice -10``, or why it could not be raised."""
 
     @property
     def stamped_by_reading(self) -> bool:
-        """Instants are late by the delay of our own reading."""
+        """Whether instants are those of our own reads, and late by their delay."""
         return READ_STAMPS in self.stamp_source
 
 
@@ -193,20 +195,22 @@ class HostLimits:
     """How far the generator's own host may fall short before a load says nothing about the system."""
 
     send_lag_ns: int = 10_000_000
-    """P99 of the send lag may reach max(this, 0.1 / rate): later, an open loop is none (AMB-28)."""
+    """P99 of the send lag may reach max(this, 0.1 / rate), in nanoseconds. A load with later sends is no open
+    loop (AMB-28)."""
     rate_share: float = 0.95
-    """The share of the scheduled rate at which requests have to leave."""
+    """The least share of the scheduled rate at which requests have to leave."""
     latency_ms: float = 2.0
-    """A latency may be uncertain by max(this, a tenth of it)."""
+    """A latency may be uncertain by max(this many ms, a tenth of it)."""
     empty_slot_share: float = 0.05
-    """Share of the time of a closed loop's slots that they may stand empty on our account. It is what an open
-    loop may lack of its rate."""
+    """Largest share of the time of a closed loop's slots in which they may stand empty because of us. As much
+    as an open loop may lack of its rate."""
     buffered_share: float = 0.5
-    """Share of the replies that may arrive all at once: chunks that are read late run together too."""
+    """Largest share of the replies that may arrive all at once: chunks that are read late come together
+    too."""
 
     @property
     def loosened(self) -> tuple[str, ...]:
-        """Each limit that lets more pass than the usual one, in words; empty where none does."""
+        """The limits that are looser than usual, in words; empty if none is."""
         usual, found = HostLimits(), []
         for name in (each.name for each in fields(self)):
             own, limit = getattr(self, name), getattr(usual, name)
@@ -222,30 +226,32 @@ class Observation:
     plan: LoadPlan
     records: Records
     started_ns: int
-    """Start of the schedule (monotonic)."""
+    """Start of the schedule, on the monotonic clock."""
     ended_ns: int
     """End of the last response, after the drain."""
     anchor: ClockAnchor
     selfcheck: SelfCheck = field(default_factory=SelfCheck)
     in_flight_at_end: int = 0
     interrupted: str | None = None
-    """Why the plan was cut short, if it was (Ctrl-C, a system that stopped answering): it is void."""
+    """Why the plan was cut short (Ctrl-C, a system that stopped answering), which makes it void; None if it
+    was not."""
     sequence_sha256: str = ""
-    """Digest of the requests as planned, in METHODOLOGY §4.3's format."""
+    """Digest of the planned requests, in METHODOLOGY §4.3's format."""
     facts: Facts = field(default_factory=Facts)
-    """What the wire showed: protocol, prompt form, dialect; and the facts of the SUT variant, if any."""
+    """Facts seen on the wire: protocol, prompt form, dialect; and those of the SUT variant, if any."""
     in_flight_at_start: int = 0
     engine: EngineReadings | None = None
-    """What the serving engine said about itself during the run; None without a metrics page."""
+    """The serving engine's own metrics during the run; None without a metrics page."""
     load_ended_ns: int | None = None
-    """End of a load that had a duration: the end of that, or the last submission if later. Then it drains."""
+    """End of a load with a duration: the end of that, or the last submission if later; then the load drains.
+    None without a duration."""
     shared_from: str | None = None
     """Node id of the test that ran this load, when the present test only uses it (DESIGN §2.3)."""
     stopped: str | None = None
     """Why the load was ended early by its own rule (``stop_when_failing``, ``may_break``, ``looks``): it
-    counts."""
+    counts. None if it was not."""
     host_limits: HostLimits = field(default_factory=HostLimits)
-    """What the generator's host is held to in it."""
+    """The limits that the generator's host was held to."""
 
     @property
     def duration_s(self) -> float:

@@ -1,6 +1,5 @@
-"""What a procedure wants done: a load, a workload, how many requests, and the looks at it while it runs. A
-pure, hashable value.
-"""
+"""A LoadPlan is what a procedure wants done: a load, a workload, how many requests, and the looks at it while
+it runs. A pure, hashable value."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 
 EVERY = 100
-"""Requests from one look to the next."""
+"""Number of requests from one look to the next."""
 ALPHA = 0.05
-"""The promise: no more false verdicts than an interval of 95 % at the end has."""
+"""Largest share of false verdicts: as many as an interval of 95 % at the end has."""
 SPENT = ALPHA / 2
-"""What the looks spend of it. The rest stands for what short samples do not show of their dependence."""
+"""The part of it that the looks may spend. The rest allows for dependence that short samples do not show."""
 JUDGED = "as judged"
 
 Quantity = Literal[
@@ -33,20 +32,20 @@ goodput."""
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One objective, with all that is needed to judge it from the requests themselves."""
+    """One objective, with all that is needed to judge it on the requests themselves."""
 
     objective: Objective
     quantity: Quantity
     percentile: float | None = None
-    """The percentile of a latency; ``None``: its mean. Shares have none."""
+    """The percentile of a latency; ``None`` for its mean, and for shares."""
     least_tokens: int = 0
     below_tokens: int | None = None
-    """The upper end of the input tokens: only requests with ``least_tokens`` or more, and fewer than this,
-    count."""
+    """Upper bound of the input tokens: only requests with ``least_tokens`` or more, and fewer than this,
+    count. None: no bound."""
     failures_over_limit: bool = False
-    """A request that did not end well counts as slower than the limit, instead of not at all."""
+    """Whether a request that did not end well counts as slower than the limit, instead of not at all."""
     limits_ms: tuple[tuple[Quantity, float], ...] = ()
-    """The limits of a goodput: all of them have to be met."""
+    """The limits of a goodput in ms; all of them have to be met."""
 
     @property
     def is_share(self) -> bool:
@@ -65,7 +64,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """The rule for ending a load early: at the first look at which every objective is decided, one way or the
+    """A rule for ending a load early: at the first look that decides every objective, one way or the
     other.
 
     A look is at the first n requests in the order of the sequence, once all of them have ended: the slow ones
@@ -74,13 +73,13 @@ class Looks:
 
     watched: tuple[Watched, ...]
     max_error_share: float
-    """Error budget: as long as more have failed, nothing is decided."""
+    """Error budget: while more requests than this share have failed, nothing is decided."""
     every: int = EVERY
     alpha: float = SPENT
 
 
 def judged_name(metric: str) -> str:
-    """The metric under which the interval stands that its limit is judged on, where that is one of its own:
+    """Name of the metric with the interval on which a limit is judged, where that is not the plain one:
     ``ttft[as judged].p95``, ``ttft[0-256, as judged].p95``."""
     stem, dot, statistic = metric.partition(".") if "[" not in metric else _after_bracket(metric)
     if stem.endswith("]"):
@@ -89,14 +88,14 @@ def judged_name(metric: str) -> str:
 
 
 def _after_bracket(metric: str) -> tuple[str, str, str]:
-    """A qualifier may hold dots."""
+    """Name, qualifier and statistic of a metric; the qualifier may contain dots."""
     end = metric.rindex("]") + 1
     return metric[:end], metric[end : end + 1], metric[end + 1 :]
 
 
 Arrival = Literal["poisson", "uniform", "gamma", "trace"]
 ARRIVALS: tuple[Arrival, ...] = ("poisson", "uniform", "gamma")
-"""The arrivals that a rate describes; ``trace`` has its own instants."""
+"""The arrival processes that a rate describes; ``trace`` has its own instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class OpenLoop:
     """
 
     rate: float
-    """Requests per second; of a trace its mean."""
+    """Requests per second; for a trace its mean."""
     arrival: Arrival = "poisson"
     burstiness: float = 1.0
     offsets_ns: tuple[int, ...] = ()
@@ -139,14 +138,14 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True)
 class SessionStarts:
-    """Open loop of sessions: they start by a schedule, whatever becomes of earlier ones; their turns follow
+    """Open loop of sessions: they start by a schedule, whatever becomes of earlier ones. Their turns follow
     by cause (model/session.py)."""
 
     rate: float
-    """Sessions that start per second; of a trace its mean."""
+    """Sessions started per second; for a trace its mean."""
     arrival: Arrival = "poisson"
     burstiness: float = 1.0
-    """As in :class:`OpenLoop`."""
+    """The shape k of gamma inter-arrival times, see :class:`OpenLoop`."""
     offsets_ns: tuple[int, ...] = ()
     """Instants at which sessions start, ascending. Only read when ``arrival`` is ``trace``."""
 
@@ -156,7 +155,7 @@ class SessionStarts:
 
     @property
     def starts(self) -> OpenLoop:
-        """The schedule of the starts."""
+        """The schedule of the session starts."""
         return OpenLoop(self.rate, self.arrival, self.burstiness, self.offsets_ns)
 
     def describe(self) -> str:
@@ -185,7 +184,8 @@ _LOADS_NAMED = 3
 
 
 def describe_loads(loads: Sequence[Load]) -> str:
-    """A few loads one by one; many as ``open loop, poisson arrivals at 2 to 24 req/s (12 loads)``."""
+    """Loads in words: a few one by one, many as ``open loop, poisson arrivals at 2 to 24 req/s (12
+    loads)``."""
     different = list(dict.fromkeys(loads))
     if len(different) <= _LOADS_NAMED:
         return "; ".join(dict.fromkeys(load.describe() for load in different))
@@ -218,7 +218,8 @@ def _how_many(values: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Every wait is bounded. Seconds. A request that runs into one ends as ``timeout``."""
+    """Time limits of a request, in seconds; every wait has one. A request that exceeds one ends as
+    ``timeout``."""
 
     connect_s: float = 10.0
     first_byte_s: float = 120.0
@@ -244,15 +245,16 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """One stretch of load on the SUT, yielded by a procedure and answered by an Observation."""
+    """One stretch of load on the SUT: yielded by a procedure, answered by an Observation."""
 
     label: str
     """The label for people: progress line, report (``measure``, ``warm-up``, ``probe 2``)."""
     workload: Workload
     load: Load
     requests: int
-    """The requests to send. In a closed loop with ``duration_s`` at least so many, and at most
-    ``max_requests``. Of a load of sessions their turns, all of which are sent unless a session is cut off."""
+    """How many requests to send. In a closed loop with ``duration_s`` at least so many, and at most
+    ``max_requests``. For a load of sessions the number of their turns, all of which are sent unless a session
+    is cut off."""
     seed: int
     """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
     phase: Phase = Phase.MEASURE
@@ -261,38 +263,43 @@ class LoadPlan:
     deadlines: Deadlines = field(default_factory=Deadlines)
     ignore_eos: bool = False
     duration_s: float | None = None
-    """Nominal length of the load, for levels that are defined by a time. Open loop: ``requests`` are those of
-    the schedule within it. Closed loop: the load goes on until it has passed and ``requests`` were sent."""
+    """Nominal duration of the load, for levels that are defined by a time; None: none. Open loop:
+    ``requests`` are those of the schedule within it. Closed loop: the load goes on until it has passed and
+    ``requests`` were sent."""
     max_requests: int | None = None
     """Ceiling of a closed loop with ``duration_s``: no request beyond it is drawn."""
     variant: str = ""
     """SUT variant to send it to; empty for the SUT itself."""
     fresh_state: bool = False
-    """Before the load, put the SUT into a state without traces of earlier requests (restart or flush)."""
+    """Whether to bring the SUT into a state without traces of earlier requests before the load (restart or
+    flush)."""
     stop_when_failing: bool = False
-    """End the load early when the SUT has stopped answering (memory pressure, METHODOLOGY §13)."""
+    """Whether to end the load early when the SUT has stopped answering (memory pressure, METHODOLOGY §13)."""
     most_failures: int | None = None
-    """End the load early when more have failed: the test is void whatever comes. No part of the key, like the
-    next three: whoever shares a load has all of it."""
+    """End the load early when more requests than this have failed: the test is void whatever comes. Not part
+    of the key, like the next three: whoever shares a load has all of it."""
     most_s: float | None = None
     """Seconds after which the load is given up; what was measured until then is void."""
     may_break: bool = False
-    """One that the SUT does not survive is a result: it was sent to find out how much is too much."""
+    """Whether a load that the SUT does not survive is a result: it was sent to find out how much is too
+    much."""
     watched: bool = True
-    """False: of a share of a load, whose coordinator sees all ends and says when nobody answers any more."""
+    """Whether this load is watched for a SUT that stops answering. False for a share of a load, whose
+    coordinator sees all ends."""
     looks: Looks | None = None
-    """End the load early when every objective is decided; ``requests`` and the ceiling are then the most."""
+    """The rule for ending the load when every objective is decided; ``requests`` and the ceiling are then the
+    most. None: no looks."""
     attempt: int = 1
-    """2, 3 …: the load before it was void for a cause on the generator's own host, and this one stands for
-    it. Decides nothing of what is sent, so it is no part of the key."""
+    """Number of the attempt. From 2 on the load before was void for a cause on the generator's own host, and
+    this one replaces it. Decides nothing of what is sent, so it is not part of the key."""
     part: str = ""
-    """Name of the part of the measurement that ``seed`` is of (methodology/measuring/load_plans.py), which is
-    derived from the seed of the session; empty where ``seed`` is that seed itself. No part of the key: the
+    """Name of the part of the measurement that ``seed`` belongs to (methodology/measuring/load_plans.py),
+    derived from the seed of the session; empty where ``seed`` is that seed itself. Not part of the key: the
     seed is."""
 
     @property
     def title(self) -> str:
-        """The label; of a load that is measured again with the number of the attempt."""
+        """The label; with the number of the attempt if the load is measured again."""
         return self.label if self.attempt == 1 else f"{self.label} (attempt {self.attempt})"
 
     @property
@@ -307,7 +314,7 @@ class LoadPlan:
         return self.ceiling if timed else self.requests
 
     def mistakes(self) -> list[str]:
-        """What keeps it from being run, in words."""
+        """Why the plan cannot be run, in words; empty if it can."""
         found = []
         if self.first < 0 or self.requests < 0:
             found.append(f"a plan of {self.requests} requests from number {self.first} on")

@@ -1,6 +1,5 @@
-"""One request as measured: the row that becomes one line of ``records/*.jsonl``, with its end, the part of
-the run that it belongs to, and the source of its token counts.
-"""
+"""The record of one request as measured, a line of ``records/*.jsonl``; with its outcome, the phase of the
+run that it belongs to, and the source of its token counts."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """The end of one request. Only ``OK`` enters latency statistics; all others are counted and shown.
+    """How a request ended. Only ``OK`` enters latency statistics; all others are counted and shown.
 
     ``OK`` (METHODOLOGY §10, AMB-46): a complete stream with at least one content token and a normal
     finish reason (stop or length). Every planned request has one outcome. None is retried. One that met a
@@ -39,16 +38,16 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
     """We stopped it ourselves: drain limit, session deadline or Ctrl-C."""
     CUT_BY_USER = "cut_by_user"  # last: columns hold places in this order
-    """Its user was to cut it, by plan. So it is load and no sample: neither a success nor a failure, also
-    where the reply had ended before that (``RequestRecord.end_before_cut``)."""
+    """The user cut it, as planned. So it is load and no sample, neither a success nor a failure, even if the
+    reply had ended before that (``RequestRecord.end_before_cut``)."""
 
 
 NO_FAILURES = ("submitted", Outcome.OK, Outcome.CUT_BY_USER)
-"""What ``Records.counts`` tells beside failures."""
+"""Keys of ``Records.counts`` that are no failures."""
 
 
 def of_planned_cut(outcome: Outcome) -> tuple[Outcome, str | None]:
-    """The outcome of a request that its user was to cut, and how its reply ended where that came first.
+    """The outcome of a request that its user was to cut, and how its reply ended if that came first.
 
     ``outcome``: what it would be without the plan, ``CUT_BY_USER`` where the client went away. What we
     stopped ourselves stays ``CANCELLED``.
@@ -67,27 +66,27 @@ class Phase(StrEnum):
 
 
 class TokenSource(StrEnum):
-    """The source of ``output_tokens`` of a record. A count that nobody gave is missing, never assumed."""
+    """The source of the ``output_tokens`` of a record. A count that nobody gave is missing, never assumed."""
 
     SERVER_USAGE = "server_usage"
     """The final usage object of the server."""
     CHUNK_USAGE = "chunk_usage"
     """Cumulative usage on every chunk: exact tokens per chunk."""
     REFERENCE_TOKENIZER = "reference_tokenizer"
-    """The joined text counted with the declared reference tokenizer (cl100k_base)."""
+    """Our count of the whole text with the declared reference tokenizer (cl100k_base)."""
     CHUNK_COUNT = "chunk_count"
-    """One token per content chunk; only when neither usage nor a tokenizer is to be had."""
+    """One token per content chunk; only where there is neither usage nor a tokenizer."""
     NONE = "none"
     TOKENIZER_FILE = "tokenizer_file"  # last: columns hold places in this order
-    """The joined text counted with the tokenizer of a local file, which the SUT file names."""
+    """Our count of the whole text with the tokenizer of a local file that the SUT file names."""
 
 
 COUNTED_HERE = frozenset({TokenSource.REFERENCE_TOKENIZER, TokenSource.TOKENIZER_FILE})
-"""Counts that we made of the text; they say nothing about what the server processed."""
+"""Sources that are our own counts of the text; they say nothing about what the server processed."""
 
 
 LENGTH_FINISH = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-"""Finish reasons, under the names of several APIs, of a reply that ended at a limit of its length."""
+"""Finish reasons, in the words of several APIs, of a reply that ended at a limit of its length."""
 
 
 @dataclass(slots=True)
@@ -106,11 +105,12 @@ class RequestRecord:
     class_label: str = ""
 
     scheduled_ns: int | None = None
-    """Planned arrival (open loop) or the instant the slot became free (closed loop)."""
+    """Planned arrival (open loop), or the instant at which the slot became free (closed loop)."""
     dispatched_ns: int | None = None
-    """The generator starts on the request."""
+    """The instant at which the generator started on the request."""
     submitted_ns: int | None = None
-    """The last byte of the HTTP request has been handed to the socket (METHODOLOGY §14, B.1)."""
+    """The instant at which the last byte of the HTTP request was handed to the socket (METHODOLOGY §14,
+    B.1)."""
     first_byte_ns: int | None = None
     first_event_ns: int | None = None
     """First parsed event of any kind."""
@@ -125,13 +125,13 @@ class RequestRecord:
     last_content_ns: int | None = None
     """Last content chunk: T_last, not the end-of-stream marker."""
     finished_ns: int | None = None
-    """End of the response, or the instant we gave up."""
+    """End of the response, or the instant at which we gave up."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     token_source: TokenSource = TokenSource.NONE
     attribution: str = "none"
-    """The attribution of ``chunk_tokens``: ``exact``, ``apportioned`` (the total spread over the chunks) or
+    """How ``chunk_tokens`` was found: ``exact``, ``apportioned`` (the total spread over the chunks) or
     ``none``."""
     requested_input_tokens: int | None = None
     requested_max_tokens: int | None = None
@@ -139,67 +139,72 @@ class RequestRecord:
     reasoning_tokens: int | None = None
     reasoning_token_source: TokenSource = TokenSource.NONE
     shared_prefix_tokens: int | None = None
-    """Length of the shared prefix the prompt begins with, as planned; 0 without one."""
+    """Planned length of the shared prefix with which the prompt begins; 0 without one, None where it is not
+    known."""
     prefix_id: int | None = None
     session: int | None = None
-    """The number of its session; ``None`` for a request that belongs to none, so below."""
+    """Number of its session. ``None``, here and in the next two, for a request that belongs to no session."""
     turn: int | None = None
-    """The number of the turn in its session, from 1."""
+    """Number of the turn in its session, from 1."""
     session_turns: int | None = None
-    """The turns that its session was to have."""
+    """Planned number of turns of its session."""
 
     outcome: Outcome = Outcome.CANCELLED
     http_status: int | None = None
     error: str | None = None
     finish_reason: str | None = None
     schema_check: str | None = None
-    """``valid``, or how the reply breaks the form that the request asked for (``model/structured.py``).
-    ``None``: it asked for none that could be sent, or did not end ``ok``."""
+    """``valid``, or how the reply breaks the structure that was asked for (``model/structured.py``).
+    ``None``: none that could be sent was asked for, or the request did not end ``ok``."""
 
     coalesced_chunks: int = 0
-    """Content chunks that shared a socket read with an earlier one: their spacing is not resolvable."""
+    """Number of content chunks that shared a socket read with an earlier one: the gaps before them are not
+    known."""
     unresolved_chunks: int = 0
-    """The number of those that ran together since we read late: a chunk before the last of its read may have
-    come earlier, down to the read before it."""
+    """Number of those that came together because we read late. Such a chunk, unless the last of its read, may
+    have arrived earlier, down to the read before it."""
     first_content_early_ns: int = 0
-    """The time by which ``first_content_ns`` may be too late for that reason."""
+    """Nanoseconds by which ``first_content_ns`` may be too late for that reason."""
     stale_retries: int = 0
-    """Kept connections that the server had closed before a byte of this request came; a new one was taken."""
+    """How often a kept connection had been closed by the server before a byte of this request came; a new one
+    was used."""
     unshown_tokens: int = 0
-    """Output tokens, counted by the server, beyond the bytes of text that came: a token has one at least."""
+    """Number of output tokens, counted by the server, in excess of the bytes of text that came: a token has
+    at least one."""
     server_timings: dict[str, float] = field(default_factory=dict)
     """Timing figures the server itself put into the stream, under the server's own names."""
     queue_wait_ns: int | None = None
-    """The time, told by the server, from acceptance to first scheduling. ``None`` where the server does not
-    say; so below."""
+    """Time from acceptance to first scheduling, reported by the server. ``None``, here and below, where it
+    does not report it."""
     prefill_ns: int | None = None
-    """The time, told by the server, from first scheduling to the first token."""
+    """Time from first scheduling to the first token, reported by the server."""
     model_load_ns: int | None = None
-    """The time, told by the server, that the request waited until the model was loaded; some milliseconds
-    where it was there already."""
+    """How long the request waited for the model to be loaded, reported by the server; some milliseconds where
+    it was loaded already."""
     preemptions: int | None = None
-    """The number of times, told by the server, that the request lost its place in the batch."""
+    """How often the request lost its place in the batch, reported by the server."""
     preempted_tokens: int | None = None
-    """The tokens, told by the server, whose cached state was discarded by those preemptions."""
+    """Number of tokens whose cached state these preemptions discarded, reported by the server."""
     server_token_ns: Sequence[int] = ()
-    """The instants of the output tokens, told by the server, on the server's clock."""
+    """The instants of the output tokens, reported by the server, on its own clock."""
 
     thinking_end_ns: int | None = None
-    """The end of the reasoning that comes before the first visible content (``metrics/reasoning.py``)."""
+    """End of the reasoning that precedes the first visible content (``metrics/reasoning.py``)."""
     last_reasoning_ns: int | None = None
     """Last event with reasoning; after ``first_content_ns`` in a reply that reasons between its answers."""
     thinking_end_reason: str | None = None
-    """Why its reasoning ended, in the server's words. ``None`` where the server does not say; so below."""
+    """Why its reasoning ended, in the server's words. ``None``, here and below, where the server does not
+    report it."""
     critical_evictions: int | None = None
-    """The number of times, told by the server, that the request lost its place in the batch in its output
-    phase."""
+    """How often the request lost its place in the batch in its output phase, reported by the server."""
 
     cut_after_ns: int | None = None
-    """The time from submission after which its user was to cut it, as planned; ``None``: the user waits."""
+    """Planned time from submission after which its user cuts it; ``None``: the user waits."""
     end_before_cut: str | None = None
-    """The outcome that its reply had before that: ``ok``, or how it failed. ``None``: it was cut, or nobody
-    was to cut it."""
+    """Outcome of the reply if it came before the cut: ``ok``, or how it failed. ``None``: the reply was cut,
+    or no cut was planned."""
 
 
 OnRecord = Callable[[RequestRecord], None]
-"""Is given each record of a load as soon as it has been made, so that a killed run keeps what it measured."""
+"""Called with each record of a load as soon as it has been made, so that a killed run keeps what it
+measured."""

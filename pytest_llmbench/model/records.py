@@ -1,5 +1,5 @@
-"""Measured requests as columns: read-only NumPy arrays, one entry per request; and what is read off them of
-the slots of a closed loop.
+"""Measured requests as columns: read-only NumPy arrays, one entry per request; and the figures of a closed
+loop's slots that follow from them.
 
 Columns of text do not hold one Python object per request: they are codes into a table, or packed bytes. Both
 are read-only sequences and stand where a list of strings stands in short runs.
@@ -23,7 +23,7 @@ _AT_ONCE = 65_536
 
 
 class CodedTexts(Sequence[Any]):
-    """Few different values, ``None`` among them: labels, errors, finish reasons."""
+    """Texts with few different values, ``None`` among them, as codes: labels, errors, finish reasons."""
 
     __slots__ = ("codes", "table")
 
@@ -56,7 +56,7 @@ class CodedTexts(Sequence[Any]):
 
 
 class PackedTexts(Sequence[str]):
-    """Values that are all different: UTF-8, one after another; the i-th ends where the next begins."""
+    """Texts that are all different, as one UTF-8 buffer; the i-th ends where the next begins."""
 
     __slots__ = ("data", "offsets")
 
@@ -117,7 +117,7 @@ class Ragged(NamedTuple):
         return cls(counts, entries)
 
     def times(self, count: int) -> Ragged:
-        """All of them so often."""
+        """The column repeated ``count`` times."""
         return Ragged(np.tile(self.counts, count), np.tile(self.entries, count))
 
 
@@ -129,9 +129,9 @@ PHASES: tuple[Phase, ...] = tuple(Phase)
 TOKEN_SOURCES: tuple[TokenSource, ...] = tuple(TokenSource)
 
 BLOCK = 65_536
-"""Requests that are worked on at once where a run is too long to be worked on as a whole."""
+"""Most requests that are worked on at once, where a run is too long to be worked on as a whole."""
 BLOCK_ENTRIES = 1 << 20
-"""Content chunks of them: 8 MiB per vector."""
+"""Most content chunks of a block: 8 MiB per vector."""
 
 _INT_COLUMNS = (
     "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
@@ -153,7 +153,7 @@ KINDS: Mapping[str, tuple[Any, ...]] = {
     "reasoning_token_source": TOKEN_SOURCES,
     "outcome": OUTCOMES,
 }
-"""The columns of codes, each with the members that are meant."""
+"""Column of codes → the members that the codes stand for."""
 _CODES = {name: {member: code for code, member in enumerate(kinds)} for name, kinds in KINDS.items()}
 RAGGED = {
     "chunk_offsets": ("chunk_ns", "chunk_tokens"),
@@ -248,7 +248,7 @@ class Records:
 
     @property
     def judged(self) -> BoolColumn:
-        """Mask of the requests that shares are of: all but those that their users were to cut."""
+        """Mask of the requests that enter shares: all but those that their users were to cut."""
         return ~self.has_outcome(Outcome.CUT_BY_USER)
 
     @property
@@ -306,7 +306,7 @@ class Records:
 
     def blocks(self, size: int = BLOCK, entries: int = BLOCK_ENTRIES) -> Iterator[Records]:
         """The requests in order, at most ``size`` at a time, and with more than one at most ``entries``
-        chunks; ourselves if there are no more than that."""
+        chunks; the records themselves if they are no more than that."""
         first = 0
         while first < len(self):
             last = min(first + size, len(self))
@@ -320,11 +320,11 @@ class Records:
             yield self
 
     def _sharing(self, columns: dict[str, Any]) -> Records:
-        """Records whose columns are parts of ours."""
+        """Records whose columns are views of ours."""
         return Records(**columns)
 
     def without_streams(self) -> Records:
-        """The same requests without their chunks and server instants: little memory, for keeping around."""
+        """The requests without chunks and server instants, which take little memory to keep."""
         empty = np.empty(0, dtype=np.int64)
         columns = {column.name: getattr(self, column.name) for column in fields(self)}
         for offsets_name, names in RAGGED.items():
@@ -334,7 +334,7 @@ class Records:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the columns, about."""
+        """Approximate number of bytes that the columns take in memory."""
         values = [getattr(self, column.name) for column in fields(self)]
         return sum(value.nbytes if isinstance(value, np.ndarray) else 8 * len(value) for value in values)
 
@@ -349,7 +349,8 @@ class Records:
 
     @classmethod
     def from_columns(cls, by_name: Mapping[str, Any]) -> Records:
-        """:meth:`from_rows` of their values, field by field, in the order in which they stand.
+        """Records from the values of each field, as :meth:`from_rows` makes them, in the order in which they
+        stand.
 
         Of enumerations the places of their members, of several numbers per request a :class:`Ragged`.
         """
@@ -368,7 +369,7 @@ class Records:
         return next((part for part in parts if type(part) is not Records), parts[0])._joined(parts)
 
     def _joined(self, parts: Sequence[Records]) -> Records:
-        """:meth:`concatenate` of several, one of which we are."""
+        """:meth:`concatenate` for several parts, this one included."""
         columns: dict[str, Any] = {}
         for column in fields(Records):
             values = [getattr(part, column.name) for part in parts]
@@ -382,8 +383,8 @@ class Records:
 
 
 class JoinedRecords(Records):
-    """Several runs one after another, of which a column is joined when somebody asks for it: a look at a few
-    columns of a long test needs no copy of its chunks. They are to be gone through by :meth:`blocks`."""
+    """Several runs, one after another. A column is joined only when it is asked for: a look at a few columns
+    of a long test needs no copy of its chunks. Go through them by :meth:`blocks`."""
 
     _parts: tuple[Records, ...]
 
@@ -433,7 +434,7 @@ class JoinedRecords(Records):
         return sum(part.nbytes for part in self._parts)
 
     def _placed(self) -> Iterator[tuple[Records, int, int]]:
-        """The parts, each with the places of its first request and of that after its last."""
+        """The parts, each with the index of its first request and of that after its last."""
         begin = 0
         for part in self._parts:
             yield part, begin, begin + len(part)
@@ -453,7 +454,7 @@ def _taken(texts: Sequence[Any], keep: IntColumn) -> Sequence[Any]:
 
 
 def _place_in_order(row: RequestRecord) -> tuple[int, int]:
-    """:func:`submission_keys` of a row, and its index."""
+    """The sort key of a row: its :func:`submission_keys`, and its index."""
     instants = row.submitted_ns, row.dispatched_ns, row.scheduled_ns
     return next((instant for instant in instants if instant is not None), 0), row.index
 
@@ -500,19 +501,19 @@ def _ragged_columns(by_name: Mapping[str, Ragged]) -> dict[str, IntColumn]:
 
 @runtime_checkable
 class OnRecords(Protocol):
-    """An ``OnRecord`` that also takes many at once."""
+    """An ``OnRecord`` that also takes many records at once."""
 
     def __call__(self, record: RequestRecord) -> None: ...
 
     def columns(self, records: Records) -> bool:
-        """Take these, in the order in which they ended, where that is possible without rows: else False, and
-        nothing is taken. All chunks have the attribution ``exact``, and there are no server timings."""
+        """Take these records, in the order in which they ended. False, with nothing taken, if they can only
+        be taken as rows. All chunks have the attribution ``exact``, and there are no server timings."""
         ...
 
 
 def replacement_lags_ns(load: Load, records: Records) -> IntColumn:
-    """Dispatched - due; due is when the request before it in the slot ended. None of an open loop, which has
-    no slots."""
+    """Dispatched - due in nanoseconds; a request is due when the one before it in the slot ended. Empty for
+    an open loop, which has no slots."""
     if not isinstance(load, ClosedLoop):
         return np.empty(0, dtype=np.int64)
     known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
@@ -521,7 +522,7 @@ def replacement_lags_ns(load: Load, records: Records) -> IntColumn:
 
 
 def empty_slot_share(load: Load, records: Records) -> float:
-    """Σ (dispatched - due) / Σ (end - due): of the slots' time, that in which they waited for us."""
+    """Σ (dispatched - due) / Σ (end - due): the share of the slots' time in which they waited for us."""
     empty_ns = float(replacement_lags_ns(load, records).sum())
     due_ns, ended_ns = records.scheduled_ns, records.finished_ns
     known = (due_ns != MISSING) & (ended_ns > due_ns)

@@ -1,5 +1,5 @@
-"""A request as planned, before anything has been sent; headers and further fields of its body by what they
-change.
+"""A planned request, before anything has been sent; and which headers and body fields change what a request
+asks for.
 
 The workload says what a request asks for. A further field that changes it makes another request of it, so it
 is refused, or stands in the manifest and is held against the workload (AMB-33).
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # few loads have messages
 
 @dataclass(slots=True)  # not frozen: one is made of every request, and that would take three times as long
 class PlannedRequest:
-    """One request of a workload: what is to be asked, and for how many tokens.
+    """One request of a workload: what to ask, and for how many tokens.
 
     ``token_ids`` are ids of the workload's tokenizer (cl100k_base for the synthetic ones), ``text`` the
     prompt as text; a workload gives at least one of the two, and ``text`` may be decoded from the ids later.
@@ -29,31 +29,32 @@ class PlannedRequest:
     index: int
     """Position in the workload's sequence, from 0."""
     max_tokens: int
-    """Ceiling of the output (``max_tokens``); the realised length is the server's business."""
+    """Upper limit of the output (``max_tokens``); the server decides on the real length."""
     input_tokens: int
-    """Length asked for, in tokens of the workload's tokenizer."""
+    """Requested input length, in tokens of the workload's tokenizer."""
     token_ids: Sequence[int] | None = None
     text: str | None = None
     temperature: float = 0.0
     class_label: str = ""
     prefix_id: int | None = None
-    """The workload's shared prefix that the prompt begins with; None without one."""
+    """Number of the workload's shared prefix with which the prompt begins; None without one."""
     shared_prefix_tokens: int = 0
     """Length of that prefix, in tokens of the workload's tokenizer."""
     turn: Turn | None = None
-    """Its place in a session; None: it belongs to none."""
+    """The request's place in a session; None: it belongs to no session."""
     structured: StructuredOutput | None = None
-    """The form that its reply is to have; None: words. Its tools are the beginning of the prompt."""
+    """The structure that the reply is to have; None: free text. Its tools are the beginning of the prompt."""
     messages: MessageArray | None = None
-    """The prompt as messages with roles, which stand before ``text``; ``token_ids`` are those of its texts,
-    one after the other. None: the prompt is one text."""
+    """The prompt as messages with roles, used in place of ``text``; ``token_ids`` are those of its texts, one
+    after the other. None: the prompt is one text."""
     cut_after_ns: int | None = None
-    """The time from its submission after which its user cuts it, if the reply is not complete by then. None:
+    """Time from submission after which the user cuts the request, if the reply is not complete by then. None:
     the user waits."""
 
     @property
     def reads_answers(self) -> bool:
-        """Whether its prompt holds live answers: what an earlier prompt shares with it is then not known."""
+        """Whether the prompt contains live answers: what an earlier prompt shares with it is then not
+        known."""
         return self.turn is not None and bool(self.turn.reads)
 
 
@@ -76,7 +77,7 @@ class Workload(Protocol):
         """The first ``count`` requests of the sequence of ``seed``."""
 
     def specification(self) -> Mapping[str, Any]:
-        """All that METHODOLOGY §4.1 asks to be stated, as JSON values.
+        """The specification that METHODOLOGY §4.1 asks for, as JSON values.
 
         Keys: ``input_length`` and ``output_length`` (``type``, ``params``, ``unit``, ``tokenizer``, the
         second also ``control``), ``content`` (``domain``, ``language``, ``system_prompt``: ``present``,
@@ -109,7 +110,7 @@ OUTPUT_LIMITS = frozenset(
         "num_predict",
     }
 )
-"""Names that servers have for the limit that the workload sets."""
+"""Body fields, by the names of several servers, for the output limit that the workload sets."""
 OUTPUT_FIELDS = OUTPUT_LIMITS | {
     "min_tokens",
     "min_new_tokens",
@@ -137,7 +138,7 @@ OUTPUT_FIELDS = OUTPUT_LIMITS | {
     "ebnf",
     "grammar",
 }
-"""How long a reply becomes, and what ends it."""
+"""Body fields that decide how long a reply becomes and what ends it."""
 INPUT_FIELDS = frozenset(
     {
         "prompt",
@@ -157,9 +158,9 @@ INPUT_FIELDS = frozenset(
         "chat_template",
     }
 )
-"""What the prompt is."""
+"""Body fields that are, or change, the prompt."""
 SAMPLING_FIELDS = frozenset({"temperature", "n", "best_of", "use_beam_search", "beam_width", "logit_bias"})
-"""How tokens are chosen, and how many replies there are."""
+"""Body fields that decide how tokens are chosen, and how many replies there are."""
 MEANING_FIELDS = OUTPUT_FIELDS | INPUT_FIELDS | SAMPLING_FIELDS
 
 CHUNK_TOKEN_FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -168,7 +169,8 @@ CHUNK_TOKEN_FIELDS: Mapping[str, Mapping[str, Any]] = {
     "ids": {"return_token_ids": True},
     "timings": {"timings_per_token": True},
 }
-"""What asks a server of the OpenAI dialects to say with each chunk how many tokens it holds."""
+"""``request.chunk_tokens`` of the SUT file → the body fields that ask a server of the OpenAI dialects to
+report the number of tokens with each chunk."""
 
 
 def present(body: Mapping[str, Any], names: Collection[str]) -> list[str]:

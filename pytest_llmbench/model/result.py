@@ -14,19 +14,19 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 
 BURST, PROBE = "burst", "probe"
-"""Roles of the levels of a search. A burst is a rough estimate ahead of it: no level of the test, and no rule
-for levels binds it."""
+"""Roles of the levels of a search. A burst is a rough estimate before it: it is no level of the test, and no
+rule for levels applies to it."""
 CHARACTERISATION = "characterisation"
-"""Role of a short run that only shows how the streams are cut into chunks."""
+"""Role of a short run that only shows how streams are cut into chunks."""
 NOT_OFFERED = " (not offered)"
-"""Ends the role of a level that this machine spoiled: it says nothing about the SUT."""
+"""End of the role of a level that this machine spoiled: it says nothing about the SUT."""
 GIVEN_UP = " (given up)"
-"""Ends the role of a level that was to be reported and did not hold."""
+"""End of the role of a level that was to be reported and did not hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A row of a sweep or a search, in the words of the evidence vocabulary (requirements.yaml).
+    """A level of a sweep or a search, in the words of the evidence vocabulary (requirements.yaml).
 
     ``metrics`` holds the level's own estimates under plain names (``ttft.p99``, ``output_token_throughput``).
     The window is the part of the duration that counts: the first tenth is ramp-up (AMB-16).
@@ -37,10 +37,10 @@ class Level:
     load_model: str
     """``open`` or ``closed``."""
     duration_s: float
-    """The duration of the offered load, ramp-up included, drain not."""
+    """Duration of the offered load, ramp-up included, drain not included."""
     window_s: float
     n_submitted: int
-    """The requests submitted over the whole level; so are the next two."""
+    """Number of requests submitted over the whole level; the next two are over the whole level, too."""
     n_ok: int
     n_failed: int
     completion_ratio: float | None
@@ -50,35 +50,38 @@ class Level:
     concurrency: int | None = None
     percent_of_capacity: float | None = None
     variant: str = ""
-    """SUT variant on which it ran; empty for the SUT itself."""
+    """SUT variant on which the level ran; empty for the SUT itself."""
     class_label: str = ""
-    """Request class that ran alone; empty for all."""
+    """The request class that ran alone; empty for all classes."""
     in_flight_means: tuple[float, ...] = ()
-    """Mean requests in flight (or the server's waiting gauge) in five equal segments of the window."""
+    """Mean requests in flight (or the server's waiting gauge) in each of five equal segments of the
+    window."""
     queue_source: str = ""
-    """``requests in flight`` or ``server waiting gauge``."""
+    """What the means are of: ``requests in flight`` or ``server waiting gauge``."""
     queue_growing: bool | None = None
     throughput_slices: tuple[float, ...] = ()
-    """Output tokens per second in ten equal slices of the window."""
+    """Output tokens per second in each of ten equal slices of the window."""
     steady: bool | None = None
-    """Queue not growing and throughput level; None where that cannot be said."""
+    """Whether the queue does not grow and the throughput is level; None where that cannot be said."""
     saturated: bool | None = None
     """Whether the level is saturated by any rule of section 5.2.3.1."""
     overloaded: bool | None = None
     """Whether the level is overloaded by the rules about work alone: the queue grows, or completions fall
-    short of the arrivals. The ten-fold rule, which is about latency, is not among them."""
+    short of the arrivals. The ten-fold rule, which is about latency, is not one of them."""
     saturation_reasons: tuple[str, ...] = ()
     passed: bool | None = None
-    """Met the criteria of the test (service-level objectives, completion …); None where there are none."""
+    """Whether the level met the criteria of the test (service-level objectives, completion …); None where
+    there are none."""
     fail_reasons: tuple[str, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
     """Outcome → count, for outcomes other than ok."""
     role: str = ""
-    """What the level is in its test: ``probe``, ``reported``, ``baseline``, ``mix``, ``cold``, ``warm`` …"""
+    """The role of the level in its test: ``probe``, ``reported``, ``baseline``, ``mix``, ``cold``,
+    ``warm`` …"""
     observation: int | None = None
     """Index into the result's observations; None when the observation is not kept."""
     shared_from: str | None = None
-    """Node id of the test that ran it, when this test only used it."""
+    """Node id of the test that ran the level, if this test only used it."""
 
     @property
     def is_burst(self) -> bool:
@@ -113,15 +116,15 @@ TTFT_OVER_TIME, REQUESTS_OVER_TIME, SLOWEST_REQUESTS = OVER_TIME = (
     "requests_over_time",
     "slowest_requests",
 )
-"""The plots of one load over its time, which every test has beside those of its own."""
+"""The plots of one load over its time, which every test has in addition to its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Data of a plot, not its drawing. ``x`` and ``y`` of each series have equal lengths."""
+    """The data of a plot, not its drawing. ``x`` and ``y`` of each series have equal lengths."""
 
     id: str
-    """``ttft_cdf``, ``throughput_latency``, …"""
+    """Stable name of the plot: ``ttft_cdf``, ``throughput_latency``, …"""
     title: str
     x_label: str
     y_label: str
@@ -136,13 +139,13 @@ class Plot:
     x_log: bool = False
     y_log: bool = False
     rows: tuple[str, ...] = ()
-    """Names of horizontal rows, the first on top. In such a plot every two points of a series are the ends of
-    a bar, and y is the number of its row, from 0."""
+    """Names of horizontal rows, the first on top. In a plot with rows every two points of a series are the
+    ends of a bar, and y is the number of its row, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupReport:
-    """What the warm-up did (METHODOLOGY §6). ``None`` for a probe that did not succeed."""
+    """The warm-up that was done (METHODOLOGY §6). ``None`` stands for a probe that did not succeed."""
 
     performed: bool = False
     requests_ok: int = 0
@@ -154,7 +157,7 @@ class WarmupReport:
     duration_s: float = 0.0
     description: str = "no warm-up"
     last_finished_ns: int | None = None
-    """End of the last warm-up response: has to lie before the first measured submission."""
+    """End of the last warm-up response, which has to lie before the first measured submission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +166,15 @@ class VoidLoad:
 
     label: str
     attempt: int
-    """1 for the first."""
+    """Number of the attempt, from 1."""
     requests: int
-    """Sent in it; they are in the records."""
+    """Number of requests that were sent in it; they are in the records."""
     causes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """What a test measured, and, once judged, the three judgements.
+    """The result of a test and, once judged, the three judgements.
 
     Metrics are reached by their full name, ``result.metrics["ttft.p99"]``, or by attribute:
     ``result.ttft.p99``, ``result.output_token_throughput``.
@@ -195,32 +198,33 @@ class TestResult:
     levels: tuple[Level, ...] = ()
     """Every load level or configuration of the test, in the order in which they ran."""
     findings: tuple[Finding, ...] = ()
-    """Validity findings of the test's own, beside those that every run gets."""
+    """Validity findings of the test itself, in addition to those that every run gets."""
     budgeted: tuple[int, ...] | None = None
-    """Indices of the observations that the error budget is about; None for all. A level beyond capacity is
+    """Indices of the observations to which the error budget applies; None for all. A level beyond capacity is
     meant to fail requests: that is its result."""
     by_run: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """Metric to its value in each independent run, in their order; None where a run has none. Empty for a
+    """Metric → its value in each independent run, in their order; None where a run has none. Empty for a
     single run."""
     comparisons: tuple[Comparison, ...] = ()
     """The comparisons with a baseline, or with other systems."""
     void_loads: tuple[VoidLoad, ...] = ()
-    """What does not count and stands in the records; every other figure of the result is without it."""
+    """The loads that do not count and are in the records; every other figure of the result is without
+    them."""
     validity: Validity = field(default_factory=Validity)
     compliance: Compliance | None = None
     gate: Gate = field(default_factory=Gate)
 
     @cached_property
     def disclosure(self) -> Mapping[str, object]:
-        """The facts about the SUT by their keys: results with equal ones are of the same system."""
+        """The facts about the SUT by their keys: results with equal facts are of the same system."""
         return {key: fact.value for key, fact in self.facts.under("sut").items()}
 
     def judged(self, validity: Validity, compliance: Compliance | None, gate: Gate) -> TestResult:
         return replace(self, validity=validity, compliance=compliance, gate=gate)
 
     def read_by(self, told: Callable[[str], None]) -> TestResult:
-        """The result for a test to read: ``told`` is called with the reason whenever a number is read that is
-        not there, such as an open end."""
+        """The result for a test to read. ``told`` is called with the reason whenever a missing number is
+        read, such as an open end."""
         metrics = {name: ReadEstimate.of(each, name, told) for name, each in self.metrics.items()}
         return replace(self, metrics=metrics)
 
@@ -231,7 +235,7 @@ class TestResult:
 
 
 class MetricView:
-    """Attribute access to the metrics below a prefix; a misspelt name says what there is."""
+    """Attribute access to the metrics below a prefix; for a misspelt name the error lists what there is."""
 
     def __init__(self, metrics: Mapping[str, Estimate], prefix: str) -> None:
         self._metrics = metrics

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 SESSION_HEADER = "x-session-id"
-"""The header that says which session a turn is of, if nothing else is asked for."""
+"""The usual header with the session that a turn belongs to."""
 
 Answers = Literal["recorded", "live", "live-compared"]
-"""The answers that enter the history: those of the workload, or what the server said. Systems are compared
-on what it said only where that is asked for: they do not read the same."""
+"""Which answers enter the history: those of the workload, or what the server said. Systems are compared on
+live answers only where that is asked for: they do not read the same input."""
 ANSWERS: Final[tuple[Answers, ...]] = get_args(Answers)
 LIVE_ANSWERS: Final = (
     "the history holds what the server answered, not recorded answers: no seed gives the same prompts again, "
@@ -31,13 +31,13 @@ LIVE_ANSWERS: Final = (
 
 
 def answers_of(workload: Any) -> Answers:
-    """Which answers enter the history of a workload; recorded ones where it says nothing of it."""
+    """Which answers enter the history of a workload; recorded ones where it does not say."""
     told = getattr(workload, "answers", None)
     return told if told in ANSWERS else "recorded"
 
 
 def stated_answers(answers: Answers) -> dict[str, Any]:
-    """What a specification says of live answers; nothing of recorded ones."""
+    """The part of a specification about live answers; empty for recorded ones."""
     if answers == "recorded":
         return {}
     return {"answers": answers, "deviations": [{"what": "context", "rule": LIVE_ANSWERS}]}
@@ -45,14 +45,14 @@ def stated_answers(answers: Answers) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TurnClass:
-    """Turn ``first`` of sessions; with ``onwards`` all turns from there on."""
+    """A class of turns: turn number ``first`` of sessions; with ``onwards`` all turns from there on."""
 
     first: int
     onwards: bool = False
 
     @classmethod
     def parse(cls, text: int | str) -> TurnClass:
-        """``1``, ``"3"`` or ``"2+"``. Raises ValueError for anything else."""
+        """The class written as ``1``, ``"3"`` or ``"2+"``. Raises ValueError for anything else."""
         told = str(text)
         number = int(told.removesuffix("+"))
         if isinstance(text, bool) or number < 1 or str(number) != told.removesuffix("+"):
@@ -67,7 +67,7 @@ class TurnClass:
 
 
 USUAL = (TurnClass(1), TurnClass(2, onwards=True))
-"""The classes that are always reported: the first turn finds no history in the cache, the others may."""
+"""The classes that are always reported: the first turn finds no history in the cache, later ones may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,54 +75,59 @@ class Turn:
     """The place of a request in its session."""
 
     session: int
-    """The number of the session in the sequence of its workload, from 0."""
+    """Number of the session in the sequence of its workload, from 0."""
     number: int
-    """The number of the turn in its session, from 1."""
+    """Number of the turn in its session, from 1."""
     turns: int
-    """The turns of the session."""
+    """Number of turns of the session."""
     wait_for: tuple[int, ...] = ()
-    """Numbers of the turns that have to end before it; none: it waits for the start of the session."""
+    """Numbers of the turns that have to end before it; empty: it waits for the start of the session."""
     pause_ns: int = 0
-    """The time from the last of these ends, or from the start of the session, to the instant it is due."""
+    """Time from the last of these ends, or from the start of the session, to the instant at which it is
+    due."""
     kept_tokens: int = 0
-    """The number of its first input tokens that are the first of the prompt of the first turn it waits for:
-    in a context that only grows, all of that. 0 where live answers are among them: not known beforehand."""
+    """How many of its first input tokens are the beginning of the prompt of the first turn that it waits for:
+    in a context that only grows, that whole prompt. 0 where live answers are among them, since it is not
+    known beforehand."""
     live: bool = False
     """Whether turns of its session read what the server answers."""
     reads: tuple[int, ...] = ()
-    """Numbers of the turns whose live answers stand in its prompt, whose length is not known until then."""
+    """Numbers of the turns whose live answers are part of its prompt, whose length is not known until
+    then."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTurn:
-    """What a turn adds to its session. Lengths in tokens."""
+    """What a turn adds to its session; lengths are in tokens."""
 
     input_tokens: int
-    """New input: the question, or what a tool gave."""
+    """Length of the new input: the question, or the result of a tool."""
     output_tokens: int
-    """Ceiling of the reply, and length of the recorded answer that later turns read."""
+    """Upper limit of the reply, and length of the recorded answer that later turns read."""
     wait_for: tuple[int, ...] = ()
-    """As :attr:`Turn.wait_for`. Its history is that of the first of them, with the answers of all."""
+    """Numbers of the turns that have to end before it, as in :attr:`Turn.wait_for`. Its history is that of
+    the first of them, with the answers of all."""
     pause_ns: int = 0
     reset: bool = False
-    """Whether it forgets the history: its prompt is the shared beginning and the new input."""
+    """Whether the turn drops the history: its prompt is the shared beginning and the new input."""
     cut_after_ns: int | None = None
-    """As ``PlannedRequest.cut_after_ns``."""
+    """Time from submission after which the user cuts the turn, as in ``PlannedRequest.cut_after_ns``; None:
+    the user waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Turns in an order in which each comes after those that it waits for."""
+    """The turns of a session, in an order in which each comes after those that it waits for."""
 
     turns: tuple[SessionTurn, ...]
     own_tokens: int = 0
-    """Tokens that all its prompts have after the shared beginning: a document, say."""
+    """How many tokens all its prompts have in common after the shared beginning: a document, say."""
     group: int = 0
-    """The group of sessions whose shared beginning it has."""
+    """The number of the group of sessions whose shared beginning it has."""
 
 
 def in_a_row(turns: Sequence[tuple[int, int]], pauses_ns: Sequence[int] = ()) -> tuple[SessionTurn, ...]:
-    """Turns of these lengths (input, output), each of which waits for the one before it.
+    """Turns of these lengths (input, output), each waiting for the one before it.
 
     ``pauses_ns[i]`` comes before turn i + 2; none where it is shorter.
     """
@@ -136,10 +141,11 @@ def in_a_row(turns: Sequence[tuple[int, int]], pauses_ns: Sequence[int] = ()) ->
 
 
 def prompt_lengths(session: Session, shared_tokens: int) -> list[tuple[int, int]]:
-    """For each turn the length of its prompt, and how much of that is the prompt of the first turn it waits
-    for: the closed form of what a prefix cache that forgets nothing can have of its own session.
+    """The length of each turn's prompt, and how much of it is the prompt of the first turn that it waits for:
+    the closed form of what a prefix cache that forgets nothing can have of its own session.
 
-    ``shared_tokens``: the beginning that every prompt has. Of a session without :func:`session_mistakes`.
+    ``shared_tokens``: length of the beginning of every prompt. Only for a session without
+    :func:`session_mistakes`.
     """
     found: list[tuple[int, int]] = []
     for turn in session.turns:
@@ -153,8 +159,8 @@ def prompt_lengths(session: Session, shared_tokens: int) -> list[tuple[int, int]
 def session_mistakes(
     session: Session, *, shared_tokens: int = 0, context_tokens: int | None = None
 ) -> list[str]:
-    """What keeps a session from being sent, in words: all of it. ``context_tokens``: what the model reads and
-    writes at most in one request."""
+    """All reasons why a session cannot be sent, in words. ``context_tokens``: how much the model can read and
+    write in one request."""
     found = [] if session.turns else ["it has no turns"]
     if session.own_tokens < 0:
         found.append(f"its own tokens are {session.own_tokens}: give a number, not negative")
@@ -198,11 +204,11 @@ def _too_long(session: Session, shared_tokens: int, context_tokens: int) -> list
 
 @runtime_checkable
 class OfSessions(Protocol):
-    """A workload whose requests are turns: those of a session come one after the other, by number."""
+    """A workload whose requests are turns; those of a session come one after the other, by number."""
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens at the beginning of every prompt."""
+        """Length of the beginning that every prompt has, in tokens."""
 
     def shapes(self, seed: int) -> Iterator[Session]:
         """The sessions of the sequence of ``seed``, in order, without their content."""

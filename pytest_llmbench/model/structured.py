@@ -1,4 +1,4 @@
-"""Structured output: what a request asks the form of its reply to be, and whether a reply has it.
+"""Structured output: the structure that a request asks of its reply, and whether a reply has it.
 
 Schemas are JSON Schema, of which a small part is known (:data:`KEYWORDS`). A schema with anything else is
 refused, so no reply passes for want of a check.
@@ -25,11 +25,12 @@ VIOLATIONS: Final = (
     "wrong_type",
     "unknown_enum",
 )
-"""Reasons, each the first that applies, in this order but for the last four: those go by the place."""
+"""The reasons by which a reply is invalid. The first that applies counts, in this order; among the last four,
+that which comes first in the reply."""
 KEYWORDS: Final = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "description", "title"}
 )
-"""What a schema may be made of: the part that servers enforce alike."""
+"""The keywords that a schema may have: the part that servers enforce alike."""
 TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,),
     "array": (list,),
@@ -40,11 +41,11 @@ TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "null": (type(None),),
 }
 _REMEMBERED = 256
-"""Sets of tools: requests share them."""
+"""How many sets of tools are remembered, as requests share them."""
 
 
 class Call(NamedTuple):
-    """A tool call as it came: its arguments are text."""
+    """A tool call as it was received; its arguments are text."""
 
     name: str
     arguments: str
@@ -52,7 +53,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """What a request asks for beside its prompt. To be made by :meth:`of`, which checks it."""
+    """The structure that a request asks of its reply. Make it by :meth:`of`, which checks it."""
 
     tools: str = ""
     """The tools as compact JSON, in the shape of OpenAI's chat API; the prompt begins with this very text,
@@ -87,10 +88,10 @@ class StructuredOutput:
         return not self.schema
 
     def check(self, text: str, calls: Sequence[Call], *, cut: bool) -> str:
-        """:data:`VALID`, or the first of :data:`VIOLATIONS` that applies to a reply.
+        """Check a reply: :data:`VALID`, or the first of :data:`VIOLATIONS` that applies.
 
-        ``text``: its visible text without its calls. ``cut``: it ended at its limit. Such a reply may be
-        whole; where it is not, the limit is the reason.
+        ``text``: its visible text without its calls. ``cut``: whether it ended at its limit. Such a reply may
+        be complete; if it is not, the limit is the reason.
         """
         found = self._calls_check(calls) if self.calls else _json_check(text, schema_of(self.schema))
         return "cut_by_limit" if cut and found != VALID else found
@@ -116,18 +117,19 @@ def tools_of(text: str) -> tuple[Mapping[str, Any], ...]:
 
 @lru_cache(_REMEMBERED)
 def parameters_of(text: str) -> Mapping[str, Mapping[str, Any]]:
-    """Name of each of the tools → the schema of its arguments."""
+    """Name of each tool → the schema of its arguments."""
     return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools_of(text)}
 
 
 def schema_of(text: str) -> Mapping[str, Any]:
-    """The schema in :attr:`StructuredOutput.schema`, anew each time: extra fields are merged into bodies."""
+    """The schema in :attr:`StructuredOutput.schema`; a new object each time, since extra fields are merged
+    into bodies."""
     found: Mapping[str, Any] = json.loads(text)
     return found
 
 
 def is_strict(schema: Mapping[str, Any]) -> bool:
-    """Whether OpenAI's strict mode takes the schema: every object has all its properties and no others."""
+    """Whether OpenAI's strict mode accepts the schema: every object has all its properties and no others."""
     properties = schema.get("properties", {})
     closed = schema["type"] != "object" or schema.get("additionalProperties") is False
     inner = [*properties.values(), *([schema["items"]] if "items" in schema else [])]
@@ -140,7 +142,7 @@ def compact(value: Any) -> str:
 
 
 def schema_mistakes(schema: Any, where: str) -> list[str]:
-    """What a reply could not be held against."""
+    """Mistakes in a schema, by which no reply could be checked."""
     if not isinstance(schema, Mapping):
         return [f"{where} is {shown(schema)}: give a schema"]
     mistakes = [
@@ -178,7 +180,7 @@ def _json_check(text: str, schema: Mapping[str, Any]) -> str:
 
 
 def _no_constant(name: str) -> Any:
-    """NaN and infinities are Python's, not JSON's."""
+    """Raise for NaN and infinities, which are Python's, not JSON's."""
     raise ValueError(name)
 
 

@@ -1,4 +1,4 @@
-"""The pytest face. Only this package (and ``marks``) imports pytest.
+"""The pytest plugin. Only this package (and ``marks``) imports pytest.
 
 This module is loaded for everyone who has the distribution installed, so it imports nothing but pytest and
 our own thin modules; everything heavy is imported inside the hook that needs it.

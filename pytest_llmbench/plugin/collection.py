@@ -1,5 +1,5 @@
-"""The way from marks to parameters: every mistake of every marker is reported together, before any
-traffic."""
+"""The reading of markers into parameters: every mistake in every marker is reported together, before anything
+is sent."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MarkedTest:
-    """What a marker asks for, checked."""
+    """The checked request of a marker."""
 
     definition: TestDefinition
     parameters: TestParameters
     limits: tuple[RegressionLimit, ...] = ()
-    """What must not get worse than a baseline."""
+    """Limits on metrics that must not get worse than a baseline."""
     wanted: Wanted | None = None
-    """The comparison that is wanted of several systems."""
+    """The comparison of several systems that a ``compare`` marker asks for; None without one."""
     parametrized: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of the item that are keywords of its marker; they stand in ``parameters`` too."""
+    """Parameters of the item that are keywords of its marker; they are part of ``parameters``, too."""
 
     @property
     def names(self) -> list[str]:
-        """Of the builders of its markers."""
+        """The names of the item's markers, that of the measuring one first."""
         beside = {"no_regression": self.limits, "compare": self.wanted}
         return [self.definition.name, *(name for name, given in beside.items() if given)]
 
 
 MARKED = pytest.StashKey[MarkedTest]()
 PLACE = pytest.StashKey[tuple[int, int]]()
-"""The number of a marked test among those that are selected, from 1, and how many they are."""
+"""The number of a marked test among the selected ones, from 1, and how many they are."""
 
 
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -77,7 +77,7 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def request_result(metafunc: pytest.Metafunc) -> None:
-    """Have ``llm_result`` and all that it needs among the fixtures by which a marked test is parametrized.
+    """Add ``llm_result`` and all that it needs to the fixtures by which a marked test is parametrized.
 
     A marker that stands on a ``pytest.param`` alone comes too late: its siblings may not be marked.
     """
@@ -93,12 +93,12 @@ def request_result(metafunc: pytest.Metafunc) -> None:
 
 
 def _with_result(llm_result: TestResult) -> None:
-    """A test that names what every marked one gets."""
+    """Stand-in for a marked test: it requests the fixture that every marked test gets."""
 
 
 def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> None:
-    """End the session. A worker of pytest-xdist cannot, since its controller takes that for a crash: it
-    reports a failed collection, the same in every worker and shown once."""
+    """End the session with these mistakes. A worker of pytest-xdist cannot, since its controller takes that
+    for a crash: it reports a failed collection, the same in every worker and shown once."""
     from pytest_llmbench.plugin.session import MISTAKE
 
     if not hasattr(config, "workerinput"):
@@ -110,8 +110,8 @@ def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> N
 
 
 def _of_the_options(config: pytest.Config) -> list[str]:
-    """What is wrong with the endpoint, its file or its key is known before anything runs: before a fixture
-    ``llm_sut`` starts an engine for minutes, too."""
+    """Mistakes in the endpoint, its file or its key. They are found before anything runs: also before a
+    fixture ``llm_sut`` starts an engine for minutes."""
     from pytest_llmbench.plugin.session import SESSION
 
     given = values(config)
@@ -123,8 +123,8 @@ def _of_the_options(config: pytest.Config) -> list[str]:
 
 
 def _of_another_kind(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-    """Tests about tokens over an API that generates none, and the reverse. A fixture ``llm_sut`` of the suite
-    may choose another API, so its tests are looked at when their system is open."""
+    """Messages on tests about tokens whose API generates none, and the reverse. A fixture ``llm_sut`` of the
+    suite may choose another API, so its tests are checked when their system is open."""
     from pytest_llmbench.plugin.session import SESSION
 
     by_options = [item for item in items if not _chooses_its_sut(item)]
@@ -142,14 +142,14 @@ def _chooses_its_sut(item: pytest.Item) -> bool:
 
 
 def number(items: list[pytest.Item]) -> None:
-    """Give each marked test its place; call this once the selection is known."""
+    """Number the marked tests; call this once the selection is known."""
     marked = [item for item in items if MARKED in item.stash]
     for index, item in enumerate(marked, start=1):
         item.stash[PLACE] = (index, len(marked))
 
 
 def check_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """End the session where the selected tests certainly exceed a budget; call this once the selection is
+    """End the session if the selected tests certainly exceed a budget; call this once the selection is
     known."""
     marked = [item for item in items if MARKED in item.stash]
     mistakes = _beyond_budgets(config, marked) if marked else []
@@ -158,7 +158,7 @@ def check_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-    """What the tests certainly send beyond a budget of the session."""
+    """Messages on the budgets that the tests certainly exceed."""
     from pytest_llmbench.plugin.session import SESSION
 
     report = config.stash[SESSION]
@@ -175,8 +175,8 @@ def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list
 
 
 def measures_first(session: pytest.Session) -> bool:
-    """Whether the first thing that the session does is to send load to the endpoint of the options; call this
-    once the selection is known."""
+    """Whether the session begins with sending load to the endpoint of the options; call this once the
+    selection is known."""
     chosen, first = session.config.option, session.items[0] if session.items else None
     if first is None or MARKED not in first.stash or not has_endpoint(session.config):
         return False
@@ -186,7 +186,7 @@ def measures_first(session: pytest.Session) -> bool:
 
 
 def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:
-    """Workloads of ``--llm-workloads`` and, over them, of the hooks."""
+    """Name → workload, from ``--llm-workloads`` and the hooks; a hook's overrides one of the file."""
     from pytest_llmbench.plugin.session import SESSION
 
     named: dict[str, Any] = {}
@@ -246,7 +246,8 @@ def _part(label: Any, entry: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _wanted(item: pytest.Item) -> Wanted | None:
-    """The keywords of the closest ``compare``. Raises SuiteError with all mistakes."""
+    """The comparison asked for by the closest ``compare``; None without one. Raises SuiteError with all
+    mistakes."""
     mark = item.get_closest_marker(COMPARE)
     if mark is None:
         return None
@@ -280,7 +281,7 @@ def _wanted(item: pytest.Item) -> Wanted | None:
 
 
 def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
-    """The limits of every ``no_regression`` on the item, from the lowest up.
+    """The limits of every ``no_regression`` on the item, from the closest marker to the outermost.
 
     Raises SuiteError with all mistakes.
     """
@@ -310,7 +311,7 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
 
 
 def _not_taken(positional: Sequence[object], given: Mapping[str, object], known: Sequence[str]) -> list[str]:
-    """Arguments that a marker beside the measuring one does not have, as mistakes."""
+    """A mistake for each argument that a marker beside the measuring one does not take."""
     wrong = [f"takes no positional argument {shown(value)}" for value in positional]
     for name in given:
         if name not in known:
@@ -331,7 +332,7 @@ def _without_measurement(items: Sequence[pytest.Item]) -> list[str]:
 
 
 def _mark_of(item: pytest.Item, where: str) -> pytest.Mark:
-    """The closest mark; one of ``pytest.param(marks=…)`` stands before one of the function."""
+    """The closest mark; one of ``pytest.param(marks=…)`` takes precedence over one of the function."""
     callspec = getattr(item, "callspec", None)
     own = [mark for mark in getattr(callspec, "marks", ()) if mark.name == MARK]
     if not own:
@@ -353,7 +354,7 @@ def _where(item: pytest.Item) -> str:
 
 
 def print_plan(session: pytest.Session) -> None:
-    """``--llm-plan``: what every selected test would send."""
+    """Print what every selected test would send (``--llm-plan``)."""
     from pytest_llmbench.harness.plan import plan_lines
     from pytest_llmbench.plugin.session import SESSION
 

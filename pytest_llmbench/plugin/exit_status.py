@@ -1,4 +1,4 @@
-"""Exit statuses that say what became of the load tests, with ``--llm-exit-codes``.
+"""Exit statuses that tell how the load tests failed, with ``--llm-exit-codes``.
 
 pytest knows one status for every failure, 1. These stand in its place where all failures of a session are
 verdicts of this plugin. One failure of another kind, and it stays 1: nobody who takes "undecided" for good
@@ -16,12 +16,12 @@ from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin.failures import GateFailure, GateInconclusive, InvalidRun, NotMeasured
 
 VERDICT = "llmbench_verdict"
-"""Name of the attribute of a report that says which of :class:`ExitStatus` its failure is; crosses from an
-xdist worker."""
+"""Name of the report's attribute with the :class:`ExitStatus` of its failure; crosses from an xdist
+worker."""
 
 
 class ExitStatus(IntEnum):
-    """The worst first. pytest has 0 to 6 itself, shells have 126 and up."""
+    """Exit statuses, the worst first. pytest itself has 0 to 6, shells have 126 and up."""
 
     LIMIT_BROKEN = 10
     UNDECIDED = 11
@@ -40,14 +40,15 @@ _MEANINGS = {
 
 
 def note_verdict(error: BaseException, report: pytest.TestReport) -> None:
-    """Put on the report of a failed test which verdict made it fail, if one did."""
+    """Note on the report of a failed test which verdict made it fail, if one did."""
     found = _verdict(error)
     if found is not None:
         setattr(report, VERDICT, int(found))
 
 
 def _verdict(error: BaseException) -> ExitStatus | None:
-    """None for what is not of ours, and for an author's mistake, which no other run mends."""
+    """The exit status for an error of this plugin; None for any other error, and for an author's mistake,
+    which a further run does not mend."""
     if isinstance(error, GateInconclusive):
         return ExitStatus.UNDECIDED
     if isinstance(error, GateFailure):
@@ -72,7 +73,7 @@ class FailedVerdicts:
             self._counts[getattr(report, VERDICT, 0)] += 1
 
     def status(self, session: pytest.Session) -> ExitStatus | None:
-        """The worst verdict, for the status of ``session``; None where anything else failed, or nothing."""
+        """The exit status of the worst verdict; None if anything else failed, or nothing did."""
         verdicts = [found for found in ExitStatus if self._counts[found]]
         counted = sum(self._counts[found] for found in verdicts)
         # pytest counts failed collections as well, and a plugin may (pytest-cov, for a coverage too low).

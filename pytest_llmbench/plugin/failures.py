@@ -1,4 +1,4 @@
-"""The failures that this plugin raises: judgements, and measurements that did not come about."""
+"""The failures that this plugin raises: judgements, and measurements that could not be made."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pytest_llmbench.redaction import terminal_text
 
 
 class Judged(pytest.fail.Exception):  # type: ignore[name-defined, misc]
-    """A failure of pytest's own class: it shows the message, and no traceback through our code."""
+    """A failure of pytest's own class: shown as a message, without a traceback through our code."""
 
     def __init__(self, message: str, summary: str) -> None:
-        """``summary``: what stands in the short test summary."""
+        """``summary``: the text for the short test summary."""
         super().__init__(terminal_text(message), pytrace=False)
         self.summary = terminal_text(summary)
 
@@ -22,7 +22,7 @@ class InvalidRun(Judged):
 
 
 class NotMeasured(Judged):
-    """The measurement did not come about: an error of ours, in its own words."""
+    """The measurement could not be made: an error of this package, with its own message."""
 
     def __init__(self, error: LLMBenchError) -> None:
         super().__init__(str(error), str(error).partition("\n")[0])

@@ -47,11 +47,9 @@ def llm_sut(pytestconfig: pytest.Config) -> SUT:
 def alone_unless_ours(
     fixturedef: pytest.FixtureDef[object], config: pytest.Config
 ) -> contextlib.AbstractContextManager[None]:
-    """Keep other workers of pytest-xdist from starting or loading a server meanwhile.
+    """Keep other workers of pytest-xdist from starting or loading a server while the fixture is set up.
 
-    The fixture above starts none, so nobody is held off for it.
-
-    None of them starts or loads a server meanwhile. The fixture above starts none, so it holds off nobody.
+    The fixture ``llm_sut`` of this module starts none, so nobody is held off for it.
     """
     from pytest_llmbench.harness.machine_lock import machine_lock
 

@@ -1,8 +1,8 @@
-"""``--llm-import FILE``: vLLM's list of performance tests, as a module that is made of its entries.
+"""``--llm-import FILE``: vLLM's list of performance tests, collected as a module made from its entries.
 
-Each entry at each load is a test with the marker ``ttft``: one load, with its latencies and rates. It has no
-limit, as there is none in the list; ``--llm-save``, ``--llm-compare`` and ``--llm-compare-fail`` give it
-one.
+Each entry at each load is a test with the marker ``ttft``: one load, with its latencies and rates. The list
+has no limits, so the tests have none; ``--llm-save``, ``--llm-compare`` and ``--llm-compare-fail`` give them
+some.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def register(config: pytest.Config, path: Path) -> None:
-    """Collect ``path`` too. UsageError for a file that is no such list."""
+    """Collect ``path`` too. UsageError for a file that is not such a list."""
     from pytest_llmbench.store.foreign.vllm_serving_tests import read_serving_tests
 
     folder = config.invocation_params.dir
@@ -44,12 +44,12 @@ def register(config: pytest.Config, path: Path) -> None:
 
 
 def _absolute(folder: Path, path: Path | str) -> Path:
-    """As pytest has the paths of what it collects: without ``..``, links left alone."""
+    """The absolute path as pytest writes it for what it collects: without ``..``, with links unresolved."""
     return Path(os.path.abspath(folder / path))  # noqa: PTH100 - resolve() would follow links
 
 
 class ImportedTests:
-    """Collects the one file, and says what the list asks of the server."""
+    """Collects this one file, and tells what the list requires of the server."""
 
     def __init__(self, path: Path, tests: tuple[ServingTest, ...]) -> None:
         self._path = path
@@ -66,7 +66,7 @@ class ImportedTests:
         return module
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """What the session does not do: launch servers, set their parameters, choose the API."""
+        """Lines on what the session does not do: launch servers, set their parameters, choose the API."""
         servers = {tuple(sorted(test.server.items())): test.server for test in self._tests}
         count = f"llmbench: {len(self._tests)} tests of {self._path.name}"
         lines = [f"{count}; none launches a server, which has to run with"]
@@ -80,7 +80,7 @@ def _words(server: Mapping[str, str]) -> str:
 
 
 class ImportedModule(pytest.Module):
-    """A module that was never written: a function for each test of the list."""
+    """A module without source: it has a function for each test of the list."""
 
     tests: tuple[ServingTest, ...] = ()
 
@@ -92,7 +92,7 @@ class ImportedModule(pytest.Module):
 
 
 def _named(tests: Iterable[ServingTest]) -> Iterable[tuple[str, ServingTest]]:
-    """A name of its own for each, of characters that a function may have."""
+    """The tests with distinct names that functions may have."""
     taken: set[str] = set()
     for test in tests:
         name = base = "test_" + re.sub(r"\W", "_", test.name)
@@ -145,7 +145,7 @@ def _workload(test: ServingTest) -> Workload:
 
 @lru_cache(maxsize=1)
 def _sharegpt(path: Path) -> Workload:
-    """Read once for all tests of the list."""
+    """The ShareGPT workload, read once for all tests of the list."""
     from pytest_llmbench.harness.workloads.files import dataset_workload
 
     told = {"kind": "conversation", "version": "not told by the list", "subset_method": "all"}

@@ -1,4 +1,5 @@
-"""Other plugins: pytest-html columns and rows, only where pytest-html is present."""
+"""How the plugin gets on with others: pytest-asyncio, assertion rewriting, and the columns and rows of
+pytest-html."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 
 
 def silence_asyncio_default(config: pytest.Config) -> None:
-    """pytest-asyncio comes with us, and warns at start-up while its loop scope is unset.
+    """Silence the warning of pytest-asyncio, which comes with us, about its unset loop scope.
 
     For someone without async tests that warning is ours to avoid: under ``-W error`` pytest would not even
     start. The filter lives only as long as pytest's own configure phase.
@@ -33,8 +34,9 @@ class _OwnModules(MetaPathFinder):
 
 
 def import_as_compiled() -> None:
-    """pytest rewrites the asserts of every module of a distribution that has a plugin. Ours are no tests:
-    where byte code is not kept (``PYTHONDONTWRITEBYTECODE``, usual in containers) that was half of a start.
+    """Import our modules without assertion rewriting, which pytest does for every module of a distribution
+    with a plugin. Ours are no tests: where byte code is not kept (``PYTHONDONTWRITEBYTECODE``, usual in
+    containers), that was half of a start.
 
     They are found before pytest's own finder is asked, which takes as long as all the rest of an import.
     """
@@ -48,8 +50,8 @@ def register(config: pytest.Config) -> None:
 
 
 class HtmlReport:
-    """Columns Verdict, Value, Limit, Interval, Compliance, and per row the tables and the plot. Rows can be
-    filtered by their class of compliance."""
+    """Adds to pytest-html the columns Verdict, Value, Limit, Interval and Compliance, and to each row the
+    tables and the plot. Rows can be filtered by their compliance class."""
 
     def __init__(self) -> None:
         self._classes: set[str] = set()

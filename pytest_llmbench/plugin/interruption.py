@@ -1,4 +1,5 @@
-"""SIGTERM as Ctrl-C: the load ends, results so far are reported; a second signal, either, stops at once."""
+"""SIGTERM is handled as Ctrl-C: the load ends and results so far are reported; a second signal, either, stops
+at once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _TOLD = b"\nllmbench: a second signal: stopped at once, nothing more is reported
 
 
 class Interruption:
-    """The handlers of a session that sends load. Those of somebody else's are left alone."""
+    """The signal handlers of a session that sends load. Handlers of somebody else are left alone."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._signals = [signal.SIGTERM]
@@ -25,10 +26,10 @@ class Interruption:
         self._before: dict[signal.Signals, Any] = {}
         self._came = 0
         self._stderr: int | None = None
-        """Standard error as it is while pytest captures nothing."""
+        """A descriptor of standard error from before pytest captured it; None where there is none."""
 
     def install(self) -> None:
-        """Signals are heard in the main thread alone. Safe to call twice."""
+        """Install the handlers, which works in the main thread only. Safe to call twice."""
         if threading.current_thread() is not threading.main_thread():
             return
         if self._stderr is None:
@@ -49,7 +50,7 @@ class Interruption:
             self._stderr = None
 
     def forget(self) -> None:
-        """The session goes on: whoever heard the first signal did not end it."""
+        """Forget the first signal: whoever handled it did not end the session."""
         self._came = 0
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:

@@ -12,7 +12,8 @@ from pytest_llmbench.marks.builder import Builder
 
 
 def register(config: pytest.Config) -> None:
-    """Make the marks known; for ``--markers`` an entry for each builder with its keywords and defaults.
+    """Register the marks with pytest; for ``--markers`` an entry for each builder with its keywords and
+    defaults.
 
     Those are made of the parameters of all tests, which a session that measures nothing does not import.
     """

@@ -1,4 +1,4 @@
-"""The command line and ini options, declared as a table."""
+"""The options of the command line and the ini file, declared as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Option:
-    """``--llm-NAME`` on the command line and ``llm_NAME`` in the ini file."""
+    """An option: ``--llm-NAME`` on the command line, ``llm_NAME`` in the ini file."""
 
     name: str
     help: str
@@ -19,9 +19,9 @@ class Option:
     flag: bool = False
     number: bool = False
     systems: bool = False
-    """May be given once for each system that is compared; the first is that of the session."""
+    """Whether it may be given once for each system that is compared; the first is that of the session."""
     many: bool = False
-    """May be given several times; in the ini file one to a line."""
+    """Whether it may be given several times; in the ini file one per line."""
 
     @property
     def ini(self) -> str:
@@ -236,7 +236,8 @@ def declare(parser: pytest.Parser) -> None:
 
 
 def values(config: pytest.Config) -> dict[str, Any]:
-    """Option values, the command line before the ini file; UsageError for one given twice."""
+    """The values of all options; the command line takes precedence over the ini file. UsageError for one
+    given twice."""
     found: dict[str, Any] = {}
     twice, empty = [], []
     for option in OPTIONS:

@@ -1,4 +1,5 @@
-"""What leaves through pytest's own channels: reports of tests and of collections, internal errors, warnings.
+"""Keeps secrets out of pytest's own channels: reports of tests and of collections, internal errors,
+warnings.
 
 A failure's text, a traceback with its locals and captured output reach the terminal, JUnit, pytest-html and
 pytest-xdist through the report; so that is where secrets come out.
@@ -14,7 +15,7 @@ from pytest_llmbench.redaction import known_secrets
 
 
 def clean_report(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Takes secrets out of the report. One with a secret in its failure loses the colours of that failure."""
+    """Remove secrets from the report. If a failure contained one, it loses its colours."""
     secrets = known_secrets()
     if not secrets:
         return
@@ -32,7 +33,7 @@ def clean_report(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def clean_warnings(config: pytest.Config) -> None:
-    """Clean the warnings of pytest's summary, which has not been printed yet."""
+    """Remove secrets from the warnings of pytest's summary, which has not been printed yet."""
     reporter, secrets = config.pluginmanager.getplugin("terminalreporter"), known_secrets()
     if not secrets or reporter is None:
         return
@@ -41,7 +42,7 @@ def clean_warnings(config: pytest.Config) -> None:
 
 
 def print_internal_error(excrepr: Any, config: pytest.Config) -> bool | None:
-    """Instead of pytest, if there is a secret in the error; None leaves it to pytest."""
+    """Print an internal error in place of pytest if it contains a secret; None leaves it to pytest."""
     text = str(excrepr)
     clean = known_secrets().text(text)
     reporter = config.pluginmanager.getplugin("terminalreporter")

@@ -1,4 +1,4 @@
-"""Parametrized names that are keywords of a marker: the parameter goes into the marker."""
+"""Parametrized names that are keywords of a marker: their values go into the marker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ def fed(item: pytest.Item, keywords: Collection[str]) -> dict[str, Any]:
 
     Direct, indirect and fixture parameters are treated alike: each as it was written, which is what is known
     before anything runs.
-
-    Direct, indirect and of a fixture with ``params`` alike: the parameter as it was written, which is what is
-    known before anything runs.
     """
     params = getattr(getattr(item, "callspec", None), "params", {})
     return {name: value for name, value in params.items() if name in keywords}
@@ -34,7 +31,7 @@ def given_twice(item: pytest.Item, mark: pytest.Mark, parameters: Mapping[str, A
 
 
 def not_as_measured(parameters: Mapping[str, Any], seen_by_test: Callable[[str], Any]) -> list[str]:
-    """The parameters of which a fixture gives the test another value than the marker got.
+    """The parameters for which a fixture gives the test another value than the marker got.
 
     A fixture that makes None of a parameter gives the test no value.
     """

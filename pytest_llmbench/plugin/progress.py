@@ -20,11 +20,13 @@ _ERASE_LINE = "\r\x1b[2K"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where pytest writes, by a descriptor of our own: during a test its standard output is a file."""
+    """The output that pytest writes to, through a descriptor of our own: during a test its standard output is
+    a file."""
 
     descriptor: int
     is_live: bool
-    """Whether a line can be overwritten there: a terminal that somebody looks at, no log and no CI."""
+    """Whether a line can be overwritten: it is a terminal that somebody looks at, not a log or a CI
+    system."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # the reader is gone: nobody to tell
@@ -39,7 +41,7 @@ class Output:
 
 
 def own_output(*, of_worker: bool = False) -> Output | None:
-    """To be called while pytest does not capture. None where there is no descriptor.
+    """The output of pytest, to be taken while it does not capture. None where there is no descriptor.
 
     The standard output of a worker of pytest-xdist leads nowhere; its standard error is that of the
     controller.
@@ -53,24 +55,26 @@ def own_output(*, of_worker: bool = False) -> Output | None:
 
 
 class Display(Protocol):
-    """One way to show progress. Nothing of it waits or looks at a clock."""
+    """A way to show progress. None of its methods waits or reads a clock."""
 
     interval_s: float
 
     def draw(self, plan: LoadPlan | None, progress: Any) -> None:
-        """Show the latest that is known; both are None while nothing has been sent."""
+        """Show the latest state. ``plan`` is None, and ``progress`` in words or None, while nothing has been
+        sent."""
 
     def end(self) -> None:
         """Leave the output as it was found."""
 
 
 class LiveLine:
-    """A line that is overwritten in place, and what stood there put back."""
+    """A line on a terminal, overwritten in place; at the end, what was there before is restored."""
 
     interval_s = 0.25
 
     def __init__(self, output: Output, test: str, line_below: str) -> None:
-        """``test`` is its place among all, ``line_below`` what pytest has written of its line."""
+        """``test``: the number of the test among all; ``line_below``: what pytest has written on its line so
+        far."""
         self._output, self._test, self._line_below = output, test, line_below
         self._shown = False
 
@@ -88,12 +92,12 @@ class LiveLine:
 
 
 class Heartbeat:
-    """A line of a log every half a minute: the session lives, and this is how far it has got."""
+    """A line in a log every half a minute, which shows that the session is alive and how far it has got."""
 
     interval_s = 30.0
 
     def __init__(self, output: Output, test: str, line_below: str) -> None:
-        """As :class:`LiveLine`."""
+        """The arguments are those of :class:`LiveLine`."""
         self._output, self._test, self._line_below = output, test, line_below
         self._beats = self._drawn = 0
 
@@ -115,8 +119,8 @@ class Heartbeat:
 
 
 class WorkerHeartbeat(Heartbeat):
-    """That of a worker of pytest-xdist, on the terminal or in the log of the controller: what stands there is
-    not known, and workers that wait for their turn say nothing."""
+    """The heartbeat of a pytest-xdist worker, on the terminal or in the log of the controller. What is
+    written there already is not known; workers that wait for their turn are silent."""
 
     def draw(self, plan: LoadPlan | None, progress: Any) -> None:
         self._beats += 1
@@ -132,7 +136,8 @@ def display_for(
     line_below: str,
     worker: str | None = None,
 ) -> Display | None:
-    """How the progress of a test is shown: live on a terminal, else by a heartbeat, but not with ``-q``.
+    """The display for the progress of a test: a live line on a terminal, else a heartbeat, but none of those
+    with ``-q``.
 
     ``place``: the number of the test, from 1, and how many there are. ``worker``: of pytest-xdist, which has
     a heartbeat everywhere.
@@ -149,13 +154,13 @@ def display_for(
 
 
 class ProgressReporter:
-    """The generator leaves its latest figures here; a thread of our own shows them.
+    """Takes the latest progress from the generator and shows it from a thread of its own.
 
     An output can block (Ctrl-S, a slow link), and the measuring loop must never wait for one.
     """
 
     def __init__(self, display: Display, wait: Callable[[float], bool] | None = None) -> None:
-        """``wait`` waits so many seconds, and says whether that was the last time."""
+        """``wait`` waits so many seconds and returns whether the progress is to end."""
         self._display = display
         self._latest: tuple[LoadPlan | None, Any] = (None, None)
         self._ended = threading.Event()
@@ -171,7 +176,7 @@ class ProgressReporter:
             self._display.draw(*self._latest)
 
     def end(self) -> None:
-        """Returns soon, even if the output is blocked."""
+        """End the display. Returns soon, even if the output is blocked."""
         self._ended.set()
         self._thread.join(timeout=1.0)
         if not self._thread.is_alive():
@@ -179,7 +184,8 @@ class ProgressReporter:
 
 
 def progress_text(plan: LoadPlan | None, progress: Any) -> str:
-    """``measure: 116 of 1000 done, 2 failed, 4 in flight, 19.3 req/s, 6 s, about 46 s left``, or words.
+    """The progress in words: ``measure: 116 of 1000 done, 2 failed, 4 in flight, 19.3 req/s, 6 s, about 46 s
+    left``.
 
     The rate is that of replies, failed ones included, since the load began.
     """
@@ -203,7 +209,8 @@ def progress_text(plan: LoadPlan | None, progress: Any) -> str:
 
 
 def _left_s(plan: LoadPlan | None, progress: Any) -> float | None:
-    """Seconds until the load ends at its rate so far, a timed one not before its time; None: not known."""
+    """Seconds until the load ends at its rate so far, for a timed load not before its time; None where it is
+    not known."""
     done, elapsed_s = progress.ok + progress.failed, progress.elapsed_s
     if not done or elapsed_s <= 0 or progress.submitted == progress.planned:
         by_count = None  # at its end, or in a timed closed loop: how many are to come nobody knows

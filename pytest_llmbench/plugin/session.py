@@ -1,4 +1,5 @@
-"""The session: lazily built bench, collected entries, terminal section, report files."""
+"""The plugin's part of a pytest session: lazily built bench, collected entries, terminal section, report
+files."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _WIDEST = 120
 _REAUDITED = "llmbench_reaudited"
 _MEASURING = frozenset({"llm_result", "llm_bench", "llm_sut"})
 MISTAKE = "llmbench_mistake"
-"""Set on the report of a collection that failed by the author's mistake; crosses from an xdist worker."""
+"""Attribute of the report of a collection that failed by the author's mistake; crosses from an xdist
+worker."""
 INSECURE = (
     "llmbench: WARNING: --llm-insecure: the server's certificate is not checked; whoever stands in between "
     "reads the API key and can change the replies"
@@ -43,12 +45,12 @@ NO_ENDPOINT = "no --llm-endpoint: give the URL of a server, or sim for the embed
 
 
 def is_load_test(item: pytest.Item) -> bool:
-    """Whether it has a marker, or measures by hand."""
+    """Whether the item has a marker, or measures by hand."""
     return not _MEASURING.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def mark_mistake(report: pytest.CollectReport) -> None:
-    """A file could not be collected: note it, if a mistake with our names is why."""
+    """Note on the report of a failed collection that a mistake with our names is the cause, if it is."""
     excinfo = getattr(getattr(report, "call", None), "excinfo", None)
     if excinfo is not None and isinstance(excinfo.value, SuiteError):
         setattr(report, MISTAKE, True)
@@ -56,7 +58,7 @@ def mark_mistake(report: pytest.CollectReport) -> None:
 
 @contextmanager
 def failing_in_words() -> Generator[None, None, None]:
-    """Our errors as a plain message, without a traceback through our own code."""
+    """Turn our errors into plain messages, without a traceback through our own code."""
     try:
         yield
     except LLMBenchError as error:
@@ -64,13 +66,14 @@ def failing_in_words() -> Generator[None, None, None]:
 
 
 def name_of_this_session(config: pytest.Config) -> str:
-    """For prompts that no other session has; the processes of pytest-xdist have one."""
+    """A name for prompts that no other session sends. The processes of pytest-xdist share one."""
     shared: str = getattr(config, "workerinput", {}).get("testrunuid", "")
     return shared[:8] or os.urandom(4).hex()
 
 
 class SessionReport:
-    """One per process. On an xdist controller it only collects; a worker only measures."""
+    """The state of the plugin, one per process. On an xdist controller it only collects; a worker only
+    measures."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -81,15 +84,15 @@ class SessionReport:
         self._said: list[str] = []
         self._annotations: list[str] = []
         self._lost: list[str] = []
-        """What was to be written or shown and could not be, a line each."""
+        """Messages on what could not be written or shown, a line each."""
         self._finished: pytest.Session | None = None
         self._output: Output | None = None
         self._not_collected: list[bool] = []
-        """Whether the author's mistake is the reason, for each failed collection."""
+        """For each failed collection, whether the author's mistake is the reason."""
         self._any_run = False
         self._failed = FailedVerdicts()
         self._status: ExitStatus | None = None
-        """What the session ends with in place of pytest's own."""
+        """The exit status of the session in place of pytest's own; None: pytest's."""
         self._interruption = Interruption(config)
         if any(value not in (None, "", False) for value in options.values(config).values()):
             try:
@@ -112,7 +115,7 @@ class SessionReport:
 
     @property
     def worker(self) -> str | None:
-        """Name of the pytest-xdist worker that this is, if it is one."""
+        """The name of this pytest-xdist worker; None in any other process."""
         name: str | None = getattr(self.config, "workerinput", {}).get("workerid")
         return name
 
@@ -164,8 +167,8 @@ class SessionReport:
             self._output = None
 
     def start_workers(self) -> None:
-        """Have the measuring processes come up beside what is to be done before the first load. Not beside
-        other workers of pytest-xdist, one of which may be measuring."""
+        """Start the measuring processes while other things are done before the first load. Not beside other
+        workers of pytest-xdist, one of which may be measuring."""
         if self._bench_session is None and not self.is_worker:
             from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
@@ -179,14 +182,14 @@ class SessionReport:
         return facts
 
     def variants_offered(self, endpoint: str) -> dict[str, Any]:
-        """SUT variants of all hooks."""
+        """The SUT variants of all hooks, by name."""
         variants: dict[str, Any] = {}
         for offered in self.config.hook.pytest_llmbench_variants(config=self.config, endpoint=endpoint):
             variants.update(offered or {})
         return variants
 
     def _check_settings(self) -> None:
-        """What is wrong with the options is said before the run, not after it."""
+        """Report mistakes in the options before the run, not after it."""
         try:
             if self.settings.report is not None:
                 from pytest_llmbench.store.files import check_writable
@@ -204,7 +207,7 @@ class SessionReport:
 
     @contextmanager
     def progress(self, nodeid: str, place: tuple[int, int]) -> Generator[None, None, None]:
-        """Show how far the test has got; ``place``: its number, and of how many."""
+        """Show how far the test has got. ``place``: its number, and how many tests there are."""
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
         display = None
         if reporter is not None or self.is_worker:
@@ -255,7 +258,8 @@ class SessionReport:
             self._not_collected.append(getattr(report, MISTAKE, False))
 
     def begin(self, session: pytest.Session) -> None:
-        """Claim the report directory before the first test, and keep what is judged, if there are load tests.
+        """Claim the report directory before the first test, and start to keep results, if there are load
+        tests.
 
         The controller of pytest-xdist collects nothing, and takes all tests for load tests.
         """
@@ -320,7 +324,7 @@ class SessionReport:
         self._fail_if_lost()
 
     def _fail_if_lost(self) -> None:
-        """A result that is not on the disk is a failure of its own."""
+        """Make the session fail if a result could not be written."""
         session = self._finished
         if self._lost and session is not None and session.exitstatus in (pytest.ExitCode.OK, self._status):
             session.exitstatus, self._status = pytest.ExitCode.TESTS_FAILED, None
@@ -333,7 +337,7 @@ class SessionReport:
             self._lost.append(f"baseline {name!r} not saved: {' '.join(str(error).split())}")
 
     def _saved(self, settings: Settings, exitstatus: int) -> list[str]:
-        """What is to be said about the baseline of this session."""
+        """Messages about the baseline of this session, after saving it."""
         if exitstatus == pytest.ExitCode.INTERRUPTED:
             return [f"baseline {settings.save or 'autosave'!r} not saved: the session was interrupted"]
         from pytest_llmbench.harness.comparison.baselines import save
@@ -341,8 +345,8 @@ class SessionReport:
         return save(settings, self.entries, time.time_ns())
 
     def _reaudit(self) -> None:
-        """Clauses that a later test meets. A worker sends what has changed to the controller, which has
-        relayed the entries long since."""
+        """Update the compliance of tests whose clauses a later test meets. A worker sends the changes to the
+        controller, which had the entries before."""
         if self._bench_session is None:
             return
         changed = [again.plain() for again in self._bench_session.reaudit()]
@@ -353,12 +357,13 @@ class SessionReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """pytest-xdist: a worker has ended. One that died sends nothing."""
+        """Take the changes that a pytest-xdist worker sent at its end. One that died sent nothing."""
         if self._record is not None:
             self._record.reaudit(getattr(node, "workeroutput", {}).get(_REAUDITED, []))
 
     def _section(self, width: int) -> Iterator[TerminalLine]:
-        """With ``-v`` everything, with ``-q`` the table alone. A test that cannot be shown costs no other."""
+        """The lines of the terminal section: everything with ``-v``, only the table with ``-q``. A test that
+        cannot be shown does not keep the others from it."""
         from pytest_llmbench.reports.terminal import Line, brief_lines, closing_lines, section_lines
 
         verbosity, shown = self.config.get_verbosity(), []
@@ -410,5 +415,5 @@ class SessionReport:
 
 SESSION = pytest.StashKey[SessionReport]()
 HOST_LIMITS: pytest.StashKey[HostLimits] = pytest.StashKey()
-"""What this machine is held to, where a plugin that tests sessions has put it. Where it is less than usual
-the reports say so, and no run under it is compliant."""
+"""The limits that this machine is held to, if a plugin that tests sessions has set them. If they are looser
+than usual, the reports say so, and no run is compliant."""

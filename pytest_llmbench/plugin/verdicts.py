@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MEASURED = pytest.StashKey["Measured"]()
 MISSING = pytest.StashKey[str]()
-"""Why a number that the test read last is not there."""
+"""Why the number that the test read last is missing."""
 
 
 def refuse_if_invalid(measured: Measured) -> None:
@@ -51,14 +51,14 @@ def raise_unless_good(item: pytest.Item) -> None:
 
 
 def summarise(error: BaseException, report: pytest.TestReport) -> None:
-    """Let the line of the short test summary say what was judged, in place of the name of an exception."""
+    """Replace the exception's name in the short test summary by what was judged."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if isinstance(error, Judged) and crash is not None:
         crash.message = error.summary
 
 
 def note_missing(item: pytest.Item) -> Callable[[str], None]:
-    """A function that a result calls with the reason why a number that the test reads is not there."""
+    """A function that a result calls with the reason when the test reads a number that is missing."""
 
     def note(why: str) -> None:
         item.stash[MISSING] = why
@@ -67,7 +67,7 @@ def note_missing(item: pytest.Item) -> Callable[[str], None]:
 
 
 def explain_missing(item: pytest.Item, error: TypeError) -> None:
-    """A comparison with None, after the test has read an open end: the error says what that is."""
+    """Explain the TypeError of a test that compared a missing number, such as an open end, which is None."""
     why = item.stash.get(MISSING, None)
     if why is not None and "NoneType" in str(error):
         error.args = (f"{why} ({error})",)
@@ -80,15 +80,15 @@ def _outcome(report: pytest.TestReport) -> TestOutcome:
 
 
 def line_of(item: pytest.Item) -> int | None:
-    """The line, from 1, at which the test begins. None where it is not in the file of its node id, as the
-    method of a base class may be."""
+    """The line, from 1, at which the test begins. None if it is not in the file of its node id, as the method
+    of a base class may be."""
     path, line, _ = item.location
     same = item.nodeid.partition("::")[0] == path.replace(os.sep, "/")
     return line + 1 if same and line is not None else None
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Put the result on the report, which is what crosses from an xdist worker to the controller.
+    """Put the result on the report, which crosses from an xdist worker to the controller.
 
     Every attempt of a rerun test carries its own; the controller keeps them all.
     """

@@ -1,1 +1,1 @@
-"""Looking at the system under test and at this host before a run. None of it is on the measured path."""
+"""Probes of the system under test and of this host before a run. None of them is on the measured path."""

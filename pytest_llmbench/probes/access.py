@@ -1,4 +1,5 @@
-"""The way to an endpoint and what requests to it look like: values only, nothing here opens a connection.
+"""How to reach an endpoint and what requests to it look like: values only, nothing here opens a
+connection.
 
 API key and secret headers come from the environment or a file, never from the command line.
 """
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 8192
-"""Characters of a key: servers take no longer header."""
+"""Most characters of a key: servers take no longer header."""
 KEY_VARIABLES = ("LLM_API_KEY", "OPENAI_API_KEY")
-"""Variables that are looked at, in this order, where none is named."""
+"""Environment variables that may hold the API key where none is named, in order of preference."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """Headers that authenticate, and what must not show up anywhere. Its ``repr`` shows neither."""
+    """The headers that authenticate, and the values that must not be shown. Its ``repr`` shows neither."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
-    """Every secret value, for redaction by value in everything that is written."""
+    """Every secret value, to be replaced in everything that is written."""
     source: str = ""
-    """The source of the API key, in words; empty if there is none."""
+    """The origin of the API key, in words; empty if there is none."""
 
     def __post_init__(self) -> None:
         keep_secret(*self.secrets)
@@ -82,7 +83,7 @@ def read_credentials(
 def _key(
     environ: Mapping[str, str], key_env: str | None, key_file: Path | None, mistakes: list[str]
 ) -> tuple[str, str]:
-    """The API key, or ``""``, and where it is from."""
+    """The API key, empty if there is none, and where it is from."""
     if key_env and key_file:
         mistakes.append(f"the API key is to come from {key_env} and from {key_file}: choose one")
         return "", ""
@@ -118,7 +119,7 @@ def _value_mistakes(value: str, what: str) -> list[str]:
 
 
 def _secrets(values: Iterable[str]) -> Iterable[str]:
-    """The values, and what follows the scheme in ``Bearer KEY``: a server may repeat that part alone."""
+    """The values, and of ``Bearer KEY`` also the key alone, which a server may repeat."""
     for value in values:
         if value:
             yield value
@@ -131,27 +132,28 @@ def _lookup(header_env: Mapping[str, str], wanted: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What it takes to reach an endpoint, beside its URL."""
+    """What is needed to reach an endpoint, besides its URL."""
 
     credentials: Credentials = field(default_factory=Credentials)
     ca_file: Path | None = None
     insecure: bool = False
-    """The server's certificate is not checked."""
+    """Whether the server's certificate is left unchecked."""
     client: ClientCertificate | None = None
-    """Shown to a server that demands one."""
+    """The certificate shown to a server that demands one; None: there is none."""
     proxy: HttpProxy | None = None
-    """Goes before the one of the environment."""
+    """The proxy to use in place of that of the environment; None: that counts."""
     connect_s: float = 10.0
     answer_s: float = 120.0
-    """The time from the request to the end of its answer; a cold model may be loaded by the first one."""
+    """Time limit in seconds from the request to the end of its answer; a cold model may be loaded by the
+    first request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What the measured requests will look like, so that the preflight asks in the same way."""
+    """The form of the measured requests, so that the preflight asks in the same way."""
 
     prompt_form: PromptForm = "text"
     ignore_eos: bool = False
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     messages: JsonMessages | None = None
-    """The dialect that is described; None: none is."""
+    """The dialect of described WebSocket messages; None: there is none."""

@@ -1,4 +1,4 @@
-"""Which wire dialect an endpoint speaks: what to try, in which order, and what an answer looks like.
+"""Detects the wire dialect of an endpoint: what to try, in which order, and what an answer looks like.
 
 ``auto`` takes OpenAI's chat, else completions. Where the endpoint has neither path, the other dialects that
 live below the same base are tried, each with one small request that costs a few tokens.
@@ -34,10 +34,10 @@ from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.stream import chunks_of
 
 _SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(300,))
-"""Its id is one of an ordinary token in small vocabularies too."""
+"""The request for trying a dialect. Its id is an ordinary token in small vocabularies too."""
 _REQUEST_ID = "preflight"
 _USUAL = ("openai-chat", "openai-completions")
-"""Dialects that ``auto`` tries whatever the answer to the one before was."""
+"""Dialects that ``auto`` always tries, whatever the answer to the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class _Page:
 
     path: str
     key: str
-    """Key of the model's name."""
+    """Key of the model's name on the page."""
     among: str = ""
-    """Key of the list that the models are in; ``""``: the page is about one."""
+    """Key of the list of models; ``""``: the page is about a single model."""
 
     def names(self, answer: Answer) -> list[str]:
         try:
@@ -101,7 +101,7 @@ def to_try(api: str, asking: Asking, *, websocket: bool = False) -> ToTry:
 
 
 def base_of(spoken: Dialect, base: str) -> str:
-    """The URL that the paths of the dialect begin at, where the API begins at ``base``.
+    """The URL from which the paths of the dialect start, given the ``base`` of the API.
 
     A base that holds the first part of the path, as ``http://host/api`` does for Ollama, is given without.
     """
@@ -113,13 +113,13 @@ def base_of(spoken: Dialect, base: str) -> str:
 
 
 def common_headers(control: ControlPlane, named: Dialect | None) -> Mapping[str, str]:
-    """What a named dialect wants with every request, that for the model list included."""
+    """Headers that a named dialect needs with every request, also that for the model list."""
     return {} if named is None else headers_for(named, control.headers)
 
 
 def own_model_list(control: ControlPlane, base: str, named: Dialect | None) -> ModelList | None:
-    """The models by the page that an engine has of its own, for the one dialect asked for; ``None``: no such
-    page, or no dialect of one engine."""
+    """The models as listed by a page of the engine's own, if only its dialect is asked for; ``None``: there
+    is no such page, or the dialect is not that of one engine."""
     page = None if named is None else _PAGES.get(named.name)
     if named is None or page is None:
         return None
@@ -131,7 +131,8 @@ def own_model_list(control: ControlPlane, base: str, named: Dialect | None) -> M
 
 
 def engine_api_at(control: ControlPlane, base: str) -> str:
-    """The dialect whose engine has its own page of models there; ``""``: none. One request for each page."""
+    """The dialect of the engine whose own page of models is there; ``""``: none. One request for each
+    page."""
     for path in dict.fromkeys(page.path for page in _PAGES.values()):
         name = next(name for name, page in _PAGES.items() if page.path == path)
         if own_model_list(control, base, dialect(name)):
@@ -140,7 +141,7 @@ def engine_api_at(control: ControlPlane, base: str) -> str:
 
 
 def attempts(bases: Sequence[str], dialects: ToTry) -> Iterator[tuple[str, Dialect]]:
-    """Base and dialect of each attempt; what is not usual is tried at the most likely base alone."""
+    """Base and dialect of each attempt; unusual dialects are tried at the most likely base only."""
     for base in bases:
         for spoken in dialects:
             if base == bases[0] or spoken.name in _USUAL or (spoken is dialects.named and not spoken.rooted):
@@ -148,8 +149,8 @@ def attempts(bases: Sequence[str], dialects: ToTry) -> Iterator[tuple[str, Diale
 
 
 def is_worth_trying(spoken: Dialect, failures: Sequence[Answer]) -> bool:
-    """A dialect that is not usual is tried only where those before it have no path: any other refusal says
-    what is wrong, and a model should not be run four times to hear it."""
+    """Whether a dialect should be tried. An unusual one only where those before it have no path: any other
+    refusal says what is wrong, and a model should not be run four times to learn it."""
     return spoken.name in _USUAL or all(answer.status in NO_SUCH_PATH for answer in failures)
 
 
@@ -159,7 +160,7 @@ def ask(control: ControlPlane, base: str, spoken: Dialect, options: EncodeOption
 
 
 def send(control: ControlPlane, url: str, spoken: Dialect, body: bytes) -> Answer:
-    """The answer to a request, ``body`` as encoded, in the way that the dialect is spoken."""
+    """The answer to a request with the encoded ``body``, sent as the dialect requires."""
     if isinstance(spoken, CallDialect) and spoken.protocol == "grpc":  # dialects of messages look like it
         return control.invoke(url, spoken.message(body, _REQUEST_ID))
     headers = headers_for(spoken, control.headers)
@@ -169,27 +170,27 @@ def send(control: ControlPlane, url: str, spoken: Dialect, body: bytes) -> Answe
 
 
 def small_body(spoken: Dialect, options: EncodeOptions) -> bytes:
-    """The body of that request."""
+    """The encoded body of the small request."""
     return spoken.encode(replace(_SMALL, max_tokens=most_tokens(spoken)), options)
 
 
 def most_tokens(spoken: Dialect) -> int:
-    """The tokens that it asks for at most."""
+    """The most output tokens that the small request asks for."""
     return max(_SMALL.max_tokens, spoken.least_tokens)
 
 
 def chunks_in(spoken: Dialect, answer: Answer) -> list[Chunk]:
-    """What the dialect makes of the answer."""
+    """The chunks that the dialect reads in the answer."""
     return list(chunks_of([(answer.body, 0)], spoken))
 
 
 def is_completion(chunks: Sequence[Chunk]) -> bool:
-    """Whether a dialect found anything of a reply in them."""
+    """Whether the chunks contain any part of a reply."""
     return any(chunk.choice is not None for chunk in chunks)
 
 
 def model_load_ms(chunks: Sequence[Chunk]) -> float | None:
-    """The time that the server took until the model was there, where it tells: Ollama does, in nanoseconds.
+    """How long the server took to load the model, in ms; None where it does not report that (Ollama does).
 
     Seconds are a cold start, which the first request of a session often is.
     """
@@ -198,7 +199,8 @@ def model_load_ms(chunks: Sequence[Chunk]) -> float | None:
 
 
 def looks_like(answer: Answer, but: Dialect) -> str:
-    """The dialect other than ``but`` that reads a reply in this answer without a fault; ``""``: none.
+    """The dialect other than ``but`` that reads a reply in this answer without fault; ``""``: there is
+    none.
 
     Of messages over WebSocket, only what has a form there.
     """
@@ -214,7 +216,7 @@ def looks_like(answer: Answer, but: Dialect) -> str:
 
 
 def other_that_answers(control: ControlPlane, base: str, tried: ToTry, options: EncodeOptions) -> str:
-    """The first dialect below the same base that was not tried and streams a reply; ``""``: none does.
+    """The first untried dialect below the same base that streams a reply; ``""``: there is none.
 
     One request for each.
     """
@@ -233,5 +235,5 @@ def other_that_answers(control: ControlPlane, base: str, tried: ToTry, options: 
 
 
 def _plain(options: EncodeOptions) -> EncodeOptions:
-    """Without the fields that were meant for another dialect."""
+    """The options without the fields that were meant for another dialect."""
     return replace(options, ignore_eos=False, extra_body={})

@@ -1,4 +1,4 @@
-"""HTTP requests that are not measured: bounded, redacted, and every failure told as one SUTError.
+"""HTTP requests that are not measured: bounded, redacted, with every failure reported as one SUTError.
 
 The measured path has its own transport. This one may use httpx, follow the proxies of the environment and
 take its time to find out why something does not work.
@@ -33,17 +33,18 @@ from pytest_llmbench.wire.dialect import MessageDialect
 from pytest_llmbench.wire.error_replies import shorten
 
 _MOST_BYTES = 4 * 1024 * 1024
-"""More of an answer is not read: the answers asked for here are small."""
+"""Most bytes of an answer that are read: the answers to these requests are small."""
 
 _END_MARKER = b"[DONE]"
 _END_MARKER_WITHIN = 64
-"""Some servers leave the connection open after it."""
+"""Number of bytes at the end of a stream in which the end marker is looked for: some servers leave the
+connection open after it."""
 
 _TLS_WITHIN_S = 2.0
-"""The time for finding out whether a port that gives no HTTP answer speaks TLS."""
+"""Time limit in seconds for finding out whether a port that gives no HTTP answer speaks TLS."""
 
 _ENDED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
-"""The connection was there, and ended before an answer was."""
+"""Errors by which a connection that had been made ended before an answer."""
 
 _SPEAKS_TLS = "the port speaks TLS"
 
@@ -59,7 +60,8 @@ class Answer:
     headers: httpx.Headers
     body: bytes
     ended: bool = True
-    """False: it was still going on when the time or the bytes were used up that it was given."""
+    """Whether the answer is complete; False if it was still going on when its time or its bytes were used
+    up."""
 
     @property
     def content_type(self) -> str:
@@ -68,7 +70,7 @@ class Answer:
 
 
 class ControlPlane:
-    """Requests to one endpoint. A context manager."""
+    """Sends requests to one endpoint. A context manager."""
 
     def __init__(self, endpoint: str, access: Access, transport: httpx.BaseTransport | None = None) -> None:
         self._access = access
@@ -79,20 +81,20 @@ class ControlPlane:
         self.insecure = access.insecure
         self.key_source = access.credentials.source
         self.headers = access.credentials.headers
-        """What every request carries beside the usual; holds secrets."""
+        """Headers that every request carries in addition to the usual ones; they contain secrets."""
         direct = bool(self._socket) or is_grpc(endpoint)
         self.proxy = None if direct else proxy_to(http_beside(endpoint), access)
-        """The proxy that is used, or ``None``. Never one of the environment for a loopback endpoint, and none
-        for gRPC."""
+        """The proxy that is used, or ``None``. A loopback endpoint is never reached through one of the
+        environment, and gRPC through none at all."""
         if access.ca_file is not None or access.client is not None:
             _ = self._tls  # what is wrong with these files is said here, whatever the endpoint speaks
         self._clients: dict[bool, httpx.Client] = {}
-        """That for plain HTTP and that for TLS."""
+        """The client for plain HTTP (False) and that for TLS (True)."""
         self._answered = False
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        """Made when it is wanted: reading what the system trusts takes 30 ms."""
+        """The TLS context, made when it is needed: reading what the system trusts takes 30 ms."""
         return tls_context(self._access)
 
     def _client_for(self, url: str) -> httpx.Client:
@@ -102,7 +104,7 @@ class ControlPlane:
         return self._clients[over_tls]
 
     def _close(self) -> None:
-        """Close the clients; the next request has one of its own."""
+        """Close the clients; the next request makes a new one."""
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
@@ -127,7 +129,7 @@ class ControlPlane:
 
     @contextmanager
     def _within_the_time(self, url: str) -> Iterator[None]:
-        """Ends an exchange that goes on a byte at a time: each read is on time, and the answer never is.
+        """End an exchange that takes too long as a whole, though each of its reads is in time.
 
         Raises SUTError. The client is closed under the one who reads; the next request has a new one.
         """
@@ -163,7 +165,7 @@ class ControlPlane:
         return self._exchange(self._request("GET", url))
 
     def get_or_failure(self, url: str, headers: Mapping[str, str] | None = None) -> Answer | SUTError:
-        """The answer; where the server ended the connection without one, the error that says so."""
+        """The answer; if the server ended the connection without one, the error that says so."""
         request = self._request("GET", url, headers=headers)
         try:
             return self._taken(request)
@@ -236,7 +238,7 @@ class ControlPlane:
         return self._client_for(asked).build_request(method, asked, **parts)
 
     def _shown(self, request: httpx.Request) -> str:
-        """The URL that was asked for, as the user knows it."""
+        """The URL of the request as the user knows it."""
         url = without_query(str(request.url))
         if not self._socket:
             return url
@@ -274,7 +276,7 @@ class ControlPlane:
         return response
 
     def _try_socket(self) -> None:
-        """httpcore leaves its socket open where a Unix socket refuses it: that is found out beforehand."""
+        """Try the Unix socket beforehand, as httpcore leaves its own open where it is refused."""
         try:
             with socket.socket(socket.AF_UNIX) as attempt:
                 attempt.settimeout(self._access.connect_s)
@@ -283,7 +285,7 @@ class ControlPlane:
             raise httpx.ConnectError(str(error)) from error
 
     def _read(self, response: httpx.Response) -> tuple[bytes, bool]:
-        """The body, up to its end, the end marker of a stream, or a limit; and whether that was no limit."""
+        """The body up to its end, the end marker of a stream, or a limit; and whether it was no limit."""
         deadline = time.monotonic() + self._access.answer_s
         body = bytearray()
         try:
@@ -310,13 +312,13 @@ class ControlPlane:
 
 
 def _safe(body: bytes) -> bytes:
-    """Servers repeat a wrong key in their error texts; from here on it is not there."""
+    """The body without secrets: servers repeat a wrong key in their error texts."""
     text = known_secrets().text(body.decode("utf-8", errors="surrogateescape"))
     return text.encode("utf-8", errors="surrogateescape")
 
 
 def _refuse_compressed(response: httpx.Response) -> None:
-    """A few bytes can be made gigabytes that way, and who asked for none has none to unpack."""
+    """Raise for a compressed answer: a few bytes can become gigabytes, and nobody asked for compression."""
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
         raise SUTError(
@@ -329,8 +331,7 @@ def _refuse_compressed(response: httpx.Response) -> None:
 def explain(
     url: str, error: httpx.RequestError, access: Access, *, may_speak_tls: bool = True
 ) -> tuple[str, str]:
-    """Cause and remedy of a failed exchange, in words. ``may_speak_tls``: the port may be asked whether it
-    does."""
+    """Cause and remedy of a failed exchange, in words. ``may_speak_tls``: the port may be tried for TLS."""
     parts = urlsplit(url)
     cause = _root_cause(error)
     if isinstance(cause, socket.gaierror):
@@ -356,8 +357,8 @@ def explain(
 
 
 def _may_pass(error: httpx.RequestError) -> bool:
-    """Whether a server that is still starting fails in this way: its name, its host, its port or its answer
-    is not there yet. A certificate does not become another one by waiting."""
+    """Whether the failure is one of a server that is still starting: its name, its host, its port or its
+    answer is not there yet. A certificate does not change by waiting."""
     cause = _root_cause(error)
     if isinstance(cause, ssl.SSLError):
         return False
@@ -367,7 +368,8 @@ def _may_pass(error: httpx.RequestError) -> bool:
 
 
 def _explain_ended(url: str, error: httpx.RequestError, may_speak_tls: bool) -> tuple[str, str]:
-    """TLS is named only where the port turns out to speak it: servers end connections for many reasons."""
+    """Cause and remedy of a connection that the server ended. TLS is named only where the port turns out to
+    speak it: servers end connections for many reasons."""
     scheme = urlsplit(url).scheme
     kind = "gRPC" if is_grpc(url) else "HTTP"
     what = f"connected, but no {kind} answer: {error or type(error).__name__}"
@@ -399,7 +401,7 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def tls_context(access: Access) -> ssl.SSLContext:
-    """What to trust. Raises SuiteError for a CA file that cannot be used."""
+    """The TLS context for the endpoint. Raises SuiteError for a CA file that cannot be used."""
     try:
         return trust.client_context(access.ca_file, insecure=access.insecure, client=access.client)
     except OSError as error:
@@ -410,7 +412,7 @@ def tls_context(access: Access) -> ssl.SSLContext:
 
 
 def as_httpx(proxy: HttpProxy) -> httpx.Proxy:
-    """The same for a client of httpx."""
+    """The proxy as httpx takes it."""
     return httpx.Proxy(proxy.url, headers=proxy.headers)
 
 
@@ -445,7 +447,7 @@ def proxy_for(url: str) -> HttpProxy | None:
 
 
 def is_loopback(host: str) -> bool:
-    """True for ``localhost`` and for literal loopback addresses."""
+    """Whether the host is ``localhost`` or a literal loopback address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

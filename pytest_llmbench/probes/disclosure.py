@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 _PLACE = r"(?:field|header):\S+"
 _NOT_FACTS = ("endpoint", "request", "prices")
 _WHOLE_FACTS = ("network.ttft_adjustment", "json_messages")
-"""Tables that are one fact, not one for each key."""
+"""Tables that are one fact each, instead of one for every key."""
 
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
-"""Somebody may have put a key there by mistake, so what stands there is never repeated."""
+"""Keys whose values are never repeated in messages: somebody may have put an API key there by mistake."""
 
 _TAKE_TOKEN_IDS = ("auto", "openai-completions", "sglang-generate", "vllm-grpc", "sglang-grpc")
 _PROMPTS = ("messages", "prompt", "input", "inputs", "input_ids", "text_input")
 _OURS = ("model", *_PROMPTS, "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
-"""Fields of a request body that the workload and the load generator decide."""
+"""Body fields that the workload and the load generator decide."""
 
 _REMEDY = "the keys and their values are listed in docs/reference/sut-file.md"
 
@@ -75,11 +75,11 @@ _WANTED = {
 
 @dataclass(frozen=True, slots=True)
 class SUTFile:
-    """A SUT file that has been read. Paths in it are absolute or relative to where it lies."""
+    """A SUT file that has been read. Relative paths in it start from its folder."""
 
     path: Path
     facts: Facts
-    """Everything disclosed, under the dotted names of the keys, as ``Origin.DECLARED``."""
+    """Everything disclosed, by the dotted names of the keys, with ``Origin.DECLARED``."""
     endpoint: Endpoint
     request: Request
     prices: Prices
@@ -87,9 +87,9 @@ class SUTFile:
     reasoning: Reasoning = field(default_factory=Reasoning)
     server_times: ServerTimes = field(default_factory=ServerTimes)
     tokenizer: HuggingFaceTokenizer | None = None
-    """The one that ``tokenizer.file`` names."""
+    """The tokenizer that ``tokenizer.file`` names; None without one."""
     messages: JsonMessages | None = None
-    """The dialect that ``json_messages`` describes."""
+    """The dialect that ``json_messages`` describes; None without one."""
 
     @property
     def header_env(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class SUTFile:
 
     @property
     def client(self) -> ClientCertificate | None:
-        """What is shown to a server that demands a certificate."""
+        """The certificate for servers that demand one; None without one."""
         cert_file = self._beside(self.endpoint.client_cert_file)
         return (
             None
@@ -137,7 +137,7 @@ def read_sut_file(path: Path) -> SUTFile:
 
 
 def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTable]:
-    """Variants from elsewhere than a file, name → table in the same shape. Raises one SuiteError."""
+    """Variants that are not from a file: name → table of the same shape. Raises one SuiteError."""
     content, mistakes = {"variants": given}, []  # type: tuple[dict[str, Any], list[str]]
     named = _validated(Variants, content, mistakes)
     mistakes += _variant_mistakes(content)
@@ -147,7 +147,7 @@ def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTabl
 
 
 def read_json_messages(given: Mapping[str, Any], where: str) -> JsonMessages:
-    """The dialect that is described elsewhere than in a file, in the same shape. Raises one SuiteError."""
+    """A described dialect that is not from a file, in the same shape. Raises one SuiteError."""
     content, mistakes = {"json_messages": given}, []  # type: tuple[dict[str, Any], list[str]]
     _validated(SUTTables, content, mistakes)
     messages = _messages(given, mistakes)
@@ -157,7 +157,7 @@ def read_json_messages(given: Mapping[str, Any], where: str) -> JsonMessages:
 
 
 def variant_facts(table: VariantTable, source: str) -> Facts:
-    """What a variant declares over the facts of the SUT."""
+    """The facts that a variant declares; they override those of the SUT."""
     stated = table.model_dump(exclude_unset=True, include={"sut", "guardrails"})
     return Facts.of(Origin.DECLARED, dict(_flat(stated, "")), source)
 
@@ -171,7 +171,7 @@ def _validated(kind: type[T], content: Mapping[str, Any], mistakes: list[str]) -
 
 
 def _tokenizer(table: Mapping[str, Any], path: Path, mistakes: list[str]) -> HuggingFaceTokenizer | None:
-    """The tokenizer of the file that the table names; what is wrong with it is added to ``mistakes``."""
+    """The tokenizer of the file that the table names; its mistakes are added to ``mistakes``."""
     named = table.get("file")
     if not isinstance(named, str) or not named.strip():
         return None
@@ -194,7 +194,7 @@ def _tokenizer(table: Mapping[str, Any], path: Path, mistakes: list[str]) -> Hug
 
 
 def read_tokenizer(path: Path) -> HuggingFaceTokenizer:
-    """The tokenizer of a ``tokenizer.json``, or of the folder that holds one. Raises SuiteError."""
+    """Read the tokenizer of a ``tokenizer.json``, or of the folder that contains one. Raises SuiteError."""
     from pytest_llmbench.tokens.hugging_face import TokenizerFile, hugging_face_tokenizer  # few name one
 
     file = path
@@ -216,7 +216,8 @@ def read_tokenizer(path: Path) -> HuggingFaceTokenizer:
 
 
 def tokenizer_facts(tokenizer: HuggingFaceTokenizer, source: str) -> Facts:
-    """What the file says of itself, under the keys of ``[tokenizer]`` and some more. ``source``: its path."""
+    """The facts in a tokenizer's file, under the keys of ``[tokenizer]`` and some more. ``source``: its
+    path."""
     values = {
         "tokenizer.name": tokenizer.name,
         "tokenizer.version": tokenizer.version,
@@ -245,7 +246,7 @@ def _of_the_hub(file: Path) -> tuple[str, str]:
 
 
 def _messages(table: Mapping[str, Any], mistakes: list[str]) -> JsonMessages | None:
-    """The dialect that the table describes; what is wrong with it is added to ``mistakes``."""
+    """The dialect that the table describes; its mistakes are added to ``mistakes``."""
     if not table:
         return None
     from pytest_llmbench.wire.websocket.description import read_description  # most sessions have none
@@ -254,7 +255,8 @@ def _messages(table: Mapping[str, Any], mistakes: list[str]) -> JsonMessages | N
 
 
 def _told_by(tokenizer: HuggingFaceTokenizer | None, tables: SUTTables, path: Path) -> Facts:
-    """What the file of a tokenizer states. Who names the SUT's own counts natively (METHODOLOGY §5)."""
+    """The facts in a tokenizer's file. Naming the SUT's own tokenizer means that counts are native
+    (METHODOLOGY §5)."""
     if tokenizer is None:
         return Facts()
     native = Facts.of(Origin.DECLARED, {"tokenizer.counting_option": "A"}, f"{path}: tokenizer.file")
@@ -297,7 +299,7 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _explain(detail: ErrorDetails) -> str:
-    """One mistake in the words of the file: key, what stands there, what should."""
+    """One mistake in the words of the file: the key, its value, what it should be."""
     path, kind = list(detail["loc"]), detail["type"]
     if "headers" in path:
         name = _dotted(path[: path.index("headers") + 2])
@@ -323,7 +325,7 @@ def _explain(detail: ErrorDetails) -> str:
 
 
 def _is_branch(part: str) -> bool:
-    """Whether it is none of the file's own words: it tells which type of several was tried."""
+    """Whether the part of a path is not from the file, but tells which of several types was tried."""
     return "[" in part or part == "constrained-str"
 
 
@@ -333,7 +335,7 @@ def _allowed(path: Sequence[int | str]) -> str:
 
 
 def _table_class(path: Sequence[int | str]) -> type[Table] | None:
-    """The table at ``path`` from the top of the file, if there is one."""
+    """The class of the table at ``path`` from the top of the file; None if there is none."""
     return table_at(path[2:], VariantTable) if path[:1] == ["variants"] else table_at(path)
 
 
@@ -363,7 +365,7 @@ def _toml(value: object) -> str:
 
 
 def _contradictions(content: Mapping[str, Any]) -> list[str]:
-    """Keys that are well written each, and do not go together."""
+    """Mistakes: keys that are valid each, and do not go together."""
     sut, tokenizer, request = (_table(content, name) for name in ("sut", "tokenizer", "request"))
     hardware, adjustment = _table(sut, "hardware"), _table(_table(content, "network"), "ttft_adjustment")
     endpoint, found = _table(content, "endpoint"), _message_mistakes(content)
@@ -425,7 +427,7 @@ def _request_mistakes(request: Mapping[str, Any], endpoint: Mapping[str, Any]) -
 
 
 def _message_mistakes(content: Mapping[str, Any]) -> list[str]:
-    """Of ``json_messages`` beside other tables."""
+    """Mistakes of ``json_messages`` together with other tables."""
     described, api = bool(_table(content, "json_messages")), _table(content, "endpoint").get("api", "auto")
     found = []
     if api == JSON_MESSAGES and not described:
@@ -438,7 +440,8 @@ def _message_mistakes(content: Mapping[str, Any]) -> list[str]:
 
 
 def _chunk_token_mistakes(request: Mapping[str, Any], endpoint: Mapping[str, Any]) -> list[str]:
-    """Of ``request.chunk_tokens`` beside other keys; a value that is none of its own the schema names."""
+    """Mistakes of ``request.chunk_tokens`` together with other keys. The schema reports a value that is not
+    valid."""
     asked = request.get("chunk_tokens")
     fields = CHUNK_TOKEN_FIELDS.get(asked, {}) if isinstance(asked, str) else {}
     omitted = request.get("omit")

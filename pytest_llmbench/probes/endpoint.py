@@ -1,4 +1,4 @@
-"""Preflight: is there an endpoint, does it have the model, does it stream? Nothing here is measured.
+"""The preflight: is there an endpoint, does it have the model, does it stream? Nothing here is measured.
 
 Each way in which the answer can be no is one SUTError that names the URL, the cause and the remedy.
 
@@ -47,14 +47,14 @@ _OWNERS = {
     "tensorrt_llm": "TensorRT-LLM",
     "library": "Ollama",
 }
-"""``owned_by`` of a model list entry → engine."""
+"""``owned_by`` in a model list → engine."""
 
 _VLLM_FINGERPRINT = re.compile(r"vllm-(\d[\w.+]*)-")
 _LLAMA_CPP_FINGERPRINT = re.compile(r"(b\d+)-[0-9a-f]+")
 
 
 def engine_facts(entry: Mapping[str, Any], server: str, fingerprint: str) -> dict[str, Any]:
-    """Facts about the engine, by their dotted names.
+    """The facts about the engine, by their dotted names.
 
     ``entry`` is the model's entry in the model list (may be empty), ``server`` the header of that name,
     ``fingerprint`` the ``system_fingerprint`` of a chunk. vLLM and llama.cpp write their version into it.
@@ -76,13 +76,13 @@ def engine_facts(entry: Mapping[str, Any], server: str, fingerprint: str) -> dic
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Where an engine tells its version, beside the API."""
+    """A page beside the API on which an engine states its version."""
 
     engine: str
     path: str
     key: str
     marks: tuple[str, ...] = ()
-    """Keys that no other engine has there; without them the page proves nothing about who answers."""
+    """Keys that no other engine has there; empty: the page does not prove who answers."""
 
 
 _PAGES = (
@@ -98,7 +98,7 @@ _LONGEST_VERSION = 80
 
 
 def told_by_pages(get: Callable[[str], Answer | SUTError], base_url: str, known: Mapping[str, Any]) -> Facts:
-    """Engine and version as a page of the engine has them, with the URL of that page as their source.
+    """Engine and version as stated on a page of the engine, with the URL of that page as their source.
 
     Asked is only what ``known`` lacks: of an engine that is known, its own page; of one that is not, those
     pages that prove whose they are. Five requests at most; a server that fails is asked no more.
@@ -137,27 +137,27 @@ def _is_version(said: object) -> bool:
 
 
 _IDENTITY_S = 5.0
-"""For each page that tells who answers: nothing depends on them."""
+"""Time limit in seconds for each page that tells who answers: nothing depends on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointReport:
-    """An endpoint that answers as it should."""
+    """The result of the preflight: an endpoint that answers as it should."""
 
     base_url: str
     """The URL at which the API begins, such as ``http://host:8000/v1``, without a trailing slash."""
     model: str
     models: tuple[str, ...]
-    """All that it lists; empty if it has no list."""
+    """All models that it lists; empty if it has no list."""
     api: str
-    """Name of the dialect, as in ``openai-chat``."""
+    """Name of the dialect, such as ``openai-chat``."""
     server: str
-    """The ``server`` header, or ``""``."""
+    """Value of the ``server`` header; empty without one."""
     proxy: str | None
-    """Proxy of the environment that the preflight went through, without credentials."""
+    """Proxy of the environment that the preflight used, without credentials; None: none."""
     facts: Facts
     counts_tokens: bool = False
-    """Whether its stream told how many tokens there were, so that we need not count."""
+    """Whether its stream reported the number of tokens, so that we need not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,8 @@ def examine(
     asking: Asking | None = None,
     transport: httpx.BaseTransport | None = None,
 ) -> EndpointReport:
-    """Reach the endpoint, read its model list, choose the model, and have one small reply streamed.
+    """Run the preflight: reach the endpoint, read its model list, choose the model, have one small reply
+    streamed.
 
     ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. Raises SuiteError
     for settings that cannot be right, SUTError for an endpoint that cannot be measured. At most thirteen
@@ -214,7 +215,7 @@ def examine(
 
 
 def _examine_grpc(base: str, model: str | None, api: str, access: Access, asking: Asking) -> EndpointReport:
-    """The same over gRPC, where the server tells of itself by methods of its API."""
+    """The preflight over gRPC, where the server describes itself by methods of its API."""
     for name in OVER_GRPC:
         over_grpc(name)  # which says what is not installed
     # Imported here: whoever measures over HTTP does not need the packages of gRPC.
@@ -309,8 +310,8 @@ def _find_stream(
 
 
 def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, bool, float | None]:
-    """The fingerprint in a streamed reply, or ``""``; whether it told its tokens; how long the model was
-    loaded for it, if it says so. Raises SUTError if nothing was streamed."""
+    """The fingerprint in a streamed reply, or ``""``; whether it reported its tokens; how long the model was
+    loaded for it, None if it does not say. Raises SUTError if nothing was streamed."""
     if isinstance(spoken, NonGenerativeDialect):
         return _check_document(spoken, answer, asked)
     if not is_stream(answer.headers, spoken.protocol):
@@ -344,8 +345,8 @@ def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, b
 def _check_document(
     spoken: NonGenerativeDialect, answer: Answer, asked: bytes
 ) -> tuple[str, bool, float | None]:
-    """The same of a reply that is one document: it says whether it told its input tokens. Raises SUTError if
-    it holds no result, or not as many as were ``asked`` for."""
+    """:func:`_check_stream` for a reply that is one document; the second value says whether it reported its
+    input tokens. Raises SUTError if it holds no result, or not as many as were ``asked`` for."""
     # Imported here: few endpoints answer in one document.
     from pytest_llmbench.wire.non_generative.document import read_document
 
@@ -365,8 +366,8 @@ def _fingerprint(event: SSEEvent) -> str:
 
 
 def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: bool = True) -> SUTError:
-    """The error for a path with nothing behind it; looks whether the usual one has something. ``named``: the
-    model is known without a list."""
+    """The error for a path that does not exist, with whether the usual one does. ``named``: the model is
+    known without a list."""
     bases = suggested_bases(endpoint)
     for base in bases:
         seen = control.get_or_failure(below(base, "/models"))
@@ -381,7 +382,7 @@ def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: 
 
 
 def _further_names(listed: ModelList, model: str) -> list[str]:
-    """What the model list says the model was made from."""
+    """Names of the models that this one was made from, by the model list."""
     entry = listed.entry(model)
     return [str(entry[key]) for key in ("root", "parent") if isinstance(entry.get(key), str)]
 

@@ -24,7 +24,7 @@ _NO_SUCH_MODEL = re.compile(
     r"|(unknown|no such|no) model|model_not_found|pinned to",
     re.IGNORECASE | re.DOTALL,
 )
-"""Servers that are pinned to one model refuse every other name."""
+"""Texts that say that a model does not exist: servers pinned to one model refuse every other name."""
 _REFUSES_FIELD = re.compile(
     r"(unexpected|unknown|unrecogni[sz]ed|unsupported|extra|additional)\W+(\w+\W+){0,3}?"
     r"(key|field|param|argument|input|propert|property|option)"
@@ -36,10 +36,10 @@ _REFUSES_KEY = re.compile(
     r"|api[ _-]?key.{0,40}(not valid|invalid|incorrect|missing)|no_db_connection",
     re.IGNORECASE,
 )
-"""Of status 400: Gemini calls a wrong key not valid, and LiteLLM without a database misses one to look it up
-in."""
+"""Texts with status 400 that mean a refused key: Gemini calls a wrong key not valid, and LiteLLM without a
+database misses one to look it up in."""
 _WORDS = {"model", "messages", "prompt", "stream"}
-"""Fields that a message may well speak of without refusing them: "… is not supported with this model"."""
+"""Fields that a message may mention without refusing them: "… is not supported with this model"."""
 
 
 def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
@@ -63,13 +63,13 @@ def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
 
 
 def says_no_such_model(answer: Answer) -> str:
-    """What the answer says about a model that it does not have; ``""`` if it does not speak of one."""
+    """What the answer says about a missing model; ``""`` if it is not about one."""
     said = _said(answer)
     return said if 400 <= answer.status < 500 and _NO_SUCH_MODEL.search(said) else ""
 
 
 def wrong_path(answer: Answer, found_at: str | None, example: str) -> SUTError:
-    """The error for a path with nothing there.
+    """The error for a path that does not exist.
 
     ``found_at`` is a base URL that does answer, ``example`` one that would be usual.
     """
@@ -80,7 +80,7 @@ def wrong_path(answer: Answer, found_at: str | None, example: str) -> SUTError:
 
 
 def other_api(answer: Answer, other: str) -> SUTError:
-    """The error for a path with nothing there, on a server with the API of one engine."""
+    """The error for a path that does not exist, on a server with the API of one engine."""
     return _error(
         answer,
         f"{_status(answer)}: no OpenAI-compatible API there",
@@ -89,7 +89,8 @@ def other_api(answer: Answer, other: str) -> SUTError:
 
 
 def no_completions(answer: Answer, tried: list[str], other: str = "") -> SUTError:
-    """A model list, but nothing that completes. ``other``: a dialect that does, not asked for."""
+    """The error for a server with a model list and no completions. ``other``: a dialect that works, but was
+    not asked for."""
     what = f"{_status(answer)}: the endpoint lists models, but has no {' and no '.join(tried)}"
     if other:
         return _error(answer, what, f"it speaks {other}: --llm-api={other}")
@@ -97,7 +98,7 @@ def no_completions(answer: Answer, tried: list[str], other: str = "") -> SUTErro
 
 
 def no_websocket(answer: Answer) -> SUTError:
-    """A handshake that leads to nothing."""
+    """The error for a handshake without a WebSocket."""
     remedy = (
         f"measure its HTTP API: --llm-endpoint={http_beside(answer.url).rpartition('/')[0]}; or correct the "
         "base URL, below which OpenAI's WebSocket is /responses, and any other json_messages.path"
@@ -106,7 +107,8 @@ def no_websocket(answer: Answer) -> SUTError:
 
 
 def no_grpc_service(answer: Answer, tried: Sequence[str], other: str) -> SUTError:
-    """A gRPC server without the API of any dialect ``tried``. ``other``: one whose API it has."""
+    """The error for a gRPC server without the API of any dialect ``tried``. ``other``: a dialect whose API it
+    has."""
     what = f"{_status(answer)}: it has not the API of {', '.join(tried)}"
     if other:
         return _error(answer, what, f"it speaks {other}: --llm-api={other}")
@@ -114,7 +116,7 @@ def no_grpc_service(answer: Answer, tried: Sequence[str], other: str) -> SUTErro
 
 
 def no_model_list(answer: Answer) -> SUTError:
-    """An answer to the question for the model list, and it is none."""
+    """The error for an answer to the request for the model list that is none."""
     if not 200 <= answer.status < 300:
         return or_named_model(unusable(answer))
     kind = answer.content_type or "an answer without a content type"
@@ -123,13 +125,14 @@ def no_model_list(answer: Answer) -> SUTError:
 
 
 def or_named_model(error: SUTError) -> SUTError:
-    """The error with the way out for an API without a model list."""
+    """The error, with the remedy for an API without a model list."""
     remedy = f"{error.remedy}; if the API has no model list, name the model: --llm-model"
     return type(error)(error.what, where=error.where, remedy=remedy)
 
 
 def not_streamed(answer: Answer, other: str = "") -> SUTError:
-    """A successful answer that is no stream of the dialect. ``other``: a dialect that it is a stream of."""
+    """The error for a successful answer that is no stream of the dialect. ``other``: a dialect of which it is
+    one."""
     if other:
         what = f"the answer is a stream of another dialect, {other}"
         return _error(answer, what, f"choose that one: --llm-api={other}")
@@ -146,7 +149,8 @@ def not_streamed(answer: Answer, other: str = "") -> SUTError:
 
 
 def no_completion(answer: Answer, events: int, said: str | None, other: str = "") -> SUTError:
-    """An event stream with an error in it, or with nothing that the dialect knows; ``other`` as above."""
+    """The error for an event stream with an error in it, or with nothing that the dialect knows; ``other`` as
+    above."""
     if other:
         return not_streamed(answer, other)
     if said is not None:
@@ -156,8 +160,8 @@ def no_completion(answer: Answer, events: int, said: str | None, other: str = ""
 
 
 def not_as_described(answer: Answer, key: str) -> SUTError:
-    """A reply of messages that are described, where the description may be what is wrong. ``key``: of what
-    has not come."""
+    """The error for a reply of described messages, where the description may be wrong. ``key``: that of what
+    is missing."""
     messages = answer.body.count(b"\n\n")
     last = answer.body.rstrip().rpartition(b"\n\n")[2].removeprefix(b"data: ")
     came = shorten(last.decode("utf-8", errors="replace"), 120)
@@ -171,20 +175,20 @@ def not_as_described(answer: Answer, key: str) -> SUTError:
 
 
 def no_results(answer: Answer, dialect: str, why: str) -> SUTError:
-    """A reply of a non-generative API that is none."""
+    """The error for a reply of a non-generative API without results."""
     remedy = "look at the server's log; check that the model is of this kind, and the dialect (--llm-api)"
     return _error(answer, f"the reply is none of {dialect}: {why}", remedy)
 
 
 def in_one_piece(answer: Answer, events: int) -> SUTError:
-    """A reply that is complete, and none of whose messages brought a token by itself."""
+    """The error for a complete reply in which no message brought a single token."""
     what = f"the endpoint answers without streaming: no message ({events} in all) brings tokens as they come"
     remedy = "every figure is taken from the stream: switch streaming on in the server or the gateway"
     return _error(answer, what, remedy)
 
 
 def never_ends(answer: Answer, events: int, asked_tokens: int) -> SUTError:
-    """A stream that went on until our patience was over."""
+    """The error for a stream that was still going on when our patience was over."""
     what = f"the streamed reply does not end: still open after {events} events"
     what += f", for {asked_tokens} tokens at most"
     remedy = (
@@ -194,7 +198,7 @@ def never_ends(answer: Answer, events: int, asked_tokens: int) -> SUTError:
 
 
 def unfinished(answer: Answer, events: int) -> SUTError:
-    """A reply that is over and does not say so: nobody can tell it from one that broke off."""
+    """The error for a reply that ends without saying so: it cannot be told from one that broke off."""
     what = f"the streamed reply ends without a finish reason ({events} events): {_excerpt(answer)}"
     remedy = (
         "every measured reply would count as truncated: mend the server or the gateway, or choose another "
@@ -204,14 +208,14 @@ def unfinished(answer: Answer, events: int) -> SUTError:
 
 @dataclass(frozen=True, slots=True)
 class RefusedField:
-    """A field of a request, and the answer that refuses it."""
+    """A refused field of a request, with the answer that refuses it."""
 
     name: str
     answer: Answer
 
 
 def refused_fields(answer: Answer, sent: bytes) -> list[RefusedField]:
-    """The fields of the body ``sent`` that a refusal for its form (400, 422) names as such."""
+    """The fields of the body ``sent`` that a refusal of its form (400, 422) names."""
     if answer.status not in (400, 422) or is_grpc(answer.url):  # of protobuf all fields are known to be there
         return []
     said = _said(answer)
@@ -220,7 +224,7 @@ def refused_fields(answer: Answer, sent: bytes) -> list[RefusedField]:
 
 
 def _extra(answer: Answer) -> set[str]:
-    """The fields that FastAPI calls extra: it names them beside its message."""
+    """The fields that FastAPI calls extra, which it names apart from its message."""
     try:
         detail = json.loads(answer.body).get("detail")
     except (ValueError, RecursionError, AttributeError):
@@ -231,7 +235,7 @@ def _extra(answer: Answer) -> set[str]:
 
 
 def refuses_field(refused: RefusedField, extra_body: Mapping[str, object]) -> SUTError:
-    """The error with the key that says whether that field is sent."""
+    """The error for a refused field, with the key that decides whether it is sent."""
     name = refused.name
     if name == "stream_options":
         remedy = 'do not send it: request.omit = ["stream_options"] in the SUT file (--llm-sut)'
@@ -247,7 +251,7 @@ def refuses_field(refused: RefusedField, extra_body: Mapping[str, object]) -> SU
 
 
 def unusable(answer: Answer) -> SUTError:
-    """Any other refusal, in the words of the server."""
+    """The error for any other refusal, in the words of the server."""
     if "https" in _said(answer).lower() and answer.url.startswith("http:"):
         return _error(answer, _status(answer), f"write {answer.url.replace('http:', 'https:', 1)}")
     remedy = "send one such request by hand, with the same model and fields, and mend what the answer says"

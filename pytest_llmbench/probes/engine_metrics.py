@@ -30,16 +30,17 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 PATHS = ("/metrics", "/metrics/", "/prometheus/metrics")
-"""Below the root of the server: most engines; those that redirect there; TensorRT-LLM."""
+"""Paths of metrics pages below the root of the server: most engines; those that redirect there;
+TensorRT-LLM."""
 PATIENCE_S = 5.0
-"""Longest wait for one page."""
+"""Longest wait for one page, in seconds."""
 
 _MOST_BYTES = 512 * 1024
-"""The control plane reads no more of an answer: what is longer is incomplete."""
+"""Size of a page from which on it counts as incomplete: the control plane reads no more of an answer."""
 _MOST_PARTS = 64
-"""Values of a label that are told apart; a server may have as many as requests."""
+"""Most values of a label that are told apart; a server may have as many as requests."""
 _SHARDS = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
-"""Labels of the parts of one engine, each of which repeats what all of them do together."""
+"""Labels of the parts of one engine, each of which repeats the figure of all of them together."""
 _MAX_NUM_SEQS = "max_num_seqs"
 
 
@@ -99,11 +100,12 @@ ENGINES: Mapping[str, Series] = {
         "prefill_s": ("llamacpp_prompt_seconds",),
     },
 }
-"""Engine → name of ours → its series, the first that is there. Keys as :func:`series_key` makes them."""
+"""Engine → our name → its series, of which the first that exists counts. Keys as :func:`series_key` makes
+them."""
 
 _SETTINGS = {"vLLM": {_MAX_NUM_SEQS: ("vllm_scheduler_config_info", "max_num_seqs")}}
-"""Engine → name of ours → a series that is always 1, and the label of it that is the value. vLLM itself has
-no such series for its batch; the embedded engine adds one."""
+"""Engine → our name → a series whose value is always 1, and the label with the setting. vLLM itself has no
+such series for its batch; the embedded engine adds one."""
 
 _KEYS = {
     name: {key for keys in table.values() for key in keys}
@@ -114,12 +116,13 @@ _ALL_KEYS = frozenset[str]().union(*_KEYS.values())
 
 
 def series_key(name: str) -> str:
-    """A series' name without what exporters and relays change in it: ``vllm:x_total`` → ``vllm_x``."""
+    """The name of a series without what exporters and relays change: ``vllm:x_total`` → ``vllm_x``."""
     return name.replace(":", "_").removesuffix("_total")
 
 
 def server_root(base_url: str) -> str:
-    """``base_url`` of an API without its version: where engines have what is not of the API, over HTTP."""
+    """The HTTP root of the server, ``base_url`` without the API's version: where engines have pages that are
+    not of the API."""
     parts = urlsplit(http_beside(base_url.strip()))
     path = parts.path.rstrip("/")
     root, _, last = path.rpartition("/")
@@ -186,7 +189,8 @@ def _of_engine(engine: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str
 
 
 def _known_samples(text: str, declared: frozenset[str]) -> Iterator[Sample]:
-    """Pages are long and mostly buckets: the parser is given the lines of known series alone."""
+    """The samples of known series. Pages are long and mostly buckets, so only the lines of these are
+    parsed."""
     # Imported here: the first request does not wait for it.
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -198,7 +202,7 @@ def _known_samples(text: str, declared: frozenset[str]) -> Iterator[Sample]:
 
 
 def _one_per_engine(samples: Sequence[Sample]) -> list[float]:
-    """The values, of engines that are split over devices only that of the first part."""
+    """One value per engine; for engines that are split over devices that of the first part."""
     first: dict[tuple[tuple[str, str], ...], tuple[list[str], float]] = {}
     for sample in samples:
         engine = tuple(sorted(item for item in sample.labels.items() if item[0] not in _SHARDS))
@@ -209,19 +213,19 @@ def _one_per_engine(samples: Sequence[Sample]) -> list[float]:
 
 
 class _Kept:
-    """What the pages said, and how many did not come."""
+    """The figures from the pages, and how many pages did not come."""
 
     def __init__(self) -> None:
         self.at_ns = array("q")
         self.gauges = {name: array("d") for name in GAUGES}
-        """NaN where a page lacked it."""
+        """Gauge → its values; NaN where a page lacked it."""
         self.served: set[str] = set()
-        """Gauges that any page had."""
+        """Gauges that at least one page had."""
         self.first: Mapping[str, float] = {}
         self.last: Mapping[str, float] = {}
         self.missed = 0
         self.first_missed: tuple[int, str] | None = None
-        """The instant of the first miss, and its reason."""
+        """The instant of the first page that did not come, and the reason; None if all came."""
 
     def take(self, at_ns: int, values: Mapping[str, float]) -> None:
         self.first, self.last = self.first or values, values
@@ -265,7 +269,8 @@ class EngineMetricsProbe:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.absent: str | None = None
-        """Why there is nothing to read, as :meth:`before` found; the reason of ``not measurable``."""
+        """Why there is nothing to read, found by :meth:`before`, for ``not measurable``; None if there is a
+        page."""
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +282,7 @@ class EngineMetricsProbe:
         self._control.__exit__(kind, error, trace)
 
     def before(self) -> str | None:
-        """Reads the counters before the load. Returns why there is no page; ``None`` when there is one."""
+        """Read the counters before the load. Returns why there is no page; ``None`` if there is one."""
         self._end_thread()
         self._page_url, self.absent = None, None
         reasons = []
@@ -292,7 +297,7 @@ class EngineMetricsProbe:
         return self.absent
 
     def start(self) -> None:
-        """Watches in a thread of its own from now on; does nothing where there is no page."""
+        """Start to watch the page in a thread; does nothing where there is no page."""
         if self._page_url is None or self._thread is not None:
             return
         self._stopping.clear()
@@ -302,7 +307,7 @@ class EngineMetricsProbe:
         self._thread.start()
 
     def stop(self) -> EngineReadings | None:
-        """Ends the watching, reads the counters once more, says what was seen; ``None`` without a page."""
+        """End the watching and read the counters once more; returns the readings, ``None`` without a page."""
         self._end_thread()
         url = self._page_url
         if url is None:
@@ -318,7 +323,7 @@ class EngineMetricsProbe:
             due_ns = max(due_ns + self._interval_ns, self._now())
 
     def _fetch(self, url: str) -> str | None:
-        """Keeps what a page says. Returns why there is none; ``None`` when there is one."""
+        """Read a page and keep its figures. Returns why there is none; ``None`` if there is one."""
         asked_ns = self._now()
         answer: Answer | SUTError
         try:
@@ -341,7 +346,7 @@ class EngineMetricsProbe:
 
 
 def _read(answer: Answer | SUTError, declared: Mapping[str, str]) -> tuple[Mapping[str, float], str | None]:
-    """The values of a page, or why it has none."""
+    """The values of a page, and why it has none."""
     if isinstance(answer, SUTError):
         return {}, answer.what
     if answer.status != 200:
@@ -356,7 +361,7 @@ def _read(answer: Answer | SUTError, declared: Mapping[str, str]) -> tuple[Mappi
 
 
 def _readings(kept: _Kept, source: str, at_the_end: str | None) -> EngineReadings:
-    """What the pages say, from that before the load to that after it."""
+    """The readings from the pages, from the one before the load to the one after it."""
     first, last = kept.first, kept.last if at_the_end is None else {}
     before, after = _totals(first), _totals(last)
     if after:  # a counter that shows up when it first counts began at 0

@@ -1,4 +1,4 @@
-"""One gRPC call, not measured: what a POST is over HTTP.
+"""One gRPC call that is not measured, the counterpart of a POST over HTTP.
 
 It goes over a socket and a TLS context like those of every other request, so that certificates, deadlines and
 errors are the same. There are no retries, and no proxies.
@@ -30,7 +30,7 @@ Headers = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class CallReply:
-    """The reply to a call, as HTTP would have brought it.
+    """The reply to a call, in the form that HTTP would have brought it in.
 
     A call that failed has the HTTP status that means the same as its own, and its message as a body; any
     other is a stream of messages with status 200.
@@ -39,9 +39,10 @@ class CallReply:
     status: int
     headers: Headers
     body: bytes
-    """Messages, each with its length before it."""
+    """Messages, each preceded by its length."""
     ended: bool = True
-    """False: it was still going on when the time or the bytes were used up."""
+    """Whether the reply is complete; False if it was still going on when its time or its bytes were used
+    up."""
 
 
 def call(
@@ -60,7 +61,7 @@ def call(
 
 @dataclass(slots=True)
 class _Exchange:
-    """The only call on one connection."""
+    """A call that is the only one on its connection."""
 
     sock: PlainSocket
     url: str
@@ -88,7 +89,7 @@ class _Exchange:
         return self._reply(made, ended=ended)
 
     def _heard_out(self, made: Stream) -> bool:
-        """Read to the end; False: to a limit."""
+        """Read the reply. True if it was read to its end, False if to a limit."""
         while not made.is_over:
             if len(self.body) > _MOST_BYTES:
                 return False
@@ -112,7 +113,7 @@ class _Exchange:
         return True
 
     def _send(self, data: bytes, *, or_not: bool = False) -> None:
-        """``or_not``: the call is over, and a server may have left."""
+        """Send bytes. ``or_not``: the call is over, so that the server may have left."""
         try:
             self.sock.send(data)
         except (httpx.WriteTimeout, httpx.WriteError):

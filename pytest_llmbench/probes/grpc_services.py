@@ -1,4 +1,5 @@
-"""What a gRPC server says of itself: which API it has, its models, its engine, and whether it is ready.
+"""A gRPC server's description of itself: which API it has, its models, its engine, and whether it is
+ready.
 
 Methods that cost no tokens, asked once each. They are those of the services whose dialects we have; the
 standard ``grpc.health.v1.Health`` says nothing of an API and is not asked.
@@ -29,49 +30,50 @@ _INPUT, _OUTPUT = "text_input", "text_output"
 
 @dataclass(frozen=True, slots=True)
 class Introduced:
-    """A server that has told who it is."""
+    """A server that has described itself."""
 
     dialect: Dialect
     listed: ModelList
     facts: Mapping[str, Any]
-    """By their dotted names, as the server says."""
+    """The facts by their dotted names, as the server states them."""
     source: str
-    """The URL of the method that told them."""
+    """The URL of the method that the facts are from."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """One API, as methods that every server of it has."""
+    """One API, with two methods that every server of it has."""
 
     introduction: str
-    """The name of a method whose request is empty: a server without it is no server of this API."""
+    """Name of a method whose request is empty: a server without it does not have this API."""
     read: Callable[[_Asked, Answer], tuple[ModelList, dict[str, Any]]]
     readiness: str
-    """The name of the method that says whether it is ready."""
+    """Name of the method that tells whether the server is ready."""
     is_ready: Callable[[bytes], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The server, and what is wanted of it."""
+    """A server, with what is asked of it."""
 
     control: ControlPlane
     base: str
     model: str | None
     service: str = field(default="")
-    """The beginning of the paths of its methods."""
+    """Beginning of the paths of its methods."""
 
     def answer(self, method: str, message: bytes = b"") -> Answer:
         return self.control.invoke(below(self.base, f"{self.service}/{method}"), message)
 
     def told(self, method: str, kind: type[Message], message: bytes = b"") -> Any:
-        """What the method says; an empty message where there is no such method, or it says something else."""
+        """The message that the method returns; an empty one if there is no such method, or it returns
+        something else."""
         answer = self.answer(method, message)
         return _read(answer, kind) if answer.status == 200 else kind()
 
 
 def introduced(control: ControlPlane, base: str, api: str, model: str | None) -> Introduced:
-    """The API that the server has, ``api`` or with ``auto`` the first that it knows, and what it says.
+    """The server's description of itself: its API is ``api``, or with ``auto`` the first that it knows.
 
     Raises SuiteError for a dialect that is none of gRPC, SUTError for a server without this API or the model.
     """
@@ -92,7 +94,7 @@ def introduced(control: ControlPlane, base: str, api: str, model: str | None) ->
 
 
 def says_it_is_loading(control: ControlPlane, base: str) -> Answer | None:
-    """The answer with which the server says that it is not ready; ``None``: it does not say so.
+    """The answer by which the server says that it is not ready; ``None`` if it does not say so.
 
     The first API that the server has is asked.
     """
@@ -124,7 +126,7 @@ def _require_success(answer: Answer, control: ControlPlane) -> None:
 
 
 def _read(answer: Answer, kind: type[Message]) -> Any:
-    """The only message of the answer; an empty one where it holds none of this kind."""
+    """The only message of the answer; an empty one if it contains none of this kind."""
     return _parsed(answer.body, kind)
 
 
@@ -155,7 +157,7 @@ def _sglang(asked: _Asked, answer: Answer) -> tuple[ModelList, dict[str, Any]]:
 
 
 def _one_model(asked: _Asked, info: Any, owner: str) -> ModelList:
-    """The model of an engine that has one, by the name that it is served under, else by its path."""
+    """The model of an engine that has one: the name under which it is served, else its path."""
     names = [name for name in (info.served_model_name, info.model_path) if is_name(name)]
     if not names:
         return ModelList(asked.base, ())
@@ -188,14 +190,15 @@ def _kserve(asked: _Asked, _: Answer) -> tuple[ModelList, dict[str, Any]]:
 
 
 def _repository(asked: _Asked) -> list[str]:
-    """The names of the models that are ready, where the server has such a list."""
+    """Names of the models that are ready, if the server has such a list."""
     ready = kserve.RepositoryIndexRequest(ready=True).SerializeToString()
     index = asked.told("RepositoryIndex", kserve.RepositoryIndexResponse, ready)
     return [model.name for model in index.models if is_name(model.name)]
 
 
 def _require_text(told: Any, answer: Answer) -> None:
-    """Raises SUTError for a model that has not the tensors of text; one that tells of none may have them."""
+    """Raise SUTError for a model without the tensors of text; one that does not list its tensors may have
+    them."""
     inputs, outputs = ([tensor.name for tensor in tensors] for tensors in (told.inputs, told.outputs))
     if (inputs and _INPUT not in inputs) or (outputs and _OUTPUT not in outputs):
         raise SUTError(

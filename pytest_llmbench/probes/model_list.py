@@ -33,12 +33,12 @@ _LONGEST_NAME = 300
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """The models of an endpoint whose API begins at ``base_url``."""
+    """The models of an endpoint, whose API begins at ``base_url``."""
 
     base_url: str
     entries: tuple[Mapping[str, Any], ...]
     server: str = ""
-    """The ``server`` header of the answer."""
+    """Value of the answer's ``server`` header; empty without one."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def base_candidates(endpoint: str) -> list[str]:
 
 
 def given_base(endpoint: str) -> str:
-    """The URL as it was given, without its fragment: one of those candidates."""
+    """The endpoint's URL as it was given, without its fragment; one of the candidates."""
     path = urlsplit(endpoint.strip()).path.rstrip("/")
     return next(base for base in base_candidates(endpoint) if urlsplit(base).path == path)
 
@@ -100,7 +100,7 @@ def below(base_url: str, path: str) -> str:
 
 
 def suggested_bases(endpoint: str) -> list[str]:
-    """Base URLs that may have been meant where none of the candidates answers; the usual one last."""
+    """Base URLs that the author may have meant if none of the candidates answers, the usual one last."""
     parts = urlsplit(endpoint.strip())
     path = parts.path.rstrip("/")
     cut = _METHOD_PATHS.sub("", path)
@@ -109,7 +109,7 @@ def suggested_bases(endpoint: str) -> list[str]:
 
 
 def read_model_list(base_url: str, answer: Answer) -> ModelList | None:
-    """The list in an answer to ``GET …/models``; ``None`` if it is none."""
+    """The model list in an answer to ``GET …/models``; ``None`` if it contains none."""
     if answer.status != 200:
         return None
     try:
@@ -124,12 +124,13 @@ def read_model_list(base_url: str, answer: Answer) -> ModelList | None:
 
 
 def is_name(given: object) -> TypeGuard[str]:
-    """What can be asked for and shown; other entries are no models."""
+    """Whether it is a model name that can be asked for and shown."""
     return isinstance(given, str) and given.isprintable() and 0 < len(given) <= _LONGEST_NAME
 
 
 def choose_model(listed: ModelList, wanted: str | None) -> str:
-    """``wanted`` if it is listed; the only one there is, if nothing is wanted. Raises SUTError otherwise."""
+    """The model to use: ``wanted`` if it is listed, or the only one there is if none is wanted. Raises
+    SUTError otherwise."""
     names, where = listed.names, listed.base_url
     if wanted is None and len(names) == 1:
         return names[0]

@@ -30,7 +30,7 @@ class PlainSocket:
     """
 
     def __init__(self, url: str, access: Access, tls: ssl.SSLContext, proxy: HttpProxy | None = None) -> None:
-        """``proxy``: what is asked for a tunnel to the server. Raises httpx.ConnectError or
+        """``proxy``: where a tunnel to the server is opened; None: none. Raises httpx.ConnectError or
         httpx.ConnectTimeout."""
         self._socket = _connected(url, access, tls, proxy)
         self._until_s = time.monotonic() + access.answer_s
@@ -45,12 +45,13 @@ class PlainSocket:
 
     @property
     def protocol(self) -> str:
-        """What was agreed on over TLS (ALPN); empty: nothing."""
+        """The protocol that was agreed on over TLS (ALPN); empty if none was."""
         agreed = self._socket.selected_alpn_protocol() if isinstance(self._socket, ssl.SSLSocket) else None
         return agreed or ""
 
     def receive(self) -> bytes:
-        """One read; nothing at the end of the connection. Raises httpx.ReadTimeout or httpx.ReadError."""
+        """The bytes of one read; empty at the end of the connection. Raises httpx.ReadTimeout or
+        httpx.ReadError."""
         try:
             if time.monotonic() >= self._until_s:  # of a server that floods us no read by itself takes long
                 raise TimeoutError("the time for the answer is over")
@@ -95,7 +96,7 @@ def _connected(url: str, access: Access, tls: ssl.SSLContext, proxy: HttpProxy |
 
 
 def _ask_for_tunnel(plain: socket.socket, request: bytes) -> None:
-    """Raises OSError where the proxy opens none."""
+    """Ask a proxy to open a tunnel. Raises OSError if it does not."""
     from pytest_llmbench.http_proxy import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
 
     plain.sendall(request)

@@ -1,4 +1,4 @@
-"""Waiting for an endpoint that is still starting: its health page if it has one, its models, one token."""
+"""Waits for an endpoint that is still starting: its health page if it has one, its models, one token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_llmbench.probes.model_list import base_candidates, below
 T = TypeVar("T")
 
 PAUSE_S = 1.0
-"""Between attempts."""
+"""Seconds between two attempts."""
 _HEALTH_S = 5.0
 _LOADING = 503
 _HINT = "if it is still starting, --llm-wait=300 waits for it"
@@ -26,17 +26,17 @@ _HINT = "if it is still starting, --llm-wait=300 waits for it"
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait, by which clock, and who is told meanwhile."""
+    """How long to wait for an endpoint, by which clock, and who is told meanwhile."""
 
     within_s: float = 0.0
-    """From the first attempt; 0: there is no second one."""
+    """Seconds from the first attempt within which further ones are made; 0: there is only one."""
     say: Callable[[str], None] = lambda _: None
     monotonic_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 def when_ready(attempt: Callable[[], T], patience: Patience) -> T:
-    """What ``attempt`` returns, tried every second as long as it raises NotReadyError.
+    """The result of ``attempt``, which is made every second as long as it raises NotReadyError.
 
     Any other error ends the waiting. An attempt that has begun is not cut off: it has deadlines of its own.
     Raises the last NotReadyError, with how long was waited, when the time is over.
@@ -87,7 +87,7 @@ def refuse_while_loading(endpoint: str, access: Access) -> None:
 
 
 def why_not_ready(endpoint: str, access: Access) -> str:
-    """Why a gRPC server is not ready, in words; ``""``: it is, as far as its API can say."""
+    """Why a gRPC server is not ready, in words; empty if it is, as far as its API can say."""
     root = urlsplit(endpoint)._replace(path="", query="", fragment="").geturl()
     try:
         with ControlPlane(root, access) as control:
@@ -108,5 +108,5 @@ def _says_it_is_loading(control: ControlPlane, endpoint: str) -> Answer | None:
 
 
 def health_url(endpoint: str) -> str:
-    """``https://host/v1`` and ``https://host`` have ``https://host/health``."""
+    """The URL of the health page: ``https://host/health`` for ``https://host/v1`` and ``https://host``."""
     return below(server_root(endpoint), "/health")

@@ -14,13 +14,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 class CheckedOut(NamedTuple):
     commit: str
-    """Hexadecimal."""
+    """Hash of the commit, in hexadecimal."""
     uncommitted: bool
-    """Files that Git knows have been changed since."""
+    """Whether files under version control have been changed since."""
 
 
 def checked_out(folder: Path) -> CheckedOut | None:
-    """None outside of a repository, in one without a commit, and where Git is missing or does not answer."""
+    """The commit that a folder has checked out; None outside of a repository, in one without a commit, and
+    where Git is missing or does not answer."""
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
     if commit is None or not _COMMIT.fullmatch(commit):
         return None
@@ -29,7 +30,7 @@ def checked_out(folder: Path) -> CheckedOut | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What Git says; it takes no lock, so that it is in nobody's way."""
+    """The output of a Git command, None if it fails. Git takes no lock, so that it disturbs nobody."""
     try:
         ran = subprocess.run(
             ["git", *arguments],

@@ -1,4 +1,5 @@
-"""Network round trip to the endpoint, seen from TCP connects (METHODOLOGY §8, section 4.7.3 of the draft)."""
+"""The network round trip to the endpoint, measured by TCP connects (METHODOLOGY §8, section 4.7.3 of the
+draft)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import Any
 from pytest_llmbench.model.facts import Facts, Origin
 
 SAMPLES = 11
-"""One more than the ten that are asked for, so that a single failure does not cost the fact."""
+"""Number of connects: one more than the ten that are required, so that a single failure does not cost the
+fact."""
 
 
 def probe_rtt(

@@ -359,7 +359,7 @@ TextOrTable = Text | dict[str, Any]
 
 
 class JsonMessages(Table):
-    """What a message over WebSocket says where (``wire/websocket/description.py`` reads it)."""
+    """The places of values in messages over WebSocket (read by ``wire/websocket/description.py``)."""
 
     path: Path | None = Field(
         default=None, description="Path of the WebSocket below the base URL. Default: the base URL itself."
@@ -429,7 +429,7 @@ class Prices(Table):
 
 
 class SUTTables(Table):
-    """A whole SUT file, but for its variants."""
+    """A whole SUT file without its variants."""
 
     production_sample_check: Text | None = Field(
         default=None, description="Where a check against samples of production traffic is to be found."
@@ -451,14 +451,14 @@ class SUTTables(Table):
 
 
 def inner_table(annotation: Any) -> type[Table] | None:
-    """The table class that a field holds, or may hold, if it holds one."""
+    """The table class that a field may hold; None if it holds none."""
     choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     tables = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, Table)]
     return tables[0] if tables else None
 
 
 def table_at(path: Sequence[int | str], top: type[Table] = SUTTables) -> type[Table] | None:
-    """The table at ``path`` below ``top``, if there is one."""
+    """The table class at ``path`` below ``top``; None if there is none."""
     table: type[Table] | None = top
     for part in path:
         field = table.model_fields.get(str(part)) if table else None
@@ -480,7 +480,7 @@ _WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", 
 
 
 def values_of(annotation: Any) -> str:
-    """What a key of this type may hold, in words."""
+    """The values that a key of this type may have, in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return "any value"
@@ -498,7 +498,8 @@ def values_of(annotation: Any) -> str:
 
 
 WAYS = ("url", "command", "control", "request", "preset")
-"""How a variant is reached; each has exactly one. ``url`` beside ``command`` says where that one answers."""
+"""The ways to reach a variant; each has exactly one. ``url`` beside ``command`` says where that one
+answers."""
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
 _OF_A_COMMAND = ("cwd", "env", "health", "log", "concurrent")
@@ -584,13 +585,13 @@ class VariantTable(Table):
 
 
 class Variants(Table):
-    """The whole of ``[variants]``, so that mistakes carry the name of their variant."""
+    """The table ``[variants]`` as a whole, so that mistakes carry the name of their variant."""
 
     variants: dict[str, VariantTable] = Field(default_factory=dict)
 
 
 def variant_contradictions(variants: Mapping[str, Any]) -> list[str]:
-    """Keys of variants that are well written each, and do not go together."""
+    """Mistakes: keys of variants that are valid each, and do not go together."""
     found = []
     for name, table in variants.items():
         if not _NAME.match(name):

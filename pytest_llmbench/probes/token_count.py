@@ -26,30 +26,31 @@ from pytest_llmbench.wire.stream import chunks_of
 from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 MOST_CALLS = 2_000
-"""Requests that one counter may send, unless told otherwise."""
+"""Most requests that one counter sends, by default."""
 
 _SAMPLE = "Hello"
 _TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs", "add_generation_prompt", "tools")
-"""Fields of a request that change what the chat template makes of a prompt."""
+"""Request fields that change what the chat template makes of a prompt."""
 _COUNT_FIRST = re.compile(rb'\s*\{\s*"count"\s*:\s*(\d+)\s*,')
-"""Beginning of vLLM's answer, which goes on with all the ids; of a long prompt they are not all read."""
+"""The beginning of vLLM's answer. It goes on with all the ids, which are not all read for a long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way to have a text counted."""
+    """One way to have a server count the tokens of a text."""
 
     url: str
     body: Callable[[str], bytes]
     read: Callable[[Answer], int | str]
-    """The count, or why the answer holds none."""
+    """Reads the count in the answer; returns text, the reason, if it contains none."""
     completes: bool = False
     template_url: str = ""
-    """Where the text is first made a prompt by the chat template; empty: ``body`` takes it as it is."""
+    """URL where the chat template makes a prompt of the text first; empty: ``body`` takes the text as it
+    is."""
 
 
 class UncountedError(SUTError):
-    """The server says of no prompt how many tokens it has."""
+    """The server does not report the number of tokens of any prompt."""
 
 
 class ServerTokenCount:
@@ -83,7 +84,7 @@ class ServerTokenCount:
         self._seen: dict[bytes, int] = {}
         self._way: _Way | None = None
         self.calls = 0
-        """Requests sent so far."""
+        """Number of requests sent so far."""
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +113,7 @@ class ServerTokenCount:
 
     @property
     def leaves_traces(self) -> bool:
-        """True when counting runs the model: counted prompts may then lie in the server's prefix cache."""
+        """Whether counting runs the model, so that counted prompts may be in the server's prefix cache."""
         return self._way is not None and self._way.completes
 
     def _count(self, way: _Way, text: str) -> int:
@@ -165,7 +166,8 @@ class ServerTokenCount:
         )
 
     def _tried(self, way: _Way) -> int | str:
-        """The count of a sample. A server of WebSockets alone may close on whoever asks it over HTTP."""
+        """The count of a sample, or why there is none. A server of WebSockets alone may close on whoever asks
+        it over HTTP."""
         try:
             return self._ask(way, _SAMPLE)
         except SUTError as error:

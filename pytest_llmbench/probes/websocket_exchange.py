@@ -1,4 +1,4 @@
-"""One message over WebSocket and the reply to it, not measured: what a POST is over HTTP."""
+"""One message over WebSocket with its reply, not measured: the counterpart of a POST over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = (("content-type", "application/json"),)
 
 @dataclass(slots=True)
 class MessageReply:
-    """The reply to a message, as HTTP would have brought it.
+    """The reply to a message, in the form that HTTP would have brought it in.
 
     A refused handshake has its own status, headers and body, an error message that refuses the request its
     status; any other reply is a stream of events with status 200.
@@ -32,7 +32,8 @@ class MessageReply:
     headers: tuple[tuple[str, str], ...] = _STREAM
     body: bytes = b""
     ended: bool = True
-    """False: it was still going on when the time or the bytes were used up."""
+    """Whether the reply is complete; False if it was still going on when its time or its bytes were used
+    up."""
 
 
 def converse(
@@ -62,10 +63,10 @@ class _Talk:
     url: str
     reader: MessageReader
     messages: list[bytes] = field(default_factory=list)
-    """Received, and not yet looked at."""
+    """Messages that have been received and not looked at yet."""
 
     def open(self) -> MessageReply | None:
-        """The handshake; the answer that refuses it, if there is one."""
+        """Make the handshake; returns the answer if that refuses it, else None."""
         self._send(self.reader.opening())
         while not self.reader.is_open:
             refusal = self.reader.refusal
@@ -89,7 +90,7 @@ class _Talk:
         return MessageReply(body=b"".join(map(as_event, heard)), ended=ended)
 
     def _heard(self, spoken: MessageDialect) -> tuple[list[bytes], bool]:
-        """The messages up to the last one, or to the end of the connection; False with them: to a limit."""
+        """The messages up to the last one, or to the end of the connection; with False, up to a limit."""
         heard: list[bytes] = []
         while True:
             for message in self.messages:
@@ -118,7 +119,7 @@ class _Talk:
                 return heard, True
 
     def _read(self) -> bool:
-        """One read; False at the end of the connection."""
+        """Read once. False at the end of the connection."""
         data = self.sock.receive()
         if data:
             self.messages += self.reader.feed(data).messages

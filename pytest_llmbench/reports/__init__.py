@@ -1,1 +1,2 @@
-"""Renderers: the plain dict of a report in, text out. No files, no clocks, no knowledge of who writes it."""
+"""Renderers: from the plain dict of a report to text. They use no files and no clocks, and do not know who
+writes the text."""

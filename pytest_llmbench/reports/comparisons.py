@@ -23,7 +23,7 @@ def verdict_text(comparison: Entry) -> str:
 
 
 def change_text(comparison: Entry) -> str:
-    """``+5.1 % [+4.2 %, +6 %]``; ends that are open say so."""
+    """The change with its interval: ``+5.1 % [+4.2 %, +6 %]``; open ends are named as such."""
     change = comparison["change"]
     if change["point"] is None:
         return numbers.NOT_MEASURED
@@ -36,13 +36,14 @@ def signed(share: float) -> str:
 
 
 def allowed_text(comparison: Entry) -> str:
-    """The direction and the amount that are allowed: ``+5 %`` of a latency, ``-5 %`` of a rate."""
+    """The allowed change with its direction: ``+5 %`` for a latency, ``-5 %`` for a rate."""
     sign = "+" if comparison["better"] == "lower" else "-"
     return f"{sign}{numbers.percentage(comparison['margin'])}"
 
 
 def detectable_text(comparison: Entry) -> str:
-    """The smallest worsening that these runs would have called regressed four times out of five."""
+    """The smallest worsening, in words, that these runs would have called regressed four times out of
+    five."""
     if comparison["mde"] is None:
         return "not known"
     sign = "+" if comparison["better"] == "lower" else "-"
@@ -50,7 +51,7 @@ def detectable_text(comparison: Entry) -> str:
 
 
 def means_text(comparison: Entry, arm: str) -> str:
-    """``524 ms (3 runs)``; the geometric mean, whose ratio the change is."""
+    """The geometric mean of an arm, ``524 ms (3 runs)``; the change is the ratio of the two means."""
     values = comparison[arm]
     if not values:
         return numbers.NOT_MEASURED
@@ -96,7 +97,7 @@ def _ordered(found: Sequence[Entry]) -> list[Entry]:
 
 
 def system_of(comparison: Entry, found: Sequence[Entry]) -> str:
-    """``theirs: `` ahead of a metric, where several systems are compared with one; else nothing."""
+    """A prefix to a metric, ``theirs: ``, where several systems are compared with one; else empty."""
     return f"{comparison['candidate_name']}: " if len(_candidates(found)) > 1 else ""
 
 
@@ -121,7 +122,8 @@ def caption(found: Sequence[Entry]) -> str:
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """The geometric mean over runs, the arithmetic one where a run measured zero or less; None of none."""
+    """The geometric mean over runs, or the arithmetic one if a run measured zero or less; None without
+    runs."""
     if not values:
         return None
     if min(values) <= 0:

@@ -1,4 +1,4 @@
-"""One view over an entry of ``tests`` in the plain dict of a report, which all renderers share.
+"""The view over an entry of ``tests`` in the plain dict of a report, which all renderers share.
 
 What a verdict is called, which findings are worth a line, what to do next: decided here once, so that the
 terminal, the pages and the CI files never contradict each other.
@@ -46,29 +46,30 @@ TONES = {
     "unmet": "bad",
     "not_applicable": "neutral",
 }
-"""How a word of the vocabulary is meant, for renderers that have colours. The word itself is always there."""
+"""Word of the vocabulary → its tone, for renderers with colours. The word itself is always shown."""
 
 _DECLARABLE = ("sut.", "guardrails.", "clock.", "network.", "tokenizer.", "isolation.", "streaming.")
 _FACT_KEY = re.compile(r"\b[a-z_]+(?:\.[a-z_]+)+\b")
 _SAMPLES_FOR_TTFT = {"p99": 1_000, "p99_9": 10_000}
-"""Samples below which a TTFT report makes no such claim (section 5.1.4.3 of the draft, AMB-01)."""
+"""Statistic → fewest samples with which a TTFT report makes such a claim (section 5.1.4.3 of the draft,
+AMB-01)."""
 _TAILS = ("p99", "p99_9")
 INDICATIVE_BELOW = 1_000
-"""Samples below which a P99 is marked as indicative (AMB-47)."""
+"""Number of samples below which a P99 is marked as indicative (AMB-47)."""
 
 
 def words(verdict: str) -> str:
-    """``not_compliant`` → ``not compliant``."""
+    """A verdict in words: ``not_compliant`` → ``not compliant``."""
     return verdict.replace("_", " ")
 
 
 def marked(verdict: str, *, simulated: bool) -> str:
-    """A class of compliance in words; that of a run in virtual time is called simulated."""
+    """A compliance class in words, marked as simulated for a run in virtual time."""
     return f"{words(verdict)} (simulated)" if simulated else words(verdict)
 
 
 def fact_text(value: Any) -> str:
-    """A fact's value as one line."""
+    """The value of a fact as one line."""
     if value is None:
         return "not declared"
     if isinstance(value, bool):
@@ -82,7 +83,7 @@ def fact_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TestView:
-    """One entry of ``tests``."""
+    """A view over one entry of ``tests``."""
 
     __test__ = False  # pytest must not take it for a test class
 
@@ -94,21 +95,22 @@ class TestView:
 
     @property
     def name(self) -> str:
-        """The node id without its file, which is the same for most of a report; with the attempt, if it is
-        not the first."""
+        """The node id without its file, which is the same for most of a report; with the number of the
+        attempt, unless it is the first."""
         number = self.entry.get("attempts", 1)
         which = f" (attempt {number})" if number > 1 else ""
         return (self.nodeid.partition("::")[2] or self.nodeid) + which
 
     @property
     def kind(self) -> str:
-        """``ttft (5.1 Time to First Token)``; of a test beyond the draft without the section."""
+        """The kind of test, ``ttft (5.1 Time to First Token)``; without a section for a test beyond the
+        draft."""
         title = f"{self.entry['section']} {self.entry.get('title') or ''}".strip()
         return f"{self.entry['test']} ({title})"
 
     @property
     def of_the_draft(self) -> bool:
-        """Whether the draft has such a test, with clauses to comply with."""
+        """Whether it is a test of the draft, with clauses to comply with."""
         return bool(self.entry["section"])
 
     @property
@@ -121,7 +123,8 @@ class TestView:
 
     @cached_property
     def headline(self) -> str:
-        """The one word for the test: PASS, FAIL, INCONCLUSIVE, INVALID, ERROR, SKIPPED, XFAIL or XPASS."""
+        """The headline of the test in one word: PASS, FAIL, INCONCLUSIVE, INVALID, ERROR, SKIPPED, XFAIL or
+        XPASS."""
         by_pytest = {"skipped": "SKIPPED", "xfailed": "XFAIL", "xpassed": "XPASS"}.get(self.entry["outcome"])
         if by_pytest is not None:
             return by_pytest
@@ -134,7 +137,7 @@ class TestView:
 
     @property
     def judgements(self) -> str:
-        """``valid · not compliant``."""
+        """Validity and compliance in words: ``valid · not compliant``."""
         if not self.measured:
             return "nothing was measured"
         validity = "valid" if self.valid else "INVALID"
@@ -142,7 +145,7 @@ class TestView:
 
     @property
     def compliance(self) -> str:
-        """The word for it; a test beyond the draft has no class."""
+        """The compliance class in words; a test beyond the draft has none."""
         return str(self.entry["compliance"]["verdict"]) if self.of_the_draft else "no test of the draft"
 
     @property
@@ -152,7 +155,8 @@ class TestView:
 
     @property
     def compliance_text(self) -> str:
-        """The class in words, marked where it is that of a simulation: ``unconditional (simulated)``."""
+        """The compliance class in words, marked if it is that of a simulation: ``unconditional
+        (simulated)``."""
         return marked(self.compliance, simulated=self.simulated)
 
     @property
@@ -160,18 +164,19 @@ class TestView:
         return list(self.entry["gate"]["objectives"])
 
     def judged(self, verdict: str) -> str:
-        """The verdict on a limit; of a run that is void no limit is judged."""
+        """The verdict on a limit in words; in a void run no limit is judged."""
         return verdict if self.valid else "not_judged"
 
     @property
     def comparisons(self) -> Sequence[Entry]:
-        """The comparisons with a baseline or with another system; none for a void run, since its numbers are
-        not judged."""
+        """The comparisons with a baseline or another system; empty for a void run, since its numbers are not
+        judged."""
         return list(self.entry.get("comparisons") or ()) if self.valid else []
 
     @property
     def attempt(self) -> str | None:
-        """``attempt 2: passed after a failed attempt``; None for a test that was run once."""
+        """The attempt in words, ``attempt 2: passed after a failed attempt``; None for a test that was run
+        once."""
         number = self.entry.get("attempts", 1)
         if number <= 1:
             return None
@@ -189,7 +194,7 @@ class TestView:
         return list(self.entry["compliance"]["requirements"])
 
     def unmet(self, *effects: str) -> list[Entry]:
-        """Unmet requirements, those that block first; with ``effects`` only those of such an effect."""
+        """Unmet requirements, the blocking ones first; with ``effects`` only those with such an effect."""
         order = {"blocks": 0, "downgrades": 1}
         found = [r for r in self.requirements if r["status"] == "unmet"]
         chosen = [r for r in found if not effects or r.get("effect", "none") in effects]
@@ -201,12 +206,12 @@ class TestView:
 
     @property
     def noteworthy_findings(self) -> list[Entry]:
-        """What is not as it should be; what voids the run comes first."""
+        """Findings that are not ok, those that void the run first."""
         return sorted((f for f in self.findings if not f["ok"]), key=lambda finding: not finding["voids"])
 
     @property
     def warnings(self) -> list[Entry]:
-        """What is not as it should be and voids nothing, where something was measured."""
+        """Findings that are not ok and do not void the run, if something was measured."""
         return [each for each in self.noteworthy_findings if not each["voids"]] if self.measured else []
 
     def metric(self, name: str) -> Entry | None:
@@ -214,7 +219,7 @@ class TestView:
         return found
 
     def families(self) -> list[str]:
-        """Latency distributions that were measured (``ttft``, ``itl[90%]``, …), length buckets left out."""
+        """Measured latency distributions (``ttft``, ``itl[90%]``, …), without length buckets."""
         found = []
         for name, metric in self.entry["metrics"].items():
             parts = metric_name(name)
@@ -223,7 +228,7 @@ class TestView:
         return list(dict.fromkeys(found))
 
     def by_qualifier(self) -> dict[str, list[str]]:
-        """Metric names by what they are of: first those of the whole test (under ``""``)."""
+        """Qualifier → names of its metrics, those of the whole test (under ``""``) first."""
         groups: dict[str, list[str]] = {"": []}
         for name in self.entry["metrics"]:
             groups.setdefault(metric_name(name).qualifier, []).append(name)
@@ -236,7 +241,7 @@ class TestView:
 
     @property
     def first_figure(self) -> str:
-        """``Max output throughput: 2847 tok/s [2790, 2901]``: what stands for a test without limits."""
+        """The main figure of a test without limits: ``Max output throughput: 2847 tok/s [2790, 2901]``."""
         names = [*self.headlines, *(f"{family}.p99" for family in self.families())]
         there = {name: metric["point"] is not None for name in names if (metric := self.metric(name))}
         name = max(
@@ -245,7 +250,7 @@ class TestView:
         return numbers.NOT_MEASURED if name is None else f"{metric_label(name)}: {self.claim(name)}"
 
     def claim(self, name: str) -> str:
-        """A metric as the draft lets a report state it: too small a sample is said, not hidden."""
+        """A metric as the draft lets a report state it: if the sample is too small, the text says so."""
         metric = self.metric(name)
         if metric is None or metric["point"] is None:
             return numbers.undefined(metric)
@@ -254,12 +259,12 @@ class TestView:
         return f"{text}, indicative" if indicative and not self._binds(name) else text
 
     def stated(self, name: str) -> str:
-        """A metric with its interval, whatever its sample."""
+        """A metric with its interval, whatever its sample size."""
         metric = self.entry["metrics"][name]
         return numbers.estimate(dict(metric) | {"unit": shown_unit(name, metric["unit"])})
 
     def unsupported(self, name: str) -> str | None:
-        """``n < 1000, not reported`` for a tail of TTFT from too small a sample; None for all else."""
+        """Why a TTFT tail may not be claimed, ``n < 1000, not reported``; None for any other metric."""
         metric = self.metric(name)
         required = _SAMPLES_FOR_TTFT.get(metric_name(name).statistic, 0)
         if metric is None or not self._binds(name) or metric["n"] >= required:
@@ -267,7 +272,7 @@ class TestView:
         return f"n < {required}, not reported"
 
     def _binds(self, name: str) -> bool:
-        """The floors of section 5.1.4.3 are those of the TTFT test alone (AMB-47)."""
+        """Whether the sample floors of section 5.1.4.3 apply: to the TTFT test alone (AMB-47)."""
         return bool(self.entry["test"] == "ttft") and name.startswith("ttft")
 
     @property
@@ -276,12 +281,12 @@ class TestView:
 
     @property
     def reported_level(self) -> Entry | None:
-        """The level whose figures stand for the test, where there is one."""
+        """The level whose figures stand for the test; None where there is none."""
         return next((level for level in self.levels if level.get("role") == "reported"), None)
 
     @property
     def sharing(self) -> list[str]:
-        """The tests that measured what this test only used; one line per other test."""
+        """A line for each other test whose measurement this test used."""
         loads: list[Entry] = [*(self.entry.get("stretches") or ())]
         loads += [level for level in self.levels if level.get("stretch") is None]
         owners = [load.get("shared_from") for load in loads]
@@ -294,7 +299,8 @@ class TestView:
 
     @property
     def void_loads(self) -> list[str]:
-        """``2 loads were void for a cause on this machine and measured again: measure``; else nothing."""
+        """Void loads in words, ``2 loads were void for a cause on this machine and measured again: measure``;
+        else empty."""
         found = list(self.entry.get("void_loads") or ())
         if not found:
             return []
@@ -304,7 +310,7 @@ class TestView:
 
     @property
     def next_class(self) -> tuple[str, list[Entry]] | None:
-        """The next better compliance class and the unmet requirements that stand between; None at the top."""
+        """The next better compliance class and the unmet requirements that it needs; None at the top."""
         compliance = self.entry["compliance"]
         if not self.requirements or compliance["verdict"] == "unconditional":
             return None
@@ -318,19 +324,21 @@ class TestView:
 
     @property
     def completed(self) -> tuple[int, int]:
-        """The requests that ended well, and those that could: all but those that their users were to cut."""
+        """Number of requests that ended well, and of those that could: all but those that their users were to
+        cut."""
         counts = self.entry["counts"]
         return counts.get("ok", 0), counts.get("submitted", 0) - counts.get(Outcome.CUT_BY_USER, 0)
 
     @property
     def completed_text(self) -> str:
-        """``998 of 1000``; empty for a test that measured nothing."""
+        """Completed requests as text, ``998 of 1000``; empty for a test that measured nothing."""
         ok, of = self.completed
         return f"{ok} of {of}" if self.measured else ""
 
     @property
     def completion(self) -> str:
-        """``998 of 1000 requests completed (99.8 %); 2 timeout; beside them 250 cut by their users``."""
+        """Completion in words: ``998 of 1000 requests completed (99.8 %); 2 timeout; beside them 250 cut by
+        their users``."""
         counts, (ok, of) = self.entry["counts"], self.completed
         if not counts.get("submitted", 0):
             return "no request was submitted"
@@ -349,14 +357,14 @@ class TestView:
 
     @property
     def missing_facts(self) -> list[str]:
-        """Keys that the SUT file could declare and whose absence leaves a requirement unmet."""
+        """Keys that the SUT file could declare, and without which a requirement is unmet."""
         lacking = [r for r in self.unmet("blocks", "downgrades") if "no evidence" in r["reason"]]
         named = (key for requirement in lacking for key in _FACT_KEY.findall(requirement["reason"]))
         return list(dict.fromkeys(key for key in named if key.startswith(_DECLARABLE)))
 
     @property
     def plots(self) -> dict[str, Entry]:
-        """Plots by id; percentiles that may be claimed are marked on a distribution of TTFT of one arm."""
+        """Plots by id. On a TTFT distribution of one arm, the percentiles that may be claimed are marked."""
         found = dict(self.entry["plots"])
         if "ttft_cdf" in found and len(found["ttft_cdf"]["series"]) == 1:
             plot = dict(found["ttft_cdf"])
@@ -378,7 +386,7 @@ class TestView:
 
     @property
     def next_steps(self) -> list[str]:
-        """What would turn an open or a poor judgement into a better one."""
+        """Lines on what would turn an open or a poor judgement into a better one."""
         steps = []
         needed = [o for o in self.objectives if o.get("requests_needed") is not None]
         if needed and self.valid:
@@ -393,13 +401,13 @@ class TestView:
 
 
 def objective_text(objective: Entry) -> str:
-    """``ttft.p99 <= 500 ms``."""
+    """An objective as text: ``ttft.p99 <= 500 ms``."""
     unit = shown_unit(objective["metric"], objective["unit"])
     return f"{objective['metric']} {objective['op']} {numbers.quantity(objective['limit'], unit)}"
 
 
 def measured_text(objective: Entry) -> str:
-    """The measured side of an objective, precise enough to be told from the limit."""
+    """The measured value of an objective, with enough digits to be told from the limit."""
     unit = shown_unit(objective["metric"], objective["unit"])
     if objective["point"] is None:
         if objective["lower"] is None and objective["upper"] is None:

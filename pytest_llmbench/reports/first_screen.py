@@ -1,4 +1,4 @@
-"""What a reader needs first: how many limits are broken, by how much, why, and what to do next.
+"""The first screen: how many limits are broken, by how much, why, and what to do next.
 
 Decided here once, so that the page and the comment of a pull request never contradict each other.
 """
@@ -19,7 +19,7 @@ from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 State = Literal["broken", "undecided", "kept", "shown"]
-"""``shown``: a comparison that decides nothing."""
+"""How a limit or comparison came out. ``shown``: a comparison that decides nothing."""
 STATE_TONES: Mapping[State, str] = {"broken": "bad", "undecided": "warn", "kept": "good", "shown": "neutral"}
 WORST_FIRST: Sequence[State] = ("broken", "undecided", "kept", "shown")
 
@@ -29,11 +29,11 @@ _NOT_JUDGED = ("INVALID", "ERROR", "SKIPPED", "XFAIL", "XPASS")
 _NEEDS_NO_CARD = ("PASS", "SKIPPED", "XFAIL")
 _CENT = 0.01
 _TIMES_FROM = 5.0
-"""A value this many times its limit reads better as a multiple than in per cent."""
+"""Ratio of a value to its limit from which on it is shown as a multiple and not in per cent."""
 
 
 class Span(NamedTuple):
-    """An interval round its point, on an axis where worse lies to the right. An open end is None."""
+    """A point with its interval, on an axis where worse is to the right. An open end is None."""
 
     low: float | None
     point: float | None
@@ -42,37 +42,39 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Held:
-    """One thing that a test was held to, a limit or a comparison that decides, and how it came out."""
+    """A limit, or a comparison that decides, with its outcome."""
 
     test: TestView
     state: State
     word: str
-    """The state in a word; of a comparison its verdict."""
+    """The outcome in a word; for a comparison its verdict."""
     limit: str
     measured: str
     distance: str | None
-    """From the limit: ``+51 %``. None where there is no such figure, and of a comparison, which is one."""
+    """Distance of the value from the limit, ``+51 %``. None where there is no such figure, and for a
+    comparison, which is one."""
     reason: str
     span: Span
-    """Of a limit the share of it that was used, at most 1 if it was kept, whichever way it points; of a
-    comparison the worsening, a share of the baseline."""
+    """Position on the axis. For a limit the share of it that was used, at most 1 if it was kept, whichever
+    way it points; for a comparison the worsening as a share of the baseline."""
     allowed: float | None = None
-    """The worsening that a comparison allows, a share; None for a limit."""
+    """The worsening that a comparison allows, as a share; None for a limit."""
 
     @property
     def rank(self) -> tuple[int, float]:
-        """What is broken comes first, and what is farthest beyond its limit, or nearest to it."""
+        """The sort key: broken ones first, and the farthest beyond its limit, or nearest to it."""
         beyond = self.span.point if self.span.point is not None else -math.inf
         return WORST_FIRST.index(self.state), -beyond
 
 
 def held_of(test: TestView) -> list[Held]:
-    """What decided about a test. Nothing did where its numbers are not judged, or its failure is expected."""
+    """The limits and comparisons that decided a test. Empty if its numbers are not judged, or its failure is
+    expected."""
     return [] if test.headline in _NOT_JUDGED else limits_of(test)
 
 
 def limits_of(test: TestView) -> list[Held]:
-    """The limits and then the comparisons that a valid test was held to, whatever came of them."""
+    """The limits and then the comparisons of a valid test, whatever their outcome."""
     if not test.valid:
         return []
     gated = [one for one in test.comparisons if one.get("gated")]
@@ -83,8 +85,8 @@ def limits_of(test: TestView) -> list[Held]:
 
 
 def first_of(test: TestView) -> Held | None:
-    """What stands for all that a test was held to, where there is room for one: the worst, or of what was
-    kept the nearest to its limit. None where no limit was set, or the test is void."""
+    """The one limit or comparison that stands for a test where there is room for one: the worst, or if all
+    were kept the one nearest to its limit. None without limits, and for a void test."""
     return min(limits_of(test), key=lambda one: one.rank, default=None)
 
 
@@ -104,7 +106,7 @@ def _limit(test: TestView, objective: Entry) -> Held:
 
 
 def distance_text(point: float | None, limit: float) -> str | None:
-    """How far a value lies from its limit: ``+51 %``, ``-12 %``, ``7.3 times``; None for a limit of zero."""
+    """Distance of a value from its limit: ``+51 %``, ``-12 %``, ``7.3 times``; None for a limit of zero."""
     if point is None or limit == 0:
         return None
     times = point / limit
@@ -119,7 +121,7 @@ def distance_text(point: float | None, limit: float) -> str | None:
 
 
 def _share_used(objective: Entry) -> Span:
-    """value / limit for a ceiling, limit / value for a floor."""
+    """The used share of a limit: value / limit for a ceiling, limit / value for a floor."""
     limit = objective["limit"]
     ends = [objective[end] for end in ("lower", "point", "upper")]
     if limit <= 0:
@@ -152,7 +154,7 @@ def _comparison(test: TestView, comparison: Entry) -> Held:
 
 
 def compared_of(test: TestView) -> list[Held]:
-    """The comparisons that decide; of a test where none does, all that were made."""
+    """The comparisons that decide; if none does, all of the test's comparisons."""
     if not test.valid:
         return []
     gated = [one for one in test.comparisons if one.get("gated")]
@@ -161,24 +163,24 @@ def compared_of(test: TestView) -> list[Held]:
 
 @dataclass(frozen=True)
 class Card:
-    """One test that did not pass."""
+    """The card of a test that did not pass."""
 
     number: int
-    """Its place among the tests of the report, from 0."""
+    """Index of the test in the report, from 0."""
     test: TestView
     deciding: Held | None
-    """The worst of what it was held to; None where that did not decide."""
+    """The worst limit or comparison of the test; None if no such decided."""
     more: int
-    """How many others came out no better than undecided."""
+    """How many others were undecided or worse."""
     cause: str
     next_steps: tuple[str, ...]
     command: str
-    """Runs this test again, as the session ran it."""
+    """Command that runs this test again as the session ran it."""
 
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """The whole report in a few lines."""
+    """The summary of a whole report."""
 
     view: ReportView
 
@@ -188,7 +190,7 @@ class FirstScreen:
 
     @cached_property
     def held(self) -> list[Held]:
-        """Everything that judged tests were held to, in the order of the tests."""
+        """All limits and comparisons of judged tests, in the order of the tests."""
         return [one for test in self.tests for one in held_of(test)]
 
     @cached_property
@@ -198,7 +200,7 @@ class FirstScreen:
 
     @cached_property
     def banner(self) -> str:
-        """``1 of 6 limits broken, 1 undecided; 2 tests void``."""
+        """The verdict of the report in a line: ``1 of 6 limits broken, 1 undecided; 2 tests void``."""
         limits = [one.state for one in self.held if one.allowed is None]
         compared = [one.state for one in self.held if one.allowed is not None]
         parts = [
@@ -235,7 +237,8 @@ class FirstScreen:
 
     @property
     def tone(self) -> str:
-        """The worst of all tests: ``bad``, ``warn``, ``good``, or ``neutral`` where nothing was judged."""
+        """The worst tone of all tests: ``bad``, ``warn``, ``good``, or ``neutral`` where nothing was
+        judged."""
         tones = {TONES[test.headline] for test in self.tests}
         if self.view.incomplete:
             return "bad"
@@ -244,7 +247,7 @@ class FirstScreen:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What was measured: endpoint, build, baseline, date, duration, cost."""
+        """Names and values of what was measured: endpoint, build, baseline, date, duration, cost."""
         report = self.view.report
         generator = report["generator"]
         took = [test.entry["duration_s"] for test in self.view.tests if test.entry.get("duration_s")]
@@ -263,8 +266,8 @@ class FirstScreen:
 
     @property
     def _cost(self) -> str:
-        """``0.42 USD``, of every attempt; empty where no price is known. A test that broke off may have sent
-        more than is known."""
+        """The cost of all attempts, ``0.42 USD``; empty where no price is known. A test that broke off may
+        have sent more than is known."""
         spent = [test.entry.get("spent") or {} for test in self.view.tests]
         priced = [one for one in spent if one.get("cost") is not None]
         if not priced:
@@ -276,14 +279,15 @@ class FirstScreen:
 
     @property
     def compliance(self) -> str | None:
-        """``Compliance with the draft: 3 conditional, 7 not compliant``; None without a test of the draft."""
+        """Compliance in words, ``Compliance with the draft: 3 conditional, 7 not compliant``; None without a
+        test of the draft."""
         classes = [t.compliance_text for t in self.tests if t.of_the_draft and t.measured]
         counts = ", ".join(f"{classes.count(word)} {word}" for word in dict.fromkeys(classes))
         return f"Compliance with the draft: {counts}" if counts else None
 
     @property
     def compliance_demanded(self) -> bool:
-        """Whether a test that asks for a class of compliance failed."""
+        """Whether a test that requires a compliance class failed."""
         return any(
             (test.entry.get("parameters") or {}).get("compliance") and test.headline == "FAIL"
             for test in self.tests
@@ -291,7 +295,7 @@ class FirstScreen:
 
     @cached_property
     def cards(self) -> list[Card]:
-        """The tests that did not pass, the worst first, then in the order of the report."""
+        """Cards of the tests that did not pass, the worst first, then in the order of the report."""
         order = ("FAIL", "ERROR", "INVALID", "INCONCLUSIVE", "XPASS")
         cards = [
             self._card(number, test)
@@ -314,7 +318,7 @@ class FirstScreen:
         )
 
     def _again(self, test: TestView) -> str:
-        """The session's command with this test for its arguments; other options than ours are left out."""
+        """The session's command for this test only; options that are not ours are left out."""
         environment = self.view.report["environment"]
         settings = environment.get("settings", {})
         command = list(environment.get("command", []))
@@ -330,13 +334,14 @@ class FirstScreen:
 
 
 def _worst(test: TestView) -> Held | None:
-    """The limit or comparison that decided: of the broken ones, or else the undecided, the farthest off."""
+    """The limit or comparison that decided: the farthest off of the broken ones, or else of the undecided;
+    None if none did."""
     found = [one for one in held_of(test) if one.state != "kept"]
     return min(found, key=lambda one: one.rank, default=None)
 
 
 def _cause(test: TestView, deciding: Held | None) -> str:
-    """One sentence."""
+    """Why a test did not pass, in one sentence."""
     if test.headline == "XPASS":
         return "the test was expected to fail, and passed"
     error = str(test.entry.get("error") or "").strip()

@@ -28,7 +28,8 @@ from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.summaries import SECTIONS
 
 MOST_PICTURES = 60
-"""On the page, in all tests together: they are most of its bytes, and of the time that it takes."""
+"""Most pictures on the page, in all tests together: they are most of its bytes, and of the time to render
+it."""
 _FOLDED = ("PASS", "SKIPPED", "XFAIL")
 
 
@@ -115,7 +116,7 @@ def _card(card: Card) -> Html:
 
 
 def _warnings(view: ReportView) -> Html | None:
-    """What a reader of the figures has to know, whatever the verdict."""
+    """Warnings that concern the figures, whatever the verdict; None without any."""
     texts = [element("li", text) for text in warnings_of(view.tests)]
     heading = element("h2", "Warnings", class_="plain")
     return element("section", heading, element("ul", texts), class_="warned") if texts else None
@@ -134,7 +135,8 @@ def _deciding(held: Held, more: int) -> Html:
 
 
 def _filters(view: ReportView) -> Html:
-    """Search and verdicts; the script shows them, since without it they do nothing."""
+    """The search field and the filters by verdict; the script shows them, since without it they do
+    nothing."""
     verdicts = [test.headline for test in view.tests]
     buttons = [
         element(
@@ -226,15 +228,15 @@ def _latency_summary(view: ReportView) -> Html:
 
 
 def _over_interval(claim: str) -> Html:
-    """Value over interval: six columns have no room for both on one line."""
+    """A value above its interval: with six columns there is no room for both on one line."""
     value, bracket, ends = claim.partition(" [")
     below = element("small", f"[{ends}", class_="nowrap") if bracket else None
     return fragment(value, element("br") if below else None, below)
 
 
 def _drawn(tests: Sequence[TestView]) -> list[set[str]]:
-    """The ids of the pictures that each test gets. Where there are too many, those of tests that passed go
-    first, and of any test those over time."""
+    """For each test the ids of the pictures that are drawn. If there are too many, those of tests that passed
+    are left out first, and in any test those over time."""
     wanted = [
         (test.headline in _FOLDED, plot_id in OVER_TIME, number, plot_id)
         for number, test in enumerate(tests)
@@ -258,7 +260,8 @@ def _not_drawn(test: TestView, drawn: Collection[str]) -> Html | None:
 
 
 def _detailed(i: int, test: TestView, drawn: Collection[str]) -> Html:
-    """One test: what it was held to, the pictures ``drawn``, then the tables. One that passed is folded."""
+    """One test: its limits and comparisons, the pictures ``drawn``, then the tables. One that passed is
+    folded."""
     first = first_of(test)
     told = test.first_figure if first is None else first.measured
     summary = element(

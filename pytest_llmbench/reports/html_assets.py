@@ -1,6 +1,5 @@
-"""The style sheet and the script of ``report.html``: no web fonts; light, dark, paper, and telephones;
-filter, sort, open what a link leads to. The page is whole without the script.
-"""
+"""The style sheet and the script of ``report.html``. Styles: no web fonts; light, dark, paper, and
+telephones. Script: filter, sort, open what a link leads to. The page is complete without the script."""
 
 from __future__ import annotations
 
@@ -101,7 +100,7 @@ SCRIPT = """
 
 _HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'"
-"""What the page lets a browser do: run this script, and no other; ask nobody for anything."""
+"""The content security policy of the page: run this script and no other, and load nothing from anywhere."""
 
 
 STYLE = """

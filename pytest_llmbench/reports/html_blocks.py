@@ -23,24 +23,24 @@ _LONGEST_FIGURE = 16
 
 
 def pill(word: str, *, simulated: bool = False) -> Html:
-    """A verdict word in its colour; ``simulated`` marks a class of compliance."""
+    """The word of a verdict in its colour; ``simulated`` marks a compliance class."""
     text = marked(word, simulated=simulated)
     return element("span", text, class_=f"pill {TONES.get(word, 'neutral')}")
 
 
 def class_pill(test: TestView) -> Html:
-    """The class of compliance in its colour."""
+    """The compliance class in its colour."""
     return pill(test.compliance, simulated=test.simulated)
 
 
 def filtered(test: TestView) -> dict[str, str]:
-    """The attributes by which the script finds what belongs to a test."""
+    """The attributes by which the script finds the elements of a test."""
     limits = " ".join(str(objective["metric"]) for objective in test.objectives)
     return {"data_verdict": test.headline, "data_search": f"{test.nodeid} {test.kind} {limits}".lower()}
 
 
 def verdicts(test: TestView) -> Html:
-    """The three judgements, and of a void run why none of its numbers counts."""
+    """The three judgements; for a void run also why none of its numbers counts."""
     literal = test.entry["compliance"]["verdict_literal"]
     judgements = element(
         "p",
@@ -102,7 +102,7 @@ def objectives(test: TestView) -> Html:
 
 
 def headlines(test: TestView) -> Html | None:
-    """The figures the test is about, and whose measurement they rest on."""
+    """The main figures of the test, and the test whose measurement they rest on."""
     known = [(metric_label(name), test.claim(name)) for name in test.headlines]
     return fragment(
         pairs(known) if known else None, [element("p", text) for text in (*test.sharing, *test.void_loads)]
@@ -114,7 +114,7 @@ def rows_table(found: summaries.Rows) -> Html:
 
 
 def level_block(test: TestView) -> Html | None:
-    """Every level, folded: the tables of the draft come first."""
+    """A folded table of every level; the tables of the draft come first."""
     levels = summaries.levels_of(test)
     if levels is None:
         return None
@@ -143,7 +143,7 @@ def deviations(test: TestView) -> Html:
 
 
 def long_list(texts: list[str], what: str) -> Html:
-    """The first few in sight, the rest folded."""
+    """A list with the first few items shown and the rest folded."""
     first, rest = texts[:_SHOWN_LINES], texts[_SHOWN_LINES:]
     more = details(f"and {len(rest)} more {what}", paragraphs(rest)) if rest else None
     return fragment(paragraphs(first) or element("p", "none"), more)
@@ -154,7 +154,7 @@ def result_tables(test: TestView) -> list[Html]:
 
 
 def figures(test: TestView, drawn: Collection[str], *, salt: str = "") -> list[Html]:
-    """The plots ``drawn``, by their ids, in the order of the test."""
+    """The plots with the ids ``drawn``, in the order of the test."""
     return [
         element(
             "figure",
@@ -179,7 +179,7 @@ def findings(test: TestView) -> Html:
 
 
 def checks(test: TestView) -> Html:
-    """The checks of validity; folded where all is as it should be."""
+    """The validity checks; folded if all are ok."""
     amiss = len(test.noteworthy_findings)
     told = f"{amiss} of {len(test.findings)} not as they should be" if amiss else "all ok"
     return details(
@@ -196,7 +196,7 @@ def _finding_tone(finding: Entry) -> str:
 
 
 def ledger(test: TestView) -> Html:
-    """Every requirement with its status, reason and evidence; what keeps the run from compliance first."""
+    """Every requirement with its status, reason and evidence, those that prevent compliance first."""
     order = {"unmet": 0, "met": 1, "not_applicable": 2}
     effects = {"blocks": 0, "downgrades": 1}
     entries = sorted(
@@ -232,7 +232,7 @@ def configuration(test: TestView) -> Html:
 
 
 def selfcheck(test: TestView) -> Html:
-    """The load generator about itself, in people's units."""
+    """The self-check of the load generator, in readable units."""
     check = test.entry["selfcheck"]
     if check is None:
         return element("p", "The load generator did not run.")
@@ -258,7 +258,7 @@ def _figure(name: str, value: object) -> str:
 
 
 def all_metrics(test: TestView) -> Html:
-    """Grouped by what they are of: the whole test first, then each level, class or configuration."""
+    """All metrics in groups: the whole test first, then each level, class or configuration."""
     columns = ("Metric", "Value and interval", "n", "Method")
     groups = [
         table(columns, [_metric_row(test, name, label) for name, label in entries], caption=qualifier or None)

@@ -1,4 +1,4 @@
-"""The strips of the first screen: a row for each limit, dot and interval, on one axis for all of them.
+"""The strips of the first screen: a row with dot and interval for each limit, on one common axis.
 
 Drawn with positions in per cent, so that they fit any width, and with words for those who do not see them.
 """
@@ -21,14 +21,15 @@ _SHARES = (0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 100.0)
 _STEPS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _MOST_TICKS = 6
 _LEAST_WIDTH, _GREATEST_WIDTH = 1e-200, 1e200
-"""Of an axis: beyond them no round numbers can be found for it."""
+"""Bounds of the width of an axis: beyond them no round numbers can be found for it."""
 _SHOWN_ROWS = 12
-"""Rows in sight; of more the rest is folded, all of them kept unless more than these are not."""
+"""Number of rows that are shown; the rest is folded. Those not kept come first, so only kept ones are folded
+unless these are too many."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From ``low`` to ``high``; what lies beyond is drawn at the end, and marked."""
+    """An axis from ``low`` to ``high``; values beyond are drawn at its end, and marked."""
 
     low: float
     high: float
@@ -36,7 +37,7 @@ class Axis:
     scale: Callable[[float], float]
 
     def place(self, value: float) -> float:
-        """The place of a value, in per cent of the width."""
+        """The position of a value, in per cent of the width."""
         low, high = self.scale(self.low), self.scale(self.high)
         shown = min(max(value, self.low), self.high)  # before it is scaled: zero has no logarithm
         return 100 * (self.scale(shown) - low) / (high - low)
@@ -46,7 +47,8 @@ class Axis:
 
 
 def limit_strip(held: Sequence[Held]) -> Html | None:
-    """Limits on an axis of shares of the limit: left of 1 is kept, whichever way a limit points."""
+    """A strip with limits, on an axis of shares of the limit: left of 1 is kept, whichever way a limit
+    points."""
     rows = sorted((one for one in held if one.allowed is None), key=lambda one: one.rank)
     if not rows:
         return None
@@ -76,8 +78,8 @@ def comparison_strip(held: Sequence[Held]) -> Html | None:
 
 
 def metric_strips(test: TestView) -> list[Html]:
-    """The figures a test is about that were measured several times, such as for each level or filter: a strip
-    with intervals for each figure, from zero."""
+    """A strip with intervals, from zero, for each main figure of the test that was measured several times,
+    such as for each level or filter."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name in test.headlines:
         parts = metric_name(name)
@@ -109,7 +111,7 @@ def _metric_strip(test: TestView, names: Sequence[str]) -> Html | None:
 
 
 def _span(metric: Entry) -> Span:
-    """An estimate without an interval is a dot, not an open end."""
+    """Point and interval of a metric. An estimate without an interval is a dot, not an open end."""
     if metric["lower"] is None and metric["upper"] is None:
         return Span(metric["point"], metric["point"], metric["point"])
     return Span(metric["lower"], metric["point"], metric["upper"])
@@ -149,7 +151,8 @@ def _worsening_axis(values: Sequence[float]) -> Axis:
 
 
 def _round_places(low: float, high: float) -> list[float]:
-    """At most :data:`_MOST_TICKS` multiples of 1, 2 or 5 times a power of ten."""
+    """Round numbers for the ticks of an axis: at most :data:`_MOST_TICKS` multiples of 1, 2 or 5 times a
+    power of ten."""
     power = 10.0 ** math.floor(math.log10(high - low) - 1)
     step = next(power * step for step in _STEPS if (high - low) / (power * step) <= _MOST_TICKS)
     return [round(at * step, 12) for at in range(math.ceil(low / step), math.floor(high / step) + 1)]

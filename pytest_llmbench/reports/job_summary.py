@@ -1,5 +1,5 @@
-"""``summary.md``: a report in a dozen lines, for the summary page of a CI job; with the table of all tests an
-annotation of a Buildkite build: ``buildkite-agent annotate --style STYLE --context llmbench < FILE``.
+"""``summary.md``, a report in a dozen lines for the summary page of a CI job; and with the table of all tests
+an annotation of a Buildkite build: ``buildkite-agent annotate --style STYLE --context llmbench < FILE``.
 
 That takes CommonMark with GitHub's tables, at most 1 MiB (buildkite.com, "buildkite-agent annotate"). The
 style is given to the agent and is not in the file.
@@ -18,9 +18,8 @@ _LONGEST_NAME = 200
 
 
 def job_summary(report: Entry, *, path: str | None = None) -> str:
-    """The banner, what was measured, the classes of compliance, a line for each test that did not pass
-    (six at most), the names of warnings, and ``path``, where the whole report is; None if it was not
-    written."""
+    """The summary: banner, what was measured, compliance classes, a line for each test that did not pass (six
+    at most), names of warnings. ``path``: where the whole report is; None if it was not written."""
     screen = FirstScreen(ReportView(report))
     lines = [_line(card) for card in screen.cards[:_SHOWN]]
     more = len(screen.cards) - len(lines)
@@ -41,10 +40,11 @@ def _line(card: Card) -> str:
 
 
 MAX_BYTES = 100_000
-"""Far below the 1 MiB that Buildkite takes: nobody reads that on the page of a build."""
+"""Largest annotation, far below the 1 MiB that Buildkite takes: nobody reads that on the page of a build."""
 
 
 def buildkite_annotation(report: Entry, *, path: str | None = None) -> str:
-    """The summary of the job, and the table of all tests; ``path`` as :func:`job_summary` takes it."""
+    """The annotation: the summary of the job, and the table of all tests. ``path`` as in
+    :func:`job_summary`."""
     text = f"{job_summary(report, path=path)}\n{tests_table(ReportView(report))}"
     return text if len(text.encode()) <= MAX_BYTES else cut(text, MAX_BYTES)

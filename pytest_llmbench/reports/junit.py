@@ -12,8 +12,9 @@ from pytest_llmbench.reports.numbers import Entry
 
 
 def properties(entry: Entry) -> list[tuple[str, str]]:
-    """The three verdicts; of each metric that has a limit ``value``, ``lower``, ``upper``, ``unit``, ``op``,
-    ``limit`` and ``n``; the comparisons that decide, whose changes are shares.
+    """The properties of a test: the three verdicts; for each metric with a limit ``value``, ``lower``,
+    ``upper``, ``unit``, ``op``, ``limit`` and ``n``; the comparisons that decide, whose changes are
+    shares.
 
     What is undefined, and an end of an interval that is open, has no property.
     """
@@ -67,7 +68,8 @@ def _add_comparison(found: dict[str, str | None], comparison: Entry, others: Seq
 
 
 def _number(value: float | None) -> str | None:
-    """Six significant digits, and an exponent only where nobody writes digits."""
+    """A number with six significant digits, with an exponent only where nobody writes digits; None if
+    undefined."""
     if value is None or not math.isfinite(value):
         return None
     return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"

@@ -1,4 +1,4 @@
-"""The levels of a test as one table: what was offered, what came of it, and whose measurement it was."""
+"""The levels of a test as one table: the offered load, the results, and the test that measured it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LevelTable:
 
 
 def level_table(levels: Sequence[Entry]) -> LevelTable:
-    """One row per level. A column that would say nothing for any of them is left out."""
+    """A table with a row per level. Columns that are empty for all levels are left out."""
     columns = ["Level", "Offered", *(title for title, _ in _FIGURES), "Completion", "Queue", "Saturated"]
     rows = [[*_always(level)] for level in levels]
     if all(level["label"] == offered(level) for level in levels):  # the label is the load
@@ -57,7 +57,7 @@ def _always(level: Entry) -> list[str]:
 
 
 def level_name(level: Entry) -> str:
-    """``80% (reported)``, with the variant and the class of requests where there is one."""
+    """The name of a level, ``80% (reported)``, with variant and request class where there is one."""
     parts = [level["label"]]
     parts += [f"variant {level['variant']}"] if level.get("variant") else []
     parts += [f"class {level['class_label']}"] if level.get("class_label") else []
@@ -66,7 +66,8 @@ def level_name(level: Entry) -> str:
 
 
 def offered(level: Entry) -> str:
-    """``20 req/s``, ``64 in flight``; with the share of the capacity where the level is defined by it."""
+    """The offered load, ``20 req/s`` or ``64 in flight``; with the share of the capacity if the level is
+    defined by it."""
     if level.get("concurrency") is not None:
         text = f"{level['concurrency']} in flight"
     elif level.get("offered_rps") is not None:
@@ -79,7 +80,7 @@ def offered(level: Entry) -> str:
 
 
 def load_text(level: Entry) -> str:
-    """``open loop, 20 req/s``."""
+    """The load of a level in words: ``open loop, 20 req/s``."""
     return f"{level['load_model']} loop, {offered(level)}"
 
 
@@ -98,7 +99,7 @@ def _completion(level: Entry) -> str:
 
 
 def _yes_no(value: Any, words: tuple[str, str, str], reasons: Iterable[str] | None = None) -> str:
-    """The word for true, false or not known; reasons belong to what is bad."""
+    """The word for true, false or unknown; reasons are added to the bad one."""
     word = words[2] if value is None else words[0] if value else words[1]
     listed = "; ".join(reasons or ())
     return f"{word}: {listed}" if listed else word

@@ -31,7 +31,7 @@ from pytest_llmbench.reports.report_view import ReportView, warnings_of
 MAX_BYTES = 20_000
 ICONS: Mapping[str, str] = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫",
     "SKIPPED": "⏭️", "XFAIL": "⏭️", "XPASS": "⚠️"}  # fmt: skip
-"""By the headline of a test."""
+"""Headline of a test → its icon."""
 _OF_TONES = {"bad": "❌ ", "warn": "⚠️ ", "good": "✅ "}
 _OF_STATES = {"broken": "❌ ", "undecided": "⚠️ ", "kept": ""}
 _SHOWN_CARDS = 10
@@ -47,17 +47,17 @@ _WHERE = "The plots, every table, level and clause, and how to reproduce it: `re
 
 @dataclass(frozen=True)
 class _Part:
-    """A stretch of the text. Where there is no room for all, those of the highest ``rank`` are left out."""
+    """A part of the text. If there is no room for all parts, those with the highest ``rank`` are left out."""
 
     rank: int
     name: str
-    """What is said to be left out; empty for what is not worth a word."""
+    """How the text names the part if it is left out; empty for one that is not worth mentioning."""
     render: Callable[[], str]
-    """Called only if there is room: a report may have thousands of tests."""
+    """Makes the text. Called only if there is room: a report may have thousands of tests."""
 
 
 def markdown_report(report: Entry, *, max_bytes: int = MAX_BYTES) -> str:
-    """The text, at most ``max_bytes`` of UTF-8."""
+    """The comment, at most ``max_bytes`` of UTF-8."""
     screen = FirstScreen(ReportView(report))
     parts = [
         _Part(0, "", partial(head, screen)),
@@ -71,7 +71,7 @@ def markdown_report(report: Entry, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def head(screen: FirstScreen) -> str:
-    """The banner, what was measured, and the classes of compliance."""
+    """The head of the comment: banner, what was measured, and compliance classes."""
     view = screen.view
     said = "".join(
         f"**{escape(clipped(text, 1_500))}**\n\n" for text in (view.incomplete, view.simulated) if text
@@ -84,12 +84,12 @@ def head(screen: FirstScreen) -> str:
 
 
 def banner(screen: FirstScreen) -> str:
-    """``❌ LLM benchmark: 1 of 6 limits broken``."""
+    """The banner with its icon: ``❌ LLM benchmark: 1 of 6 limits broken``."""
     return f"{_OF_TONES.get(screen.tone, '')}LLM benchmark: {screen.banner}"
 
 
 def held_text(held: Held) -> str:
-    """A limit with what was measured and how far off that is, as Markdown."""
+    """A limit with the measured value and its distance, as Markdown."""
     measured = held.measured + (f", {held.distance}" if held.distance is not None else "")
     return f"{code(clipped(held.limit, _LONGEST_CELL))}: {escape(clipped(measured, _LONGEST_CELL))}"
 
@@ -124,7 +124,7 @@ def _card(card: Card) -> str:
 
 
 def _changes(view: ReportView) -> Iterator[_Part]:
-    """The comparisons that decide, then others that show a change; how many more there are."""
+    """The comparisons that decide, then others that show a change, then how many more there are."""
     captions = dict.fromkeys(comparisons.caption(test.comparisons) for test in view.tests if test.comparisons)
     if not captions:
         return
@@ -154,7 +154,7 @@ def _text_row(cells: Sequence[str]) -> str:
 
 
 def _all_tests(view: ReportView) -> Iterator[_Part]:
-    """A row each; where there is no room for all, those that passed go first."""
+    """A row for each test; if there is no room for all, those that passed are left out first."""
     if not view.tests:
         return
     yield _part(3, "", f"\n### Tests: {view.tally}\n\n{_TABLE_HEAD}")
@@ -164,7 +164,7 @@ def _all_tests(view: ReportView) -> Iterator[_Part]:
 
 
 def tests_table(view: ReportView) -> str:
-    """One table of all tests: verdict, limits, what was measured, class of compliance."""
+    """A table of all tests: verdict, limits, what was measured, compliance class."""
     return "".join([_TABLE_HEAD, *map(_row_of, view.tests)])
 
 
@@ -189,7 +189,7 @@ def _row_of(test: TestView) -> str:
 
 
 def _marked(held: Held, *, alone: bool) -> str:
-    """One of several limits says itself how it came out."""
+    """The text of a limit, with its own icon if it is one of several."""
     mark = "" if alone else _OF_STATES[held.state]
     return mark + escape(clipped(held.measured, _LONGEST_CELL))
 
@@ -234,7 +234,7 @@ def _harness(view: ReportView) -> str:
 
 
 def _details(test: TestView) -> str:
-    """What was sent, what came back, what the test notes, and the tables of the draft."""
+    """Details of a test: load, completion, notes, and the tables of the draft."""
     attempt = [test.attempt] if test.attempt is not None else []
     told = (*attempt, test.kind, test.load_text, test.completion, *test.sharing)
     tables = [
@@ -268,7 +268,8 @@ def _foot(left_out: Mapping[str, int]) -> str:
 
 
 def cut(text: str, max_bytes: int) -> str:
-    """The whole lines of ``text`` that fit into ``max_bytes``, and a line that says so."""
+    """The first whole lines of ``text`` that fit into ``max_bytes``, with a line that says that it was
+    cut."""
     note = "\n\n_Cut to stay short._\n"
     whole = text.encode()[: max_bytes - len(note.encode())].decode(errors="ignore")
     return whole.rpartition("\n")[0] + note

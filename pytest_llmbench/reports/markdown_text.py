@@ -9,17 +9,17 @@ _SHOWN_ERROR_CHARACTERS = 1_500
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are Markdown already."""
+    """A table. Cells have to be Markdown already."""
     return "".join([row(columns), row(["---"] * len(columns)), *map(row, rows)])
 
 
 def row(cells: Iterable[str]) -> str:
-    """A line of a table; cells are Markdown already."""
+    """A row of a table. Cells have to be Markdown already."""
     return "| " + " | ".join(cells) + " |\n"
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose cells are text."""
+    """A table whose cells are plain text."""
     return table([escape(column) for column in columns], [[escape(cell) for cell in row] for row in rows])
 
 
@@ -32,14 +32,14 @@ def folded(title: str, body: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Text as text: no markup, no mentions, one line."""
+    """The text escaped: no markup, no mentions, one line."""
     flat = " ".join(text.split())
     escaped = re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat.replace("&", "&amp;"))
     return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("@", "@\u200b")
 
 
 def code(text: str) -> str:
-    """Text as it is, on one line; a code span cannot be empty."""
+    """The text as a code span, on one line; a code span cannot be empty."""
     flat = " ".join(text.split()) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     pad = " " if "`" in text else ""
@@ -47,19 +47,19 @@ def code(text: str) -> str:
 
 
 def bar(text: str) -> str:
-    """Escape bars for a table cell: a bar ends it even inside a code span, and after a backslash of its
-    own."""
+    """The text with bars escaped for a table cell: a bar ends it even inside a code span, and after a
+    backslash of its own."""
     return text.replace("\\|", "\\ |").replace("|", "\\|")
 
 
 def clipped(text: str, most: int) -> str:
-    """On one line and with at most so many characters, before anything is escaped."""
+    """The text on one line and cut to ``most`` characters, before anything is escaped."""
     flat = " ".join(text.split())
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def fence(text: str, language: str = "text") -> str:
-    """A block of the text as it is; a very long one is cut."""
+    """The text as a fenced block; a very long one is cut."""
     shown = text if len(text) <= _SHOWN_ERROR_CHARACTERS else text[:_SHOWN_ERROR_CHARACTERS] + " …"
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
     return f"{ticks}{language}\n{shown}\n{ticks}\n"

@@ -18,7 +18,8 @@ Child = str | Iterable["Child"] | None
 
 
 def element(tag: str, *children: Child, **attributes: str | None) -> Html:
-    """``element("td", "a < b", class_="num")``. Children may nest; an attribute that is None is left out."""
+    """An element: ``element("td", "a < b", class_="num")``. Children may nest; an attribute that is None is
+    left out."""
     opening = tag + "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(value, quote=True)}"'
         for name, value in attributes.items()
@@ -28,7 +29,7 @@ def element(tag: str, *children: Child, **attributes: str | None) -> Html:
 
 
 def fragment(*children: Child) -> Html:
-    """Children one after another."""
+    """The children, one after another."""
     return Html("".join(_text(child) for child in children))
 
 
@@ -62,12 +63,12 @@ def table(columns: Sequence[Child], rows: Iterable[Sequence[Child]], *, caption:
 
 
 def pairs(entries: Iterable[tuple[str, Child]]) -> Html:
-    """A list of names and values."""
+    """A description list of names and values."""
     return element("dl", [fragment(element("dt", name), element("dd", value)) for name, value in entries])
 
 
 def details(summary: Child, *children: Child, open_: bool = False, class_: str | None = None) -> Html:
-    """A part that folds."""
+    """A part that can be folded."""
     shown = "" if open_ else None
     return element("details", element("summary", summary), *children, class_=class_, open=shown)
 

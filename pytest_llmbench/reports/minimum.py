@@ -28,11 +28,11 @@ LATENCIES = (
 CONSTRAINT_MS = 500
 _ENDS_OF_RANGE = ("range exhausted", "bound reached")
 _PREFERRED = ("ttft", "throughput", "capacity")
-"""The tests whose latencies stand for the system; after these the first test that has any."""
+"""Tests whose latencies stand for the system, in order of preference; after these any test that has some."""
 
 
 class _Source(NamedTuple):
-    """A test, or one level of it, whose figures are reported."""
+    """A test, or one of its levels, whose figures are reported."""
 
     test: TestView
     level: Entry | None = None
@@ -46,7 +46,7 @@ class _Source(NamedTuple):
 
 
 def minimum_report(report: Entry) -> str:
-    """The text of ``minimum.txt``, with a line break at its end."""
+    """The text of ``minimum.txt``, ending with a line break."""
     view = ReportView(report)
     source = _latency_source(view)
     unconstrained, constrained = _throughput_test(view, None), _throughput_test(view, CONSTRAINT_MS)
@@ -106,7 +106,7 @@ def _configuration(source: _Source | None) -> list[str]:
 
 
 def _throughput_test(view: ReportView, ttft_p99_ms: float | None) -> TestView | None:
-    """The first valid throughput test with just this constraint on P99 TTFT."""
+    """The first valid throughput test with exactly this constraint on P99 TTFT."""
     name = "max_output_token_throughput" if ttft_p99_ms is None else "constrained_output_token_throughput"
     for test in view.tests:
         metric = test.metric(name)
@@ -138,7 +138,7 @@ def _throughput(test: TestView | None, name: str) -> str:
 
 
 def _provenance(source: _Source | None, constrained: TestView | None) -> list[str]:
-    """What a reader could not know: figures of another test than TTFT, and a second constraint."""
+    """Notes on what a reader could not know: figures of another test than TTFT, and a second constraint."""
     lines = []
     if source is not None and source.test.entry["test"] != "ttft":
         level = source.level or source.test.reported_level
@@ -153,7 +153,7 @@ def _provenance(source: _Source | None, constrained: TestView | None) -> list[st
 
 
 def _deviations(view: ReportView) -> list[str]:
-    """Everything in which the tests fall short of an unconditional class, with the names of the tests."""
+    """Everything in which the tests fall short of the unconditional class, with the names of the tests."""
     notes = [text for text in (view.incomplete, view.simulated) if text is not None]
     notes += [
         f"{test.name} is void and its numbers are not reported: {finding['message']}"
@@ -185,7 +185,7 @@ def _unmet(requirement: Entry) -> str:
 
 
 def _ended_early(test: TestView) -> list[str]:
-    """Searches that ended at a bound of their range: what they report is a lower bound."""
+    """Notes on searches that ended at a bound of their range: what they report is a lower bound."""
     methods = [f"{name}, {metric['method']}" for name, metric in test.entry["metrics"].items()]
     said = [note for note in test.entry.get("notes") or () if any(end in note for end in _ENDS_OF_RANGE)]
     found = [method for method in methods if any(end in method for end in _ENDS_OF_RANGE)]
@@ -193,7 +193,7 @@ def _ended_early(test: TestView) -> list[str]:
 
 
 def _changes(test: TestView) -> list[str]:
-    """Declared changes to a reference workload, and what is not disclosed."""
+    """Notes on declared changes to a reference workload, and on what is not disclosed."""
     facts = test.entry.get("facts") or {}
     changes = (facts.get("workload.deviations") or {}).get("value") or ()
     texts = [f"changed workload: {fact_text(change)}" for change in changes]
@@ -203,7 +203,8 @@ def _changes(test: TestView) -> list[str]:
 
 
 def _loosened(test: TestView) -> list[str]:
-    """Limits of validity that let more pass than the usual ones: no clause says so of a test of our own."""
+    """Notes on validity limits looser than usual, which no clause mentions in a test that is not of the
+    draft."""
     return [finding["message"] for finding in test.noteworthy_findings if finding["check"] == "host_limits"]
 
 

@@ -1,6 +1,5 @@
-"""Numbers as people read them. What is undefined is said in words and never printed as zero. And the type of
-what renderers take: a part of the plain dict of a report.
-"""
+"""Numbers as text for people. Undefined ones are words, never zero. And the type of what renderers take: a
+part of the plain dict of a report."""
 
 from __future__ import annotations
 
@@ -13,16 +12,16 @@ Entry = Mapping[str, Any]
 NOT_MEASURED = "not measured"
 NOT_MEASURABLE = "not measurable"
 PLAIN = "plain"
-"""Unit of a ratio that nobody reads as a percentage: a fairness index, an exponent, a coefficient."""
+"""Unit of a ratio that is not shown as a percentage: a fairness index, an exponent, a coefficient."""
 WORTH_TELLING = 0.01
-"""Share of a value from which on an uncertainty of the measuring machine is printed beside it."""
+"""Share of a value from which on the uncertainty of the measuring machine is shown beside it."""
 _EXACT = ("observed", "search", "R²")
-"""How the method of an estimate begins that has no interval by nature."""
+"""Beginnings of the method of estimates that have no interval by nature."""
 _SYMBOLS = {"ratio": "%", "count": "", PLAIN: "", "us/token": "µs/token"}
 
 
 def number(value: float | None) -> str:
-    """Three to five significant digits, without exponents for anything one meets in a report."""
+    """A number with three to five significant digits, without exponents for anything usual in a report."""
     if value is None:
         return NOT_MEASURED
     if value == int(value) and abs(value) < 1e9:
@@ -34,7 +33,7 @@ def number(value: float | None) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value with its unit; a ratio reads as a percentage, a count has no decimals."""
+    """A value with its unit; a ratio as a percentage, a count without decimals."""
     if value is None:
         return NOT_MEASURED
     return f"{_bare(value, unit)} {_SYMBOLS.get(unit, unit)}".rstrip()
@@ -51,7 +50,7 @@ def _bare(value: float, unit: str) -> str:
 
 
 def _plain(value: float) -> str:
-    """Four significant digits, more where they would read 1 for what is not quite 1."""
+    """A number with four significant digits, more where they would read 1 for what is not quite 1."""
     if value == int(value):
         return str(int(value))
     return next(text for digits in range(4, 18) if float(text := f"{value:.{digits}g}") != 1)
@@ -68,7 +67,8 @@ def percentage(share: float) -> str:
 
 
 def interval(lower: float | None, upper: float | None, unit: str = "") -> str:
-    """``[498, 561]``; open ends read ``> 498 ms``, ``< 561 ms`` or ``open``. A ratio reads in per cent.
+    """An interval, ``[498, 561]``; with open ends ``> 498 ms``, ``< 561 ms`` or ``open``. Ratios are in per
+    cent.
 
     A closed interval stands beside its value and leaves the unit to it.
     """
@@ -82,7 +82,7 @@ def interval(lower: float | None, upper: float | None, unit: str = "") -> str:
 
 
 def estimate(metric: Mapping[str, Any] | None) -> str:
-    """A metric of the report: ``524 ms [498, 561]``, or ``524 ms (> 498 ms)`` when open; and by how much the
+    """A metric of the report, ``524 ms [498, 561]``, or ``524 ms (> 498 ms)`` if open; with how far the
     measuring machine may have put it off."""
     if metric is None or metric["point"] is None:
         return undefined(metric)
@@ -90,7 +90,8 @@ def estimate(metric: Mapping[str, Any] | None) -> str:
 
 
 def machine_doubt(metric: Mapping[str, Any], unit: str) -> str:
-    """``, by the machine up to 5.1 ms too high``; nothing for less than a hundredth of the value."""
+    """The uncertainty of the measuring machine, ``, by the machine up to 5.1 ms too high``; empty below a
+    hundredth of the value."""
     sides = {"high": metric.get("too_high_by") or 0.0, "low": metric.get("too_low_by") or 0.0}
     worth = WORTH_TELLING * abs(metric["point"])
     told = [f"{quantity(by, unit)} too {way}" for way, by in sides.items() if by > 0 and by >= worth]
@@ -108,13 +109,14 @@ def _estimate(metric: Mapping[str, Any]) -> str:
 
 
 def _is_exact(metric: Mapping[str, Any]) -> bool:
-    """Counted, observed or picked from a list of levels: there is no interval to be open."""
+    """Whether the metric was counted, observed or picked from a list of levels, so that no interval could be
+    open."""
     ends = metric["lower"], metric["upper"], metric.get("n_required")
     return ends == (None, None, None) and str(metric.get("method") or "").startswith(_EXACT)
 
 
 def undefined(metric: Mapping[str, Any] | None) -> str:
-    """Why a number is not there, as its method says: ``not measurable: no server data``, ``not reached``."""
+    """Why a number is undefined, by its method: ``not measurable: no server data``, ``not reached``."""
     why = str((metric or {}).get("method") or "")
     if why.startswith("not "):
         return why
@@ -122,7 +124,8 @@ def undefined(metric: Mapping[str, Any] | None) -> str:
 
 
 def unmeasured(reason: str | None) -> str:
-    """The same for a limit, whose reason is about the verdict unless it says ``not measurable``."""
+    """Why the value of a limit is undefined. Its reason is about the verdict unless it says ``not
+    measurable``."""
     return reason if reason is not None and reason.startswith(NOT_MEASURABLE) else NOT_MEASURED
 
 
@@ -141,14 +144,14 @@ def against(value: float, limit: float, unit: str) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """``47 s``, ``12 min``, ``1.5 h``: of what is planned, or not over yet."""
+    """A planned or unfinished duration: ``47 s``, ``12 min``, ``1.5 h``."""
     if seconds < 600:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
 
 
 def duration(seconds: float | None) -> str:
-    """``51.2 s``, ``5 min 3 s``."""
+    """A duration: ``51.2 s``, ``5 min 3 s``."""
     if seconds is None:
         return NOT_MEASURED
     if seconds < 120:

@@ -22,35 +22,37 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _INK = "#010203"
-"""A colour that nothing else uses; it becomes ``currentColor`` in the text."""
+"""A colour that nothing else uses; it is replaced by ``currentColor`` in the text."""
 _SERIES = ("#2f7ed8", "#d9722e", "#3a9d5d", "#9563c4", "#c2526b", "#7a8594")
-"""Readable on white and on near-black."""
+"""Colours of the series, readable on white and on near-black."""
 _PARTS = {"wait in the generator": 5, "queue of the server": 0, "to the first token": 1, "output": 2}
-"""Of what a request waited for: the same part has the same colour in every picture."""
+"""Phase of a request → index of its colour, so that a phase has the same colour in every picture."""
 _LIMIT = "#d64545"
 _SIZE_INCHES = (5.6, 3.6)
-"""The size decides how large text is beside the drawing: a telephone shows a plot 330 pixels wide."""
+"""Size of a figure in inches, which decides how large its text is: a telephone shows a plot 330 pixels
+wide."""
 _LABEL_GAP_PX = 13.0
 _LEGEND_CHARACTERS = 66
-"""That one row of the legend has room for, the samples of the lines apart."""
+"""Characters that fit into one row of the legend, without the samples of the lines."""
 _LEGEND_ROW_INCHES = 0.18
 _MARK_CHARACTERS = 16
-"""Of the label of a mark; for a longer one the figure grows."""
+"""Characters of a mark's label that fit; for a longer one the figure grows."""
 _MARK_CHARACTER_INCHES = 0.075
 _MOST_NAMED = 24
-"""Series in the legend."""
+"""Most series in the legend."""
 _FITS = ("fit", "power law", "straight line")
-"""How the name of a fitted series begins."""
+"""Beginnings of the names of fitted series."""
 _MOST_MARKERS = 60
 _LINEAR_TICKS_BELOW = 4.0
-"""Ratio of the largest to the smallest value below which 1, 2 and 5 would leave a log axis almost bare."""
+"""Ratio of the largest to the smallest value below which ticks at 1, 2 and 5 would leave a log axis almost
+bare."""
 _DENSE_TICKS_BELOW = 12.0
-"""Below this ratio they would leave two or three."""
+"""Ratio below which they would leave two or three ticks."""
 _DECADE_TICKS_FROM = 2_000.0
 _LARGEST = 1e15
-"""Larger numbers than this an axis cannot show, and a logarithmic one none smaller than its inverse."""
+"""Largest number that an axis can show; a logarithmic one shows none smaller than its inverse."""
 _LONGEST_NAME = 40
-"""Characters of an axis or a series; longer ones would leave no room for the drawing."""
+"""Most characters in the name of an axis or a series; longer ones would leave no room for the drawing."""
 
 
 def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
@@ -80,7 +82,7 @@ def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
 
 
 def _lay_out(figure: Figure) -> None:
-    """By hand: a figure that has a layout of its own is drawn once more by ``savefig``."""
+    """Lay out the figure by hand: with a layout engine ``savefig`` would draw it twice."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with suppress(ValueError):  # as matplotlib does when it draws
@@ -93,7 +95,7 @@ def _fits(values: Sequence[float], *, log: bool) -> bool:
 
 
 def _not_drawn(plot: Mapping[str, Any]) -> str:
-    """The reason why a plot is not drawn, in its place."""
+    """A text in place of a plot that says why it is not drawn."""
     title = html.escape(plot["title"])
     words = f"not drawn: there are numbers beyond {_LARGEST:g}, or too near to 0 for a logarithmic axis"
     text = f'<text x="0" y="24" font-size="14" fill="currentColor">{words}</text>'
@@ -129,7 +131,7 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Below the drawing, in as many columns as have room; beyond two rows the figure grows by them."""
+    """Put the legend below the drawing, in as many columns as fit; beyond two rows the figure grows."""
     handles, names = axes.get_legend_handles_labels()
     handles, names = handles[:_MOST_NAMED], names[:_MOST_NAMED]
     columns = max(1, min(3, _LEGEND_CHARACTERS // max(map(len, names), default=1)))
@@ -141,13 +143,13 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _name(text: str) -> str:
-    """The text on one line, cut where it is very long."""
+    """A name on one line, cut if it is very long."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 1] + "…"
 
 
 def _draw_rows(axes: Axes, plot: Mapping[str, Any]) -> None:
-    """Horizontal bars, a row for each name."""
+    """Draw horizontal bars, a row for each name."""
     names = plot["rows"]
     for place, (name, series) in enumerate(plot["series"].items()):
         colour = _SERIES[_PARTS.get(name, place) % len(_SERIES)]
@@ -158,7 +160,7 @@ def _draw_rows(axes: Axes, plot: Mapping[str, Any]) -> None:
 
 
 def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
-    """Lines, points and confidence bands; a histogram (steps that rise and fall) is filled."""
+    """Draw lines, points and confidence bands; a histogram (steps that rise and fall) is filled."""
     bands = plot.get("bands") or {}
     for colour, (name, series) in zip(_cycle(len(plot["series"])), plot["series"].items(), strict=True):
         style: dict[str, Any] = {}
@@ -182,8 +184,8 @@ def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
 
 
 def _bound(axes: Axes, plot: Mapping[str, Any], x_values: Sequence[float], y_values: Sequence[float]) -> None:
-    """Distributions run from 0 to 1; other linear heights from 0, unless all lie far above it. Counts, and
-    numbers of turns, have no ticks between them."""
+    """Set the ranges of the axes. Distributions run from 0 to 1; other linear heights from 0, unless all are
+    far above it. Counts, and numbers of turns, have no ticks in between."""
     from matplotlib.ticker import MaxNLocator
 
     axes.margins(x=0.02)
@@ -199,7 +201,7 @@ def _bound(axes: Axes, plot: Mapping[str, Any], x_values: Sequence[float], y_val
 
 
 def _values(plot: Mapping[str, Any], axis: str) -> list[float]:
-    """Everything that has to find a place on an axis."""
+    """All values that have to fit on an axis."""
     values = [value for series in plot["series"].values() for value in series[axis]]
     for band in (plot.get("bands") or {}).values():
         values += band["x"] if axis == "x" else [*band["lower"], *band["upper"]]
@@ -219,7 +221,7 @@ def _all_positive(values: Sequence[float]) -> bool:
 
 
 def _plain_log_ticks(axis: Axis, values: Sequence[float]) -> None:
-    """``20 50 100 200`` in place of powers of ten: a latency axis seldom spans two decades."""
+    """Put ticks at ``20 50 100 200`` in place of powers of ten: a latency axis seldom spans two decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     span = max(values) / min(values)
@@ -234,13 +236,13 @@ def _plain_log_ticks(axis: Axis, values: Sequence[float]) -> None:
 
 
 def _tick(value: float) -> str:
-    """``0.5`` for ``0.50``: a tick has no more digits than it needs."""
+    """A tick label without needless digits: ``0.5`` for ``0.50``."""
     text = number(value)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> None:
-    """Upright labels on top of the axes, pushed apart where two marks lie close together."""
+    """Put upright labels on top of the axes, pushed apart where two marks are close together."""
     if not marks:
         return
     # The layout depends on the labels and their places on the layout: measure with the labels in place.

@@ -1,5 +1,5 @@
-"""What pytest-html shows: five more columns, the last of which filters, and a block below the row. Strings of
-escaped HTML, no hooks."""
+"""The columns and blocks for pytest-html: five more columns, the last of which filters, and a block below the
+row. Strings of escaped HTML, no hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
 
 COLUMNS = ("Verdict", "Value", "Limit", "Interval", "Compliance")
 CLASSES = ("unconditional", "conditional", "not_compliant", "none", "other")
-"""What rows are filtered by: a class of compliance; a load test without one; a test that is not ours."""
+"""Classes by which rows are filtered: a compliance class; a load test without one; a test that is not
+ours."""
 _CLASS_WORDS = {"none": "without a class", "other": "other tests"}
 _COLOURS = {"good": "#17693a", "bad": "#a3201f", "warn": "#7a5200", "neutral": "#4a5560"}
 _BLOCK_STYLE = (
@@ -30,12 +31,12 @@ _BLOCK_STYLE = (
 
 
 def header_cells() -> list[str]:
-    """``<th>`` for each column, sortable like pytest-html's own."""
+    """The header cells ``<th>``, sortable like pytest-html's own."""
     return [element("th", name, class_="sortable", data_column_type=f"llm{name.lower()}") for name in COLUMNS]
 
 
 def row_cells(entry: Entry | None) -> list[str]:
-    """``<td>`` for each column; empty ones for a test that is not ours (``entry`` None)."""
+    """The cells ``<td>`` of a row; empty for a test that is not ours (``entry`` None)."""
     names = [f"col-llm{name.lower()}" for name in COLUMNS]
     names[-1] += f" {_filtered_as(compliance_class(entry))}"
     contents = [None] * len(COLUMNS) if entry is None else _contents(TestView(entry))
@@ -43,7 +44,7 @@ def row_cells(entry: Entry | None) -> list[str]:
 
 
 def compliance_class(entry: Entry | None) -> str:
-    """One of :data:`CLASSES`."""
+    """The class of a row, one of :data:`CLASSES`."""
     if entry is None:
         return "other"
     test = TestView(entry)
@@ -51,7 +52,7 @@ def compliance_class(entry: Entry | None) -> str:
 
 
 def class_filter(present: Collection[str]) -> str | None:
-    """A box to tick for each class that is ``present`` in the rows; None where all rows have one class.
+    """A checkbox for each class that is ``present`` in the rows; None if all rows have one class.
 
     Without a script: pytest-html makes its rows anew whenever somebody sorts or filters by outcome.
     """
@@ -111,12 +112,13 @@ def _lines(texts: Iterable[str]) -> Html:
 
 
 def _drawn(test: TestView) -> list[str]:
-    """Drawing takes its time: how a load went on in time is asked for where something is wrong."""
+    """The ids of the plots to draw. Drawing takes time, so plots over time are there only for tests in which
+    something is wrong."""
     return [plot_id for plot_id in test.plots if test.headline != "PASS" or plot_id not in OVER_TIME]
 
 
 def extra_block(entry: Entry) -> str:
-    """Verdicts, limits, tables and plots of one test, for ``extras.html``."""
+    """The block of one test for ``extras.html``: verdicts, limits, tables and plots."""
     test = TestView(entry)
     return element(
         "div",

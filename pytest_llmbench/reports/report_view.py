@@ -27,13 +27,14 @@ class ReportView:
 
     @cached_property
     def last_attempts(self) -> list[tuple[int, TestView]]:
-        """The tests with their places in the report; of one that was run again, the attempt that counts."""
+        """The tests with their indices in the report; of a test that was run again only the attempt that
+        counts."""
         places = {test.nodeid: number for number, test in enumerate(self.tests)}
         return [(number, self.tests[number]) for number in sorted(places.values())]
 
     @property
     def simulated(self) -> str | None:
-        """The statement that nothing was sent, for the head of every artefact; None where something was."""
+        """The statement that nothing was sent, for the head of every artefact; None if something was sent."""
         virtual = [test for test in self.tests if test.simulated]
         if not virtual:
             return None
@@ -42,18 +43,20 @@ class ReportView:
 
     @property
     def incomplete(self) -> str | None:
-        """What is missing because the session did not come to its end, for the head of every artefact."""
+        """The statement on what is missing because the session did not end properly, for the head of every
+        artefact; else None."""
         found = self.report.get("incomplete")
         return None if found is None else incomplete_text(found)
 
     def fact(self, key: str) -> Any:
-        """A fact about the SUT: declared for the session, else found by a test. None when nobody knows."""
+        """A fact about the SUT: as declared for the session, else as found by a test; None if it is
+        unknown."""
         sources = [self.report["sut"]["facts"], *(test.entry.get("facts") or {} for test in self.tests)]
         return next((facts[key]["value"] for facts in sources if key in facts), None)
 
     @property
     def facts(self) -> dict[str, Entry]:
-        """All facts about the SUT and its surroundings; what belongs to one run stays with its test."""
+        """All facts about the SUT and its surroundings, without those that belong to one run."""
         found: dict[str, Entry] = {}
         for test in self.tests:
             found |= test.entry.get("facts") or {}
@@ -62,7 +65,7 @@ class ReportView:
 
     @property
     def tally(self) -> str:
-        """``1 PASS, 2 INCONCLUSIVE``."""
+        """Numbers of tests by headline: ``1 PASS, 2 INCONCLUSIVE``."""
         headlines = [test.headline for test in self.tests]
         counts = ", ".join(f"{headlines.count(word)} {word}" for word in dict.fromkeys(headlines))
         return (counts or "no test ran") + (", INCOMPLETE" if self.incomplete else "")
@@ -94,7 +97,7 @@ class ReportView:
 
 
 def warnings_of(tests: Iterable[TestView]) -> list[str]:
-    """What is not as it should be in any test and voids nothing, each thing once, and in how many tests."""
+    """Warnings of all tests, each once, with the number of tests that have it."""
     found: Counter[str] = Counter()
     for test in tests:
         told = [f"{one['check']}: {one['message']}" for one in test.warnings]
@@ -103,7 +106,7 @@ def warnings_of(tests: Iterable[TestView]) -> list[str]:
 
 
 def incomplete_text(found: Entry) -> str:
-    """What a session lacks that did not come to its end, ``incomplete`` of a report, in words."""
+    """What a session that did not end properly lacks (``incomplete`` of a report), in words."""
     unfinished = [test["nodeid"] for test in found["unfinished"]]
     parts = [f"INCOMPLETE: {found['why']}."]
     if unfinished:
@@ -125,4 +128,4 @@ _BOUNDARIES = {
     "application_gateway": "Gateway",
     "compound_system": "Compound",
 }
-"""The boundaries as appendix C.1 writes them."""
+"""Boundary → its name in appendix C.1."""

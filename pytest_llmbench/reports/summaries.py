@@ -42,7 +42,7 @@ def identification(view: ReportView) -> Pairs:
 
 
 def configuration(test: TestView) -> Pairs:
-    """Workload, load and execution parameters; empty when nothing was sent."""
+    """Workload, load and execution parameters as pairs; empty if nothing was sent."""
     workload, load, warmup = test.entry["workload"], test.entry["load"], test.entry["warmup"]
     if workload is None or load is None:
         return []
@@ -68,7 +68,7 @@ def configuration(test: TestView) -> Pairs:
 
 
 def headline_rows(tests: Iterable[TestView]) -> Rows:
-    """The figures each test is about."""
+    """The main figures of each test."""
     rows = [
         (test.name, metric_label(name), test.claim(name))
         for test in tests
@@ -79,8 +79,7 @@ def headline_rows(tests: Iterable[TestView]) -> Rows:
 
 
 def latency_rows(tests: Iterable[TestView]) -> Rows:
-    """The latencies of each test as a whole; its levels, classes and configurations stand in its own
-    tables."""
+    """The latencies of each test as a whole. Its levels, classes and configurations are in its own tables."""
     rows = [
         (test.name, metric_label(family), *(_claim_or_dash(test, f"{family}.{key}") for key in _LATENCY))
         for test in tests
@@ -92,7 +91,7 @@ def latency_rows(tests: Iterable[TestView]) -> Rows:
 
 
 def _claim_or_dash(test: TestView, name: str) -> str:
-    """A statistic that the test does not report at all is no figure that is missing."""
+    """A statistic as a report may state it; a dash if the test does not have it, since it is not missing."""
     return "–" if test.metric(name) is None else test.claim(name)
 
 
@@ -112,7 +111,7 @@ def success_rows(tests: Iterable[TestView]) -> Rows:
 
 
 def metric_groups(test: TestView) -> list[tuple[str, list[tuple[str, str]]]]:
-    """All metrics by what they are of: ``("", …)`` for the test, ``("90%", …)`` for one level of it.
+    """All metrics in groups: ``("", …)`` for the whole test, ``("90%", …)`` for one of its levels.
 
     Each entry is the metric's full name and its label without the qualifier.
     """
@@ -131,14 +130,14 @@ def performed(view: ReportView) -> Pairs:
 
 
 def requirement_text(requirement: Entry) -> str:
-    """One requirement in words: the clause, what was seen, and what would meet it."""
+    """A requirement in words: the clause, what was found, and what would meet it."""
     text = f"{requirement['id']}: {requirement['reason']}"
     statement = requirement.get("statement")
     return f"{text} → {statement}" if statement else text
 
 
 def deviations(test: TestView) -> list[tuple[str, list[str]]]:
-    """Unmet requirements in groups with a heading: what keeps the run from the next class comes first."""
+    """Unmet requirements in groups with a heading, those that prevent the next class first."""
     missing = test.next_class
     first = [] if missing is None else missing[1]
     rest = [r for r in test.unmet("blocks", "downgrades") if r not in first]
@@ -158,7 +157,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def limitations(test: TestView) -> list[str]:
-    """What the run could not show: open findings, cut stretches, what was not measurable."""
+    """What the run could not show: findings that are not ok, stretches cut short, what was not measurable."""
     texts = [finding["message"] for finding in test.noteworthy_findings]
     for stretch in test.entry.get("stretches") or ():
         texts += [
@@ -201,7 +200,7 @@ def data(test: TestView) -> Pairs:
 
 
 def stretch_rows(test: TestView) -> Rows:
-    """Each stretch of load; what no stretch has gets no column."""
+    """A row for each stretch of load; columns that no stretch has are left out."""
     stretches = test.entry.get("stretches") or ()
     columns = ["Stretch", "Load", "Requests", "Started", "Duration", "Plan"]
     rows = [
@@ -228,14 +227,14 @@ def stretch_rows(test: TestView) -> Rows:
 
 
 def engine_rows(test: TestView) -> Rows:
-    """What the serving engine said about itself, stretch by stretch."""
+    """The serving engine's own metrics, stretch by stretch."""
     stretches = [s for s in test.entry.get("stretches") or () if s.get("engine") is not None]
     rows = [(s["label"], s["load"], _engine(s["engine"]), s["engine"]["source"]) for s in stretches]
     return Rows(("Stretch", "Load", "Readings", "Source"), rows)
 
 
 def _engine(engine: Entry) -> str:
-    """``running mean 31.2, max 40; preemptions +3``."""
+    """The engine's metrics in a line: ``running mean 31.2, max 40; preemptions +3``."""
     parts = [
         f"{name.replace('_', ' ')} mean {_gauge(name, gauge['mean'])}, max {_gauge(name, gauge['max'])}"
         for name, gauge in engine["gauges"].items()

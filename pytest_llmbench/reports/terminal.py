@@ -22,7 +22,7 @@ from pytest_llmbench.reports.vocabulary import metric_label
 BRIEF_REASONS = 4
 SHOWN_WARNINGS = 6
 _ASKED_FOR = ("systems_comparison", "calibration")
-"""Tables that a session is run for."""
+"""Ids of tables for whose sake a session is run."""
 _WIDE = 100
 _KNOWN_ROOM = 17
 _NO_LIMIT = "no limit"
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 def section_lines(entry: Entry, *, width: int = 80) -> list[Line]:
-    """Everything about one test, no line longer than ``width`` (from 40 on)."""
+    """All lines on one test, none longer than ``width`` (from 40 on)."""
     test = TestView(entry)
     width = max(width, 40)
     lines = [*_head(test, width), *_error(test, width)]
@@ -66,8 +66,8 @@ def section_lines(entry: Entry, *, width: int = 80) -> list[Line]:
 
 
 def brief_lines(entry: Entry, *, width: int = 80) -> list[Line]:
-    """Some ten lines on a test that did not pass: what decided, why, and what to do; and what a test that
-    compares or calibrates was run for. None for others."""
+    """Some ten lines on a test that did not pass: what decided, why, and what to do; for a test that compares
+    or calibrates its table. Empty for any other test."""
     test = TestView(entry)
     width = max(width, 40)
     asked_for = [_table(table, width) for id_, table in test.tables.items() if id_ in _ASKED_FOR]
@@ -92,7 +92,7 @@ def brief_lines(entry: Entry, *, width: int = 80) -> list[Line]:
 
 
 def _decisive(test: TestView, width: int) -> list[list[Line]]:
-    """What made a test what it is, the worst first: an error, reasons why it is void, limits."""
+    """Lines on what decided the test, the worst first: an error, reasons why it is void, limits."""
     if not test.measured or (test.headline in ("FAIL", "ERROR") and test.entry.get("error")):
         error = str(test.entry.get("error") or "nothing was measured").splitlines()
         return [_wrapped(line, width, "    ", {"red": True}) for line in error if line.strip()]
@@ -109,7 +109,7 @@ def _decisive(test: TestView, width: int) -> list[list[Line]]:
 
 
 def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
-    """A row for each test: its verdict, what it was held to, what was measured, what came back, its class.
+    """A row for each test: verdict, limits, what was measured, completion, compliance class.
 
     A narrow terminal has no room for the last two.
     """
@@ -129,7 +129,7 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
 
 
 def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:
-    """What is not as it should be in any test, each thing once."""
+    """Warnings of all tests, each once."""
     found = warnings_of(tests)
     lines = []
     for text in found[:SHOWN_WARNINGS]:
@@ -139,7 +139,8 @@ def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:
 
 
 def _room(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The widths of the columns. Names and limits give way first, being known; then whatever is widest."""
+    """The widths of the columns. Names and limits are shortened first, as they are known; then whatever is
+    widest."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     # What stands for a test without limits has a label with it, and is cut before an interval is.
     held = [len(row[3]) for row in rows if row[2] != _NO_LIMIT]
@@ -160,7 +161,7 @@ def _closing_row(test: TestView) -> list[str]:
 
 
 def _held_to(test: TestView) -> tuple[str, str]:
-    """The limit or the comparison that decides; else what stands for the test."""
+    """The limit or the comparison that decides; else the main figure of the test."""
     if not test.measured:
         return "", numbers.NOT_MEASURED
     if not test.valid:
@@ -170,7 +171,7 @@ def _held_to(test: TestView) -> tuple[str, str]:
 
 
 def overview(report: Entry, *, width: int = 80) -> list[Line]:
-    """One line per test, worst last where the eye is."""
+    """A line for each test, the worst last, where the eye is."""
     view = ReportView(report)
     order = ("PASS", "SKIPPED", "XFAIL", "XPASS", "INCONCLUSIVE", "FAIL", "INVALID", "ERROR")
     lines = []
@@ -215,7 +216,7 @@ def _objectives(test: TestView, width: int) -> list[Line]:
 
 
 def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
-    """The comparisons that decide, and of the others those that found a difference."""
+    """The comparisons that decide, and others that found a difference."""
     found = test.comparisons
     if not found:
         return []
@@ -246,7 +247,7 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
 
 
 def _headlines(test: TestView, width: int) -> list[Line]:
-    """What the test is about, less what a limit above shows already."""
+    """The main figures of the test, without those that a limit above shows already."""
     limited = {objective["metric"] for objective in test.objectives}
     names = [name for name in test.headlines if name not in limited]
     labels = [metric_label(name) for name in names]
@@ -259,7 +260,8 @@ def _headlines(test: TestView, width: int) -> list[Line]:
 
 
 def _table(table: Entry, width: int) -> list[Line]:
-    """Left-aligned first column, right-aligned others. What has no room goes below, with the first column."""
+    """The lines of a table: first column flush left, others flush right. Columns without room go below, with
+    the first column."""
     rows = [table["columns"], *table["rows"][:_MOST_TABLE_ROWS]]
     widths = _widths([max(len(row[i]) for row in rows) for i in range(len(table["columns"]))], width)
     lines = [Line(part, {"bold": True}) for part in _wrap(table["title"], width)]
@@ -272,8 +274,8 @@ def _table(table: Entry, width: int) -> list[Line]:
 
 
 def _widths(natural: Sequence[int], width: int) -> list[int]:
-    """The widths of the columns: of few the widest gives way, of many each is held to a third of the
-    terminal."""
+    """The widths of the columns: if they are few the widest is shortened, if many each gets at most a third
+    of the terminal."""
     widths = list(natural)
     if len(widths) > _FEW_COLUMNS:
         return [min(own, max(width // 3, 12)) for own in widths]
@@ -329,7 +331,7 @@ def _compliance(test: TestView, width: int) -> list[Line]:
 
 
 def _missing(test: TestView, width: int) -> list[Line]:
-    """What keeps the run from the next class, and what would meet it; then what else is unmet."""
+    """Lines on what keeps the run from the next class and would meet it; then on what else is unmet."""
     if test.next_class is None:
         return []
     better, listed = test.next_class

@@ -7,15 +7,16 @@ from collections.abc import Collection, Sequence
 
 _GAP = 2
 _KNOWN_ROOM, _LEAST_ROOM = 16, 6
-"""Names give way down to the first, then down to the second; only then does anything else."""
+"""Widths down to which names are shortened, first to the one, then to the other; only then is anything else
+shortened."""
 _NUMBER = re.compile(r"[-+<>]?\s?\d[\d.,]*(\s\S+)?(\s[\[(].*)?|\[.*\]")
-"""``3``, ``524 ms``, ``+4.2 % [+1.0, +7.2]``, ``[498, 561]``."""
+"""Cells that are numbers: ``3``, ``524 ms``, ``+4.2 % [+1.0, +7.2]``, ``[498, 561]``."""
 
 
 def text_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, whole: Collection[str] = ()
 ) -> list[str]:
-    """A head, a rule and a line for each row; numbers are flush right.
+    """The lines of a table: head, rule and a line for each row; numbers are flush right.
 
     Where ``width`` is too small, names are cut, the longest first; after them numbers and the columns
     ``whole``. A table of very many columns may be wider all the same.
@@ -29,7 +30,7 @@ def text_table(
 
 
 def cut_within(text: str, width: int) -> str:
-    """Cut in its middle: names differ at their ends, and a limit has its number there."""
+    """The text cut in its middle: names differ at their ends, and a limit has its number there."""
     text = re.sub(r"\s", " ", text)
     if len(text) <= width:
         return text
@@ -38,7 +39,7 @@ def cut_within(text: str, width: int) -> str:
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    """Most of what stands in a column is a number, with a unit or an interval perhaps."""
+    """Whether most cells of a column are numbers, perhaps with a unit or an interval."""
     filled = [cell for cell in cells if cell]
     return 2 * sum(bool(_NUMBER.fullmatch(cell)) for cell in filled) > len(filled)
 

@@ -53,7 +53,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
         "input_filter_overhead[*].p50", "guardrail_overhead[*].p50", "throughput_reduction[*]",
     ),
 }  # fmt: skip
-"""What each test is about, most telling first; ``[*]`` stands for every qualifier and for none."""
+"""Test → its main metrics, the most telling first; ``[*]`` stands for every qualifier and for none."""
 
 
 class MetricName(NamedTuple):
@@ -70,7 +70,7 @@ class MetricName(NamedTuple):
 
     @property
     def is_bucket(self) -> bool:
-        """Whether the metric is of one range of input lengths."""
+        """Whether the metric is for one range of input lengths."""
         return bool(_LENGTHS.fullmatch(self.qualifier))
 
 
@@ -104,13 +104,13 @@ def statistic_label(statistic: str) -> str:
 
 
 def shown_unit(name: str, unit: str) -> str:
-    """The unit that :mod:`numbers` is to print a metric in: not every ratio is a percentage."""
+    """The unit in which :mod:`numbers` prints a metric: not every ratio is a percentage."""
     plain = unit == "ratio" and metric_name(name).base in _NO_PERCENTAGE
     return numbers.PLAIN if plain else unit
 
 
 def headline_names(test: str, names: Iterable[str]) -> list[str]:
-    """The names that the test is about, in the order of :data:`HEADLINES`."""
+    """The ``names`` that are main metrics of the test, in the order of :data:`HEADLINES`."""
     measured = [(name, metric_name(name)) for name in names]
     found: list[str] = []
     for pattern in HEADLINES.get(test, ()):

@@ -1,4 +1,4 @@
-"""``python -m pytest_llmbench.simulator``: the embedded engine on its own."""
+"""``python -m pytest_llmbench.simulator``: command line that runs the embedded engine on its own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ examples:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until a signal arrives. Exit status 2 for wrong arguments, 1 if the server cannot start."""
+    """Serve until a signal arrives. Returns exit status 2 for wrong arguments and 1 if the server cannot
+    start."""
     options = _parser().parse_args(arguments)
     try:
         scenario = parse_scenario(options.preset)
@@ -82,8 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Describes presets and options only where help is asked for: their meanings are parsed out of the source,
-    which would be half of an engine's start."""
+    """Parser that describes presets and options only where help is asked for: their meanings are parsed out
+    of the source, which would take half of an engine's start."""
 
     def format_help(self) -> str:
         self.epilog = f"{_describe_presets()}\n{_describe_options()}\n{_EXAMPLES}"

@@ -1,4 +1,4 @@
-"""Numbers in, numbers out: percentiles, their intervals, and what dependence between requests costs.
+"""Statistics: percentiles, their intervals, and what dependence between requests costs.
 
 Conventions, fixed once: percentiles are given as 0 to 100 and confidence levels as 0 to 1; a sample
 percentile interpolates linearly between order statistics (type 7, AMB-36); samples stand in arrival order,

@@ -1,4 +1,4 @@
-"""What requests waited for a slot, told by their order, and how much longer they may wait in truth.
+"""How long requests waited for a slot, told by their order, and how much longer they may wait in truth.
 
 A system of many slots near saturation waits seldom and long. The noise of service hides that: latencies look
 independent, and a quiet stretch looks calm. The stamps tell more than the latencies:
@@ -56,25 +56,26 @@ from pytest_llmbench.stats.runs import FloatArray, Runs, Samples, as_runs, poole
 from pytest_llmbench.stats.spectral import normal_quantile
 
 _QUIET = 25.0
-"""The percentile that waits are counted from."""
+"""The percentile of the number under way from which waits are counted."""
 FEWEST = 500
-"""Requests that tell the utilisation: with fewer every system might be overloaded."""
+"""Fewest requests that tell the utilisation: with fewer every system might be overloaded."""
 _FEWEST_BUSY = 5
 _DRIFT_AND_SHARE = 2.0
 _NOISE = 6.0
 _SHOWN = 0.5
-"""The share of variance from which on the median needs no help."""
+"""The explained share of variance from which on the median is not raised."""
 _MOST = 16.0
-"""The longest that waits are drawn out where nothing else limits it, as a multiple."""
+"""The largest factor by which waits are drawn out where nothing else limits it."""
 _USUAL = 0.95
 _CERTAIN, _HALF, _HARDLY = 3.0, 0.5, 0.15
-"""So many standard errors of a slope below these there is no queue: over waits, and over all under way."""
+"""Numbers of standard errors below which a slope shows that there is no queue: the slope over waits below the
+second number, or the slope over the whole number under way below the third."""
 _AT_ONCE = 64
 _NEVER = np.iinfo(np.int64).max
 
 
 class Drains(NamedTuple):
-    """How much the number under way fell from one request sent in a full system to the next."""
+    """Sums over how far the number under way fell from one request sent in a full system to the next."""
 
     arrivals: int
     total: float
@@ -82,7 +83,8 @@ class Drains(NamedTuple):
 
     @property
     def visits(self) -> float:
-        """v = m θ²/σ²; 0 where too few were sent, or the number under way does not fall."""
+        """Visits to the queue, v = m θ²/σ²; 0 where too few requests were sent, or the number under way does
+        not fall."""
         if self.arrivals < _FEWEST_BUSY:
             return 0.0
         drift = self.total / self.arrivals
@@ -93,24 +95,25 @@ class Drains(NamedTuple):
 
 
 class _Slope(NamedTuple):
-    """Of samples over what they waited, by least squares."""
+    """A least-squares slope of samples over what they waited."""
 
     value: float
     explained: float
-    """r²: the share of their variance."""
+    """r²: the share of the samples' variance that the waits explain."""
     error: float
 
     def believed(self, level: float) -> float:
-        """The most of waits that the samples may have in them, from 0 to 1: the upper end of their slope."""
+        """The largest share of the waits, from 0 to 1, that may be part of the samples: the upper end of
+        their slope."""
         return min(1.0, max(0.0, self.value + normal_quantile(level) * self.error))
 
     def is_below(self, least: float) -> bool:
-        """With certainty."""
+        """Whether the slope is certainly below ``least``."""
         return self.value + _CERTAIN * self.error < least
 
 
 def _slope(samples: FloatArray, waits: FloatArray) -> _Slope | None:
-    """Of the samples over their waits; None where either does not vary."""
+    """The slope of the samples over their waits; None where either does not vary."""
     own, variance = float(waits.var()), float(samples.var())
     if own == 0.0 or variance == 0.0:
         return None
@@ -120,30 +123,30 @@ def _slope(samples: FloatArray, waits: FloatArray) -> _Slope | None:
 
 
 class Work(NamedTuple):
-    """How much of its slots one run used."""
+    """How much of the slot-time of one run was used."""
 
     requests: int
     done_ns: float
-    """The slot-time at work for all of them."""
+    """Slot-time at work over all requests, in nanoseconds."""
     offered_ns: float
-    """The slot-time that there was while they were sent."""
+    """Slot-time available while the requests were sent, in nanoseconds."""
     waited_ns: float
     variation: float
-    """c_a² + c_s²."""
+    """c_a² + c_s², the squared coefficients of variation of gaps and services."""
     slots: float
 
 
 class Load(NamedTuple):
-    """How busy the slots were, of one run or several."""
+    """How busy the slots were, in one run or several."""
 
     utilisation: float
     error: float
-    """The relative standard error."""
+    """The relative standard error of the utilisation."""
     slots: float
     scale: float
     """E[S] (c_a² + c_s²) / 2, in the unit of the samples."""
     waited: float
-    """The mean wait, all of it, in that unit."""
+    """The mean wait of all requests, in the unit of the samples."""
 
     @classmethod
     def of(cls, works: Sequence[Work]) -> Load:
@@ -163,80 +166,83 @@ class Load(NamedTuple):
         )
 
     def busiest(self, level: float) -> float:
-        """Upper end of the utilisation."""
+        """The upper end of the utilisation."""
         return self.utilisation * math.exp(normal_quantile(min(level, _USUAL)) * self.error)
 
     def longest_wait(self, level: float) -> float:
-        """Upper end of the mean wait, in the unit of the samples; ∞ where the slots may all be at work."""
+        """The upper end of the mean wait, in the unit of the samples; ∞ where the slots may all be at
+        work."""
         return self.mean_wait(self.busiest(level))
 
     def share_waiting(self, utilisation: float) -> float:
-        """The share of requests that wait, had the slots been so busy; by Sakasegawa's formula."""
+        """The share of requests that wait at this utilisation, by Sakasegawa's formula."""
         return float(min(1.0, utilisation) ** (math.sqrt(2 * (self.slots + 1)) - 1))
 
     def mean_wait(self, utilisation: float) -> float:
-        """The mean wait of all, then, in the unit of the samples; ∞ from 1 on."""
+        """The mean wait of all requests at this utilisation, in the unit of the samples; ∞ from 1 on."""
         if utilisation >= 1:
             return math.inf
         return self.scale * self.share_waiting(utilisation) / (self.slots * (1 - utilisation))
 
     def longer(self, level: float) -> float:
-        """How many times as many requests would tell the system from an overloaded one, if it is none; ∞
-        for one that is overloaded as far as it shows, at most 1 where these requests do."""
+        """How many times as many requests would tell the system from an overloaded one; at most 1 where these
+        requests do, ∞ where they show an overloaded one."""
         if self.utilisation >= 1:
             return math.inf
         return (normal_quantile(min(level, _USUAL)) * self.error / math.log(self.utilisation)) ** 2
 
     @property
     def relaxation_times(self) -> float:
-        """Of the queue, that the runs span: n / τ, τ = 2 (c_a² + c_s²) / ln² ρ requests for a ρ near 1; 0 for
-        an overloaded system."""
+        """How many relaxation times of the queue the runs span: n / τ, τ = 2 (c_a² + c_s²) / ln² ρ requests
+        for a ρ near 1; 0 for an overloaded system."""
         return 0.0 if self.utilisation >= 1 else (math.log(self.utilisation) / self.error) ** 2 / 2
 
 
 class Rise(NamedTuple):
-    """How much higher figures of samples may be for a queue that noise hides, in their unit; 0 for none."""
+    """How much higher figures of samples may be because of a queue that noise hides, in the samples' unit; 0
+    for none."""
 
     mean: float = 0.0
-    """∞ for "as much as it likes"."""
+    """Rise of the mean; ∞: without limit."""
     median: float = 0.0
-    """The same of percentiles up to the median."""
+    """Rise of percentiles up to the median; ∞: without limit."""
     beyond: float = 0.0
-    """The mean, where percentiles beyond are asked for: long waits make those."""
+    """Rise of the mean to be used for percentiles beyond the median, which long waits make."""
     share: float = 0.0
-    """The mean, where a share is asked for that nearly all keep."""
+    """Rise of the mean to be used for a share that nearly all requests keep."""
     fall: float = 0.0
-    """How much lower the mean may be: a queue that never empties may be of chance."""
+    """Amount by which the mean may be lower: a queue that never empties may be chance."""
 
 
 NO_RISE = Rise()
 
 
 class Backlog(NamedTuple):
-    """Of the samples of one run or of several."""
+    """The waits of the samples of one run or of several, and how well they are known."""
 
     waits: Runs
-    """What each sample waited beyond the lower quartile, in its unit."""
+    """What each sample waited beyond the lower quartile, in the samples' unit."""
     visits: float
-    """Visits to the queue that the runs are worth."""
+    """Number of visits to the queue that the runs are worth."""
     load: Load | None = None
-    """``None`` for fewer than 500 requests, and where the number under way hardly varies."""
+    """How busy the slots were; ``None`` for fewer than 500 requests, and where the number under way hardly
+    varies."""
     in_flight: Runs = ()
     """How many were under way when each sample was sent, times the mean gap between sends."""
     queues: tuple[SlotQueue, ...] = ()
-    """The requests of each run that has samples; none where the unit is not ms."""
+    """The requests of each run that has samples; empty where the unit is not ms."""
     sent_ns: tuple[IntArray, ...] = ()
-    """When each sample was sent, by those runs."""
+    """The instant at which each sample was sent, in those runs."""
 
     def stretch(self, level: float) -> float:
-        """f: how much longer waits may be, as a multiple of what was seen; ∞ for "as long as they like"."""
+        """f: how much longer waits may be, as a multiple of what was seen; ∞: without limit."""
         relative = math.inf
         if self.visits > 0:
             relative = normal_quantile(min(level, _USUAL)) / math.sqrt(self.visits)
         return _DRIFT_AND_SHARE * relative / (1 - relative) if relative < 1 else math.inf
 
     def may_lengthen(self, samples: Samples) -> bool:
-        """Whether the samples may have waited. They would rise with the number under way; they do not where
+        """Whether the samples may contain waits. They would rise with the number under way; they do not where
         replies take long and all are served at once."""
         every = pooled(as_runs(samples))
         return self._may_lengthen(every, _slope(every, pooled(self.waits)))
@@ -248,7 +254,8 @@ class Backlog(NamedTuple):
         return over_all is None or not over_all.is_below(_HARDLY)
 
     def rise(self, samples: Samples, level: float = 0.95) -> Rise:
-        """ValueError where the samples are not those of the waits."""
+        """How much higher the figures of these samples may be. ValueError where the samples are not those of
+        the waits."""
         runs = as_runs(samples)
         if [len(run) for run in runs] != [len(run) for run in self.waits]:
             raise ValueError("each sample needs its wait")
@@ -278,7 +285,7 @@ class Backlog(NamedTuple):
         )
 
     def _lost(self, level: float) -> float:
-        """The share of the waits that there would not be at the upper end of the drift: 1 - 1/(1 + a)²."""
+        """The share of the waits that would vanish at the upper end of the drift: 1 - 1/(1 + a)²."""
         if self.visits == 0.0:
             return 1.0
         steeper = 1 + normal_quantile(min(level, _USUAL)) / math.sqrt(self.visits)
@@ -286,19 +293,19 @@ class Backlog(NamedTuple):
 
     @property
     def _seen(self) -> float:
-        """The mean wait."""
+        """The mean of the measured waits."""
         return float(pooled(self.waits).mean())
 
     def lengthened(self, samples: Samples, rise: float) -> Runs:
-        """The samples, had they waited longer by so much in the mean, each in proportion."""
+        """The samples as they would be if the mean wait were longer by ``rise``, each wait in proportion."""
         runs = as_runs(samples)
         if rise == 0.0 or self._seen == 0.0:
             return runs
         return tuple(run + rise / self._seen * waits for run, waits in zip(runs, self.waits, strict=True))
 
     def share_within(self, samples: Samples, limit: float, rise: float, level: float) -> float:
-        """The least share of samples within a limit, if they waited longer by ``rise`` in the mean: each that
-        waited in proportion, or as many of all as wait at the upper end of the utilisation."""
+        """The least share of samples within a limit if the mean wait were longer by ``rise``: by each that
+        waited in proportion, or by as many of all as wait at the upper end of the utilisation."""
         longer = float(np.mean(pooled(self.lengthened(samples, rise)) <= limit))
         if self.load is None or rise == 0.0:
             return longer
@@ -309,7 +316,7 @@ class Backlog(NamedTuple):
         return min(longer, float(np.mean(np.where(left < 0, 0.0, 1 - late))))
 
     def drawn_out(self, samples: Samples, level: float = 0.95) -> Runs:
-        """The samples with waits as much longer as they may be, 17 times at most."""
+        """The samples with waits drawn out as far as they may be, 17 times at most."""
         slope = _slope(pooled(as_runs(samples)), pooled(self.waits))
         most = 0.0 if slope is None else min(self.stretch(level), _MOST) * slope.believed(level)
         return self.lengthened(samples, most * self._seen)
@@ -322,7 +329,8 @@ class Backlog(NamedTuple):
         return self._replace(waits=waits, load=load, in_flight=in_flight, queues=(), sent_ns=())
 
     def only(self, there: npt.NDArray[np.bool_]) -> Backlog:
-        """Of those of the samples, all runs taken for one; of several the requests are left out."""
+        """The backlog of the chosen samples, all runs taken for one; of several runs the requests are left
+        out."""
         waits, in_flight = (
             as_runs(pooled(runs)[there]) if runs else () for runs in (self.waits, self.in_flight)
         )
@@ -332,20 +340,21 @@ class Backlog(NamedTuple):
 
 
 class SlotQueue(NamedTuple):
-    """One run: the requests under way of a system with that many slots, taken in the order sent."""
+    """One run of a system that takes requests in the order sent: the requests under way in its slots."""
 
     starts_ns: IntArray
-    """Ascending, as those that never began are left out."""
+    """Starts of the requests in ascending order; those that never began are left out."""
     ends_ns: IntArray
-    """In the same order; of one that has not ended later than all."""
+    """Ends in the same order; for a request that has not ended, an instant later than all."""
     slots: int
     is_complete: bool = False
-    """Whether all of them ended well, so that nothing else was in their way."""
+    """Whether all requests ended well, so that nothing else was in their way."""
 
     @classmethod
     def of(cls, starts_ns: IntArray, ends_ns: IntArray, served: npt.NDArray[np.bool_]) -> SlotQueue:
-        """``served``: those that ended well. Others were under way too, and tell nothing of slots. Negative
-        starts and ends as in :func:`~pytest_llmbench.stats.growth.in_flight_steps`."""
+        """The queue of a run. ``served``: which requests ended well. Others were under way too, but tell
+        nothing of slots. Negative starts and ends as in
+        :func:`~pytest_llmbench.stats.growth.in_flight_steps`."""
         order = np.argsort(starts_ns, kind="stable")
         order = order[starts_ns[order] >= 0]
         starts, ends = starts_ns[order], ends_ns[order]
@@ -354,7 +363,7 @@ class SlotQueue(NamedTuple):
         return cls(starts, ends, slots_at_work(starts[well], ends[well]), bool(well.all()))
 
     def waits_ms(self, instants_ns: IntArray) -> FloatArray:
-        """Of requests sent at these instants, beyond the lower quartile of all."""
+        """What requests sent at these instants waited beyond the lower quartile of all, in ms."""
         if len(self.starts_ns) < 2:
             return np.zeros(len(instants_ns))
         every, own = (
@@ -364,7 +373,7 @@ class SlotQueue(NamedTuple):
         return np.asarray(np.maximum(own - np.percentile(every, _QUIET), 0.0) * self._gap_ms)
 
     def in_flight_ms(self, instants_ns: IntArray) -> FloatArray:
-        """How many were under way at these instants, in mean gaps between sends."""
+        """The number under way at these instants, times the mean gap between sends, in ms."""
         return np.asarray(in_flight_at(instants_ns, self.starts_ns, self.ends_ns) * self._gap_ms)
 
     @property
@@ -374,7 +383,7 @@ class SlotQueue(NamedTuple):
 
     @property
     def _after(self) -> IntArray:
-        """How many were under way after each was sent."""
+        """The number under way after each request was sent."""
         ended = np.searchsorted(np.sort(self.ends_ns), self.starts_ns, side="right")
         return np.asarray(np.arange(1, len(ended) + 1) - ended)
 
@@ -386,8 +395,8 @@ class SlotQueue(NamedTuple):
 
     @property
     def work(self) -> Work | None:
-        """``None`` for too few requests, and where the number under way hardly varies: in a closed loop, or
-        where requests come and end by the clock, it is always that of the slots seen."""
+        """The slot-time used; ``None`` for too few requests, and where the number under way hardly varies: in
+        a closed loop, or where requests come and end by the clock, it is always that of the slots seen."""
         ended = self.ends_ns < _NEVER
         n, spent = len(self.starts_ns), int(np.count_nonzero(ended))
         if spent < SHORTEST_SERIES or self.starts_ns[0] == self.starts_ns[-1]:
@@ -408,8 +417,8 @@ class SlotQueue(NamedTuple):
         return Work(n, done_ns, offered_ns, waited_ns, of_gaps + of_services, self.slots)
 
     def _slot_times_ns(self, last_ns: int) -> tuple[float, float]:
-        """The slot-time at work and waited for; requests that have not ended are under way until the last
-        end."""
+        """The slot-time at work and the time waited for slots, in nanoseconds. Requests that have not ended
+        are under way until the last end."""
         ends_ns = np.maximum(np.minimum(self.ends_ns, last_ns), self.starts_ns)
         instants = np.concatenate((self.starts_ns, ends_ns))
         order = np.argsort(instants, kind="stable")
@@ -420,7 +429,7 @@ class SlotQueue(NamedTuple):
 
 
 def backlog(queues: Sequence[SlotQueue], instants_ns: Sequence[IntArray]) -> Backlog:
-    """Of requests sent at these instants, those of one run after the other."""
+    """The backlog of requests sent at these instants, given run by run."""
     totals = [sum(parts) for parts in zip(*(queue.drains for queue in queues), strict=True)]
     drains = Drains(int(totals[0]), *totals[1:]) if totals else Drains(0, 0.0, 0.0)
     sent = [(queue, at) for queue, at in zip(queues, instants_ns, strict=True) if len(at)]

@@ -1,4 +1,4 @@
-"""Studentised block bootstrap of a mean, for those who ask for bootstrap intervals (``--llm-intervals``).
+"""Studentised block bootstrap of a mean, for bootstrap intervals (``--llm-intervals``).
 
 A resample is k blocks of neighbouring samples, drawn with replacement from all runs and never across two;
 its studentised mean is t* = (mean* - mean) / s*, s* the standard error from the k blocks drawn. The quantiles
@@ -29,7 +29,7 @@ _chosen: ContextVar[Intervals] = ContextVar("intervals", default="analytic")
 
 
 def choose(intervals: Intervals) -> None:
-    """Choose the kind of intervals, from here on, in this context."""
+    """Set the kind of intervals for this context from here on."""
     _chosen.set(intervals)
 
 
@@ -47,8 +47,8 @@ def is_chosen() -> bool:
 
 
 def draw(runs: Runs, lags: int, seed: int) -> tuple[float, float, FloatArray] | None:
-    """Variance of the mean of all runs, its degrees of freedom, and the studentised means of resamples, in
-    ascending order; ``None`` for fewer than six blocks or blocks that do not differ."""
+    """The variance of the mean of all runs, its degrees of freedom, and the studentised means of resamples in
+    ascending order; ``None`` for fewer than six blocks, or blocks that do not differ."""
     n = sum(map(len, runs))
     longest = max(1, n // _FEWEST_BLOCKS)
     length = min(longest, min(map(len, runs)), max(_MEMORIES * lags, math.ceil(n / _MOST_BLOCKS)))
@@ -67,6 +67,6 @@ def draw(runs: Runs, lags: int, seed: int) -> tuple[float, float, FloatArray] | 
 
 
 def _block_means(run: FloatArray, length: int) -> FloatArray:
-    """The means of all blocks of that length, one from every sample on."""
+    """The means of all blocks of this length, one beginning at every sample."""
     sums = np.cumsum(np.concatenate(([0.0], run)))
     return np.asarray((sums[length:] - sums[:-length]) / length, dtype=np.float64)

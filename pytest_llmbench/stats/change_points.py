@@ -1,4 +1,4 @@
-"""Where a series changes its level or its spread: E-divisive with a permutation test.
+"""Change points: where a series changes its level or its spread, by E-divisive with a permutation test.
 
 Matteson & James 2014, Journal of the American Statistical Association 109: 334-345, with exponent 1. For two
 stretches X of n and Y of m values the energy statistic (Székely & Rizzo 2005) is
@@ -28,15 +28,15 @@ import numpy as np
 from pytest_llmbench.stats.runs import FloatArray
 
 SIGNIFICANCE = 0.01
-"""A series in which nothing changes shows a change point this often."""
+"""The share of series without any change that show a change point all the same."""
 FEWEST_BETWEEN = 3
-"""Values between two change points, and before the first and after the last."""
+"""Fewest values between two change points, before the first and after the last."""
 MOST_VALUES = 2000
-"""The distances between all pairs are held, and shuffled 999 times."""
+"""Most values of a series: the distances between all pairs are held in memory, and shuffled 999 times."""
 _PERMUTATIONS = 999
 _SEED = 20140
 _ROUNDING = 1e-9
-"""Share of Q by which arithmetic may put equal ones apart."""
+"""Relative difference of two values of Q that counts as rounding."""
 
 
 class ChangePoint(NamedTuple):
@@ -51,10 +51,10 @@ class _Split(NamedTuple):
 
 
 def fewest_values(significance: float = SIGNIFICANCE) -> int:
-    """Values of which a change could be told from chance at all: 11 at the usual significance.
+    """Fewest values in which a change could be told from chance at all: 11 at the usual significance.
 
-    Of n values that fall apart into halves, 2 of the C(n, n/2) orders of high and low do so as cleanly. That
-    has to be half of the significance, since shuffles only sample the orders.
+    If n values fall apart into halves, 2 of the C(n, n/2) orders of high and low do so as cleanly. That has
+    to be half of the significance, since shuffles only sample the orders.
     """
     count = 2 * FEWEST_BETWEEN
     while 2 / math.comb(count, count // 2) > significance / 2:
@@ -63,7 +63,8 @@ def fewest_values(significance: float = SIGNIFICANCE) -> int:
 
 
 def change_points(values: Sequence[float], *, significance: float = SIGNIFICANCE) -> list[ChangePoint]:
-    """The change points of finite values in their order, ascending; none of fewer than :func:`fewest_values`.
+    """The change points of finite values in their order, ascending; empty for fewer than
+    :func:`fewest_values`.
 
     The same values give the same points: the shuffles have a seed of their own. ValueError for a value that
     is not finite, for more than ``MOST_VALUES``, and for a significance that the shuffles cannot show.
@@ -103,7 +104,8 @@ def _best_of(apart: FloatArray, stretches: Sequence[tuple[int, int]]) -> _Split 
 
 
 def _best_split(apart: FloatArray) -> _Split | None:
-    """Where Q is largest; None of a stretch that is too short, and of one without any difference.
+    """The split with the largest Q; None for a stretch that is too short, and for one without any
+    difference.
 
     ``apart``: distances between all pairs of its values.
     """
@@ -135,7 +137,7 @@ def _p_value(
     significance: float,
     generator: np.random.Generator,
 ) -> float | None:
-    """How often shuffled stretches have a split as good as ``q``; None as soon as it is too often."""
+    """The share of shuffles with a split as good as ``q``; None as soon as it is certain to be too large."""
     as_good = 0
     for _ in range(_PERMUTATIONS):
         order = np.concatenate([start + generator.permutation(end - start) for start, end in stretches])

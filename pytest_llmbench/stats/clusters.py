@@ -24,14 +24,16 @@ from pytest_llmbench.stats.runs import FloatArray, Runs, pooled
 from pytest_llmbench.stats.spectral import spread
 
 SORTED = 1 << 18
-"""Samples that are sorted; more of them are counted, which is faster from here on and needs no memory."""
+"""Most samples that are sorted; more of them are counted, which is faster from here on and needs no
+memory."""
 _FEWEST_BEYOND = 20
-"""The fewest samples beyond, as in :mod:`pytest_llmbench.stats.dependence`: of a rarer event clustering is
-read at one this frequent."""
+"""Fewest samples beyond a threshold, as in :mod:`pytest_llmbench.stats.dependence`: the clustering of a rarer
+event is read at one this frequent."""
 
 IntArray = npt.NDArray[np.int64]
 Blocks = Callable[[], Iterable[tuple[IntArray, IntArray]]]
-"""The samples, some whole clusters at a time, with the lengths of these; the same ones each time."""
+"""Returns the samples, some whole clusters at a time, with the lengths of these; the same ones at each
+call."""
 
 
 class Moments(NamedTuple):
@@ -53,15 +55,15 @@ class Clusters:
     """
 
     counts: IntArray
-    """Samples of each cluster."""
+    """Number of samples of each cluster."""
     run_lengths: tuple[int, ...]
-    """Clusters of each run."""
+    """Number of clusters of each run."""
     numbers: Blocks
     per_unit: float = 1.0
 
     @classmethod
     def joined(cls, runs: Sequence[Clusters]) -> Clusters:
-        """The clusters of several runs, which have one unit, joined."""
+        """The clusters of several runs as one; the runs must have the same unit."""
         if len(runs) == 1:
             return runs[0]
 
@@ -133,13 +135,13 @@ class Clusters:
         return np.sort(np.concatenate(every) if every else np.empty(0)) / self.per_unit
 
     def by_run(self, of_clusters: FloatArray) -> Runs:
-        """One number per cluster, cut into runs; runs without clusters left out."""
+        """One number per cluster, split into runs; runs without clusters are left out."""
         parts = np.split(of_clusters, np.cumsum(self.run_lengths)[:-1])
         return tuple(part for part in parts if len(part))
 
     def percentile_worths(self, qs: Sequence[float]) -> list[Worth]:
-        """The number of independent samples that each of these percentiles is worth; from 1 to their number
-        n.
+        """The effective number of independent samples for each of these percentiles, from 1 to the number of
+        samples n.
 
         p(1 - p) / Var(p), p the share of samples above the percentile as a ratio of sums over clusters, and
         its variance that of the linearised ratio Σ (above_i - p · count_i) / n, with the clusters' long-run
@@ -160,7 +162,7 @@ class Clusters:
         ]
 
     def _above(self, thresholds: Sequence[float]) -> list[npt.NDArray[np.int32]]:
-        """How many samples of each cluster lie above each threshold."""
+        """For each threshold, how many samples of each cluster lie above it."""
         found = [np.empty(len(self.counts), dtype=np.int32) for _ in thresholds]
         largest, first = self.ordered[-1], 0
         for numbers, counts in self._filled():

@@ -42,7 +42,7 @@ def percentiles_of_counts(counts: npt.NDArray[np.int64], qs: Sequence[float]) ->
 
 
 def summed_counts(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The counts of both samples together."""
+    """The counts of both samples added up."""
     total = np.zeros(max(len(one), len(other)), dtype=np.int64)
     total[: len(one)] += one
     total[: len(other)] += other
@@ -51,12 +51,12 @@ def summed_counts(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> n
 
 IntArray = npt.NDArray[np.int64]
 Passes = Callable[[], Iterable[IntArray]]
-"""Goes through all numbers, block by block; the same ones each time."""
+"""Returns all numbers, block by block; the same ones at each call."""
 
 _CELL_BITS = 12
 _CELLS = 1 << 20
 _PARTS = 1 << _CELL_BITS
-"""The number of parts into which a cell is divided at once."""
+"""Number of parts into which a cell is divided at once."""
 _RANKS_AT_ONCE = 512
 
 
@@ -79,22 +79,23 @@ class _Division:
 
 @dataclass
 class _Wanted:
-    """Ranks on the way to their numbers, one entry each."""
+    """Ranks whose numbers are being looked for, one entry each."""
 
     ranks: IntArray
     places: IntArray
     within: IntArray
-    """Rank among the numbers of the place."""
+    """Rank among the numbers of its place."""
     starts: IntArray
     spans: IntArray
-    """A place holds the whole numbers [start, start + span)."""
+    """Width of the place, which holds the whole numbers [start, start + span)."""
 
     def taken(self, chosen: npt.NDArray[np.bool_]) -> _Wanted:
         return _Wanted(*(values[chosen] for values in vars(self).values()))
 
 
 class CountedOrder:
-    """Whole numbers in ascending order: ``order[rank]`` is a number divided by ``per_unit``.
+    """Whole numbers in ascending order, found by counting: ``order[rank]`` is a number divided by
+    ``per_unit``.
 
     Ask for many ranks at once by :meth:`look_up`; each that was not asked for there takes passes of its own.
     """
@@ -117,7 +118,7 @@ class CountedOrder:
         return self._known[place] / self._per_unit
 
     def look_up(self, ranks: Iterable[int]) -> None:
-        """Finds the numbers of these ranks, from 0, all in the same passes."""
+        """Find the numbers of these ranks, from 0, all in the same passes."""
         unknown = sorted({rank for rank in map(int, ranks) if rank not in self._known})
         for first in range(0, len(unknown), _RANKS_AT_ONCE):
             self._find(np.array(unknown[first : first + _RANKS_AT_ONCE], dtype=np.int64))
@@ -193,7 +194,7 @@ def _division(wanted: _Wanted, size: int) -> _Division:
 
 
 def _divided(wanted: _Wanted, division: _Division, counts: IntArray) -> _Wanted:
-    """The same ranks after their places have been divided."""
+    """The wanted ranks after their places have been divided."""
     slots = division.slots[wanted.places].astype(np.int64)
     # Of one slot after the other; each begins where the numbers of the one before end.
     reached = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""How many times the samples would decide a limit that the interval of a sample holds.
+"""How many times as many samples would decide a limit on which the interval of a sample does not decide.
 
 The figure lies t standard errors from the limit, as far as the sample tells, so its true distance is about
 N(t, 1). A new sample g times as large sees √g of that distance, give or take one of its own errors, and
@@ -24,23 +24,24 @@ from pytest_llmbench.stats.runs import Interval
 from pytest_llmbench.stats.spectral import normal_quantile
 
 CHANCE = 0.75
-"""Of the sessions that follow the advice, the share that it is to decide."""
+"""The share of the sessions following the advice in which it is to decide."""
 MOST, LEAST = 16.0, 2.0
-"""Times the samples: the most and the least that is advised."""
+"""The largest and the smallest factor that is advised."""
 _ABOVE = 3.0
-"""How much farther than the lower end, in logarithms, the upper one is taken to lie where it is open or only
-a bound. Latencies are skewed, and such an end has to become an order statistic before it can come nearer."""
+"""Assumed distance of the upper end, as a multiple of that of the lower one on the logarithmic scale, if it
+is open or only a bound. Latencies are skewed, and such an end has to become an order statistic before it can
+come nearer."""
 _UNVARIED = 2.0
-"""A share of 0 or 1 is an end of its own interval; the other end comes nearer as 1/n. Twice what would touch
-the limit, since the larger sample may have one or two on the other side."""
+"""Factor for a share of 0 or 1, which is an end of its own interval; the other end comes nearer as 1/n. It is
+twice what would touch the limit, since the larger sample may have one or two on the other side."""
 _CLOSING, _OF_FEW = 1.25, 5.0
 _STEPS = 40
 
 
 def times_to_decide(point: float, ends: Interval, limit: float, *, level: float = 0.95) -> float:
-    """g, from 2 to 16, for a figure on whose ``ends`` the limit is not decided.
+    """The advised factor g, from 2 to 16, for a figure on whose ``ends`` the limit is not decided.
 
-    ``ends``: the upper one ``None`` where it is open or a mere bound of the figure. Positive figures are
+    ``ends``: the upper one is ``None`` where it is open or a mere bound of the figure. Positive figures are
     taken by their logarithms, in which the intervals of latencies are nearly symmetric.
     """
     figures = (point, limit, *(end for end in ends if end is not None))
@@ -61,13 +62,15 @@ def times_to_decide(point: float, ends: Interval, limit: float, *, level: float 
 
 
 def times_to_close(required: int, n: int) -> float:
-    """How many times the n samples to ask for where so many of the same dependence would close an end. How
-    much they depend on each other is an estimate too, and a poor one while they are few."""
+    """The advised factor, where ``required`` samples of the same dependence would close an open end of an
+    interval from n. How much samples depend on each other is an estimate too, and a poor one while they are
+    few."""
     return max(required, n + 1) / n * (_CLOSING + _OF_FEW / math.sqrt(n))
 
 
 def chance(errors: float, times: float, z: float) -> float:
-    """P(g): that a sample of so many times the size decides; ``errors``: t."""
+    """P(g), the chance that a sample ``times`` as large decides. ``errors``: t, the distance in standard
+    errors."""
     from scipy.special import ndtr
 
     seen, spread = math.sqrt(times) * errors, math.sqrt(1 + times)

@@ -1,4 +1,4 @@
-"""The dependence of the samples of a run on each other, and what it costs.
+"""How the samples of a run depend on each other, and what that costs.
 
 Requests that queue behind each other have similar latencies, so n of them tell less than n independent ones.
 The **effective sample size** n / τ says how much less, τ = g / R(0) the long-run variance over the plain one.
@@ -18,21 +18,23 @@ import numpy as np
 from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, events, mean_of, pooled
 
 SHORTEST_SERIES = 10
-"""Below this no dependence can be estimated; the samples are taken as independent."""
+"""Shortest series in which dependence can be estimated; shorter ones are taken as independent."""
 _SIGNIFICANCE = 2.0
 _QUIET_LAGS = 5
-"""Politis–White: c = 2 and K_n = max(5, √log10 n) insignificant lags in a row end the dependence."""
+"""Fewest insignificant lags in a row that end the dependence: K_n = max(5, √log10 n), with c = 2 (Politis and
+White)."""
 _FEWEST_EXCEEDANCES = 20
-"""A rarer indicator shows no clustering; dependence is then read at the nearest percentile with that many."""
+"""Fewest exceedances that show clustering; for a rarer event dependence is read at the nearest percentile
+with that many."""
 
 
 _AT_ONCE = 1 << 19
-"""Samples whose products are worked out together; a transform takes some 50 bytes for each."""
+"""How many samples are transformed together; a transform takes some 50 bytes for each."""
 
 
 class _Spectrum(NamedTuple):
     variance: float
-    """R(0)."""
+    """R(0), the plain variance."""
     long_run_variance: float
     """g = Σ λ(k/M) R(k) over all lags k."""
 
@@ -40,8 +42,8 @@ class _Spectrum(NamedTuple):
 def autocovariance(
     samples: FloatArray, lags: int, *, centre: float | None = None, at_once: int = _AT_ONCE
 ) -> FloatArray:
-    """R(0) … R(lags), R(k) = Σ (x_t - c)(x_{t+k} - c) / n, by FFT. ``centre`` c: default the mean;
-    ``at_once``: samples of a transform."""
+    """R(0) … R(lags), R(k) = Σ (x_t - c)(x_{t+k} - c) / n, by FFT. ``centre``: c, by default the mean;
+    ``at_once``: samples per transform."""
     n = len(samples)
     deviations = samples - (mean_of(samples) if centre is None else centre)
     if n <= at_once:
@@ -62,7 +64,8 @@ def _products(samples: FloatArray, onwards: FloatArray, lags: int) -> FloatArray
 
 
 def effective_size(samples: Samples) -> float:
-    """Independent samples that would give the mean the same variance; from 1 to n, summed over runs.
+    """Number of independent samples whose mean would have the same variance; from 1 to n, summed over
+    runs.
 
     Deviations are taken from the common mean, so runs that differ in level count as dependent.
     """
@@ -74,10 +77,10 @@ def effective_size(samples: Samples) -> float:
 
 
 def exceedances(samples: Samples, q: float) -> tuple[FloatArray, ...]:
-    """The 0/1 series "above the q-th percentile of all samples" of each run, as far as it is informative.
+    """For each run the 0/1 series "above the q-th percentile of all samples", as far as it is informative.
 
-    A percentile's sampling error consists of it. Where fewer than 20 samples lie beyond the percentile, the
-    nearest percentile with 20 beyond it stands in.
+    The sampling error of a percentile consists of it. Where fewer than 20 samples lie beyond the percentile,
+    the nearest percentile with 20 beyond it stands in.
     """
     runs = as_runs(samples)
     if not runs:
@@ -90,8 +93,8 @@ def exceedances(samples: Samples, q: float) -> tuple[FloatArray, ...]:
 
 
 def _linear(samples: FloatArray, q: float) -> float:
-    """``np.percentile(samples, q)`` to the last digit, without its dispatch: for a thousand samples most of
-    its time."""
+    """``np.percentile(samples, q)`` to the last digit, without its overhead, which for a thousand samples is
+    most of the time."""
     place = (len(samples) - 1) * (q / 100)
     low = math.floor(place)
     high = min(low + 1, len(samples) - 1)
@@ -103,7 +106,7 @@ def _linear(samples: FloatArray, q: float) -> float:
 
 
 def informative(q: float, n: int) -> float:
-    """The percentile that stands in for the q-th of n samples: itself, or the nearest with 20 beyond it."""
+    """The percentile used for the q-th of n samples: itself, or the nearest one with 20 samples beyond it."""
     margin = min(50.0, 100.0 * _FEWEST_EXCEEDANCES / max(1, n))
     return min(max(q, margin), 100.0 - margin)
 
@@ -121,7 +124,8 @@ def _longest_lag(n: int) -> int:
 
 
 def _spectrum(run: FloatArray, centre: float) -> _Spectrum | None:
-    """``None`` when there is nothing to estimate: a very short or a constant series."""
+    """The two variances of a run; ``None`` when there is nothing to estimate: a very short or a constant
+    series."""
     n = len(run)
     scale = float(np.max(np.abs(run - centre), initial=0.0))
     if n < SHORTEST_SERIES or scale == 0.0 or float(np.ptp(run)) == 0.0:
@@ -155,7 +159,7 @@ def last_significant_lag(correlation: FloatArray, n: int) -> int:
 
 
 def significant_correlation(n: int) -> float:
-    """2 √(log10 n / n)."""
+    """The smallest significant autocorrelation of n samples, 2 √(log10 n / n)."""
     return _SIGNIFICANCE * math.sqrt(math.log10(n) / n)
 
 
@@ -164,5 +168,5 @@ def _quiet_lags(n: int) -> int:
 
 
 def _flat_top(bandwidth: int, lags: int) -> FloatArray:
-    """Trapezoidal window: 1 up to M/2, falling to 0 at M."""
+    """Trapezoidal window over the lags: 1 up to M/2, falling to 0 at M."""
     return np.clip(2 * (1 - np.arange(lags + 1) / bandwidth), 0.0, 1.0)

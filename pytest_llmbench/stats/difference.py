@@ -1,4 +1,4 @@
-"""Intervals for how two arms differ: candidate - baseline, and candidate / baseline - 1.
+"""Intervals for the difference of two arms: candidate - baseline, and candidate / baseline - 1.
 
 Independent arms: the arms' own intervals are combined by MOVER, the method of variance estimates recovery
 (Zou and Donner 2008, Statistics in Medicine 27; for ratios on the logarithmic scale). With point p, lower l
@@ -35,11 +35,11 @@ from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, p
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread, student_interval
 
 _ROUNDING = 1e-12
-"""Pairs that differ among themselves by less of their size do so by rounding."""
+"""Relative difference among pairs that counts as rounding."""
 
 
 class Bounded(NamedTuple):
-    """An estimated value with the ends of its interval; ``None``: open."""
+    """An estimated value with the ends of its interval; ``None``: open at that end."""
 
     point: float
     lower: float | None
@@ -152,7 +152,7 @@ def _leg(
     correlation: float,
 ) -> float | None:
     """How far the difference may be off in one direction: by ``own`` of the candidate that way, and by
-    ``other`` of the baseline the other way. ``_back``: their legs to the opposite sides."""
+    ``other`` of the baseline the other way. ``_back``: their legs to the opposite sides. None: open."""
     if own is None or other is None:
         return None
     if correlation <= 0 or own_back is None or other_back is None:
@@ -174,7 +174,8 @@ def _pairs(baseline: Samples, candidate: Samples) -> tuple[Runs, Runs]:
 
 
 def _bounded(runs: Runs, q: float, level: float, worth: Worth) -> Bounded:
-    """Plain order statistics: that a stretch may be a quiet one is the same for both arms."""
+    """A percentile with its interval by plain order statistics: whether a stretch is a quiet one is the same
+    for both arms."""
     every = np.sort(pooled(runs))
     point, usable = percentile(every, q), worth.usable(len(every), level)
     lower, upper = order_statistics.percentile_interval(every, q, level=level, effective_n=usable)

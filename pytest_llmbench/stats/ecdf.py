@@ -26,7 +26,7 @@ def ecdf(samples: Ordered, most: int = MOST_POINTS) -> tuple[tuple[float, ...], 
 
 
 def ecdf_ranks(n: int, most: int = MOST_POINTS) -> list[int]:
-    """The ranks, from 0, of the samples that are shown."""
+    """The ranks, from 0, of the samples that are drawn."""
     if most < 2:
         raise ValueError(f"an empirical distribution needs at least 2 points, not {most}")
     return list(range(n)) if n <= most else _thinned_ranks(n, most).tolist()

@@ -1,4 +1,5 @@
-"""Has the system under test stopped answering, or failed too often? The rules that end a load early.
+"""The rules that end a load early: the system under test has stopped answering, or too many requests have
+failed.
 
 Failures are data, and a load goes on through them. It ends where it can tell nothing more: when the error
 budget of its test cannot be kept any more, or when nobody answers (docs/decisions/0019).
@@ -16,37 +17,41 @@ from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import BoolColumn, Records
 
 STREAK = 20
-"""The requests in a row without an answer that are enough for ``stop_when_failing``, if there was no answer
-for ``QUIET_NS``."""
+"""How many unanswered requests in a row end a load with ``stop_when_failing``, if there was no answer for
+``QUIET_NS``."""
 QUIET_NS = 1_000_000_000
-"""The SUT answered this recently: it has not stopped yet, whatever happens to other requests."""
+"""Nanoseconds within which an answer shows that the SUT has not stopped yet, whatever happens to other
+requests."""
 LONG_NS = 10_000_000_000
-"""The time without an answer after which fewer failures will do: one for each request in flight."""
+"""The time without an answer, in nanoseconds, after which fewer failures suffice: one for each request in
+flight."""
 PATIENT_NS = 30_000_000_000
-"""The patience of every other load: a server that is restarted within this time goes on being measured."""
+"""The time without an answer, in nanoseconds, that every other load waits: a server that is restarted within
+it goes on being measured."""
 FEWEST = 3
-"""The requests in a row without an answer, for every other load."""
+"""Fewest unanswered requests in a row that end any other load."""
 CHANCE = 0.001
-"""The chance that so many in a row fail by themselves, anywhere in the load, where others had failed
-before."""
+"""Largest chance, that so many in a row fail by themselves anywhere in the load, at which the load is ended.
+It matters where others had failed before."""
 _OK = Outcome.OK
-"""By a name of its own, as it is asked for with each reply: a look-up in an enumeration takes 0.2 µs."""
+"""A module-level name, as it is asked for with each reply: a look-up in an enumeration takes 0.2 µs."""
 _OF_OURS = frozenset({Outcome.CANCELLED, Outcome.CUT_BY_USER})
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The load is to end now."""
+    """The decision to end the load now."""
 
     reason: str
     is_result: bool
-    """What was measured counts (``Observation.stopped``); else the load is void (``interrupted``)."""
+    """Whether what was measured counts (``Observation.stopped``); if not, the load is void
+    (``interrupted``)."""
     drains: bool = False
-    """What is in flight goes on to its end: the system answers."""
+    """Whether what is in flight goes on to its end, since the system answers."""
 
 
 class FailureWatch:
-    """Follows how requests end. Unanswered are those without a connection, with a lost one, with a deadline
+    """Watches how requests end. Unanswered are those without a connection, with a lost one, with a deadline
     that ran out, and with a status of 500 or more. Whatever comes in on a reply under way is an answer; so
     are refusals for overload (429, or 503 that says so), other statuses, and errors inside a stream: a server
     that sheds load is alive.
@@ -78,12 +83,13 @@ class FailureWatch:
         self._ended = 0
         self._failed = 0
         self._unanswered_before = 0
-        """The unanswered requests up to the last answer; ``_ended - _streak`` had ended then."""
+        """Number of unanswered requests up to the last answer; ``_ended - _streak`` requests had ended
+        then."""
         self._last = ""
 
     @classmethod
     def of(cls, plan: LoadPlan, patient_ns: int = PATIENT_NS) -> FailureWatch | None:
-        """The watch over a load; None where somebody else watches over it."""
+        """The watch over a load; None where another process watches over it."""
         if not plan.watched:
             return None
         return cls(
@@ -99,13 +105,13 @@ class FailureWatch:
 
     @property
     def streak(self) -> int:
-        """Unanswered requests since the last answer."""
+        """Number of unanswered requests since the last answer."""
         return self._streak
 
     @property
     def is_calm(self) -> bool:
-        """Nothing can end the load now, whatever the time: the last reply was an answer, and no more failed
-        than may."""
+        """Whether nothing can end the load now, whatever the time: the last reply was an answer, and no more
+        have failed than may."""
         return not self._streak and not self._failed_too_often
 
     @property
@@ -113,15 +119,15 @@ class FailureWatch:
         return self._most_failures is not None and self._failed > self._most_failures
 
     def begin(self, now_ns: int) -> None:
-        """The load begins: silence counts from here."""
+        """Begin the load: silence counts from here."""
         self._answered_ns = now_ns
 
     def note(self, record: RequestRecord) -> None:
-        """A request has ended; to be told in the order of the ends."""
+        """Note the end of a request. Ends have to be told in their order."""
         self.ended(record.outcome, record.http_status, record.error, record.finished_ns or 0)
 
     def ended(self, outcome: Outcome, status: int | None, error: str | None, at_ns: int) -> None:
-        """:meth:`note` by what counts of it."""
+        """:meth:`note`, with only the fields that count."""
         if outcome in _OF_OURS:
             return
         self._ended += 1
@@ -137,7 +143,7 @@ class FailureWatch:
         self._answered_ns = max(self._answered_ns, at_ns)
 
     def judge(self, in_flight: int, moved_ns: int | None, now_ns: int) -> Cut | None:
-        """Whether the load is to end now, by the number in flight and the last instant at which one of them
+        """The decision to end the load, by the number in flight and the last instant at which one of them
         moved; None while the SUT answers, or may."""
         if self._failed_too_often:
             reason = (
@@ -175,7 +181,7 @@ def is_chance(streak: int, before: int, unanswered_before: int) -> bool:
 
 
 def are_unanswered(records: Records) -> BoolColumn:
-    """Tell for each ended request whether it is what :class:`FailureWatch` calls unanswered."""
+    """For each ended request, whether it is unanswered in the sense of :class:`FailureWatch`."""
     lost = records.has_outcome(Outcome.DISCONNECTED) | records.has_outcome(Outcome.TIMEOUT)
     broken = records.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return np.asarray(lost | (records.has_outcome(Outcome.HTTP_ERROR) & broken))

@@ -18,11 +18,12 @@ from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, legs, mean_
 
 DRAWS = 2000
 _SPREAD_POWER = 1.5
-"""The least that holds for log-normal samples of σ = 1, independent and of ρ = 0.8."""
+"""Power with which the error of c² grows: the least for which the interval holds for log-normal samples with
+σ = 1, independent ones and ones with ρ = 0.8."""
 
 
 def jain_index(shares: FloatArray) -> float | None:
-    """J = (Σ x)² / (n Σ x²), from 1/n (one has all) to 1 (all alike); section 5.6.4.
+    """Jain's index J = (Σ x)² / (n Σ x²), from 1/n (one has all) to 1 (all alike); section 5.6.4.
 
     ``None`` without shares and when all are zero. ValueError for negative ones.
     """
@@ -38,8 +39,8 @@ def jain_index(shares: FloatArray) -> float | None:
 def jain_interval(
     samples: Samples, *, level: float = 0.95, of: Spread | None = None, backlog: Backlog | None = None
 ) -> Interval:
-    """Interval of J of dependent samples; open where J is undefined. ``of``: :func:`jain_spread`.
-    ``backlog``: of latencies, what each waited: if they have waits in them, both ends allow for the index of
+    """Interval of J of dependent samples; open where J is undefined. ``of``: their :func:`jain_spread`.
+    ``backlog``: what each latency waited; if they have waits in them, both ends allow for the index of
     latencies whose waits are drawn out as far as they may be.
 
     J = 1 / (1 + c²), c the coefficient of variation: c² and both its ends are turned into J. c² rests on
@@ -77,7 +78,7 @@ def jain_interval(
 
 
 def _by_moments(runs: Runs, level: float) -> float | None:
-    """A lower end of (Σ x)² / (n Σ x²)."""
+    """A lower end of (Σ x)² / (n Σ x²), by moments; None where there is none."""
     each = (1 + level) / 2
     least = mean_interval(runs, level=each).lower
     if least is None or least <= 0:
@@ -131,7 +132,7 @@ def jain_of_means_interval(groups: Sequence[FloatArray], *, freedom: float, leve
 def drawn_ratio(
     arms: Sequence[tuple[float, Spread | None]], level: float, random: np.random.Generator
 ) -> FloatArray:
-    """Draws of first mean / second mean, log-normal with the relative errors of the two; none where an error
+    """Draws of first mean / second mean, log-normal with the relative errors of both; empty where an error
     has no bound."""
     variance = 0.0
     for mean, of in arms:
@@ -145,7 +146,8 @@ def drawn_ratio(
 
 
 def starvation(samples: Samples, *, factor: float = 5.0, level: float = 0.95) -> Share | None:
-    """Share of waits longer than ``factor`` times the median (section 5.6.4, AMB-10); ``None`` without."""
+    """Share of waits longer than ``factor`` times the median (section 5.6.4, AMB-10); ``None`` without
+    waits."""
     runs = as_runs(samples)
     if not runs:
         return None
@@ -154,7 +156,7 @@ def starvation(samples: Samples, *, factor: float = 5.0, level: float = 0.95) ->
 
 
 def _expanded_tail(freedom: float, level: float) -> float:
-    """The tail share of draws from a normal law that stand for Student's.
+    """The tail share at which quantiles of normal draws have the coverage of Student's t.
 
     It is Φ(√((ν + 1) / ν) t_{α/2, ν}) (Hesterberg 2015, The American Statistician 69).
     """

@@ -1,4 +1,5 @@
-"""Does a queue grow without bound during a window? (METHODOLOGY §10, saturation rule 1, AMB-14)
+"""Growth of a queue: whether it grows without bound during a window (METHODOLOGY §10, saturation rule 1,
+AMB-14).
 
 The window is cut into five equal segments. The queue grows when its time-weighted mean rises strictly from
 segment to segment, by at least max(2, 20 % of the first) from the first to the last.
@@ -37,7 +38,7 @@ class Growth(NamedTuple):
 
 
 def in_flight_steps(starts_ns: IntArray, ends_ns: IntArray) -> Steps:
-    """How many of the requests [start, end) are under way, as a step series.
+    """The number of requests [start, end) under way, as a step series.
 
     A negative start (``MISSING``): never begun, left out. A negative end: not ended, under way from then on.
     """
@@ -51,7 +52,7 @@ def in_flight_steps(starts_ns: IntArray, ends_ns: IntArray) -> Steps:
 
 
 def in_flight_at(instants_ns: IntArray, starts_ns: IntArray, ends_ns: IntArray) -> FloatArray:
-    """How many of the requests [start, end) that began before each instant are under way at it.
+    """For each instant, how many of the requests [start, end) that began before it are under way.
 
     Negative starts and ends as in :func:`in_flight_steps`; at a negative instant none is.
     """
@@ -62,7 +63,8 @@ def in_flight_at(instants_ns: IntArray, starts_ns: IntArray, ends_ns: IntArray) 
 
 
 def gauge_steps(at_ns: IntArray, values: FloatArray) -> Steps:
-    """Readings of a gauge, ascending in time: each holds until the next, the first also before itself.
+    """Readings of a gauge, ascending in time, as a step series: each holds until the next, the first also
+    before itself.
 
     ValueError without readings.
     """
@@ -113,6 +115,6 @@ def growth(steps: Steps, start_ns: int, end_ns: int) -> Growth:
 
 
 def is_growing(means: tuple[float, ...]) -> bool:
-    """Strictly rising each time, and by max(2, 20 % of the first) in all."""
+    """Whether the means rise strictly each time, and by at least max(2, 20 % of the first) in all."""
     rising = all(later > earlier for earlier, later in pairwise(means))
     return rising and means[-1] - means[0] >= max(_LEAST_RISE, _LEAST_RELATIVE_RISE * means[0])

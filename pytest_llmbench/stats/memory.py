@@ -1,4 +1,4 @@
-"""The memory of a series of samples: the lags after which nothing is significant.
+"""The memory of a series of samples: the number of lags after which no autocorrelation is significant.
 
 Of a slow queue under noisy service no single lag tells: each autocorrelation is the queue's small share of
 the variance. Means of 2, 4, 8 … samples in a row average the noise out and leave the queue, so it is looked
@@ -20,12 +20,13 @@ from pytest_llmbench.stats.dependence import (
 from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, batch_means, is_constant
 
 _FEWEST_MEANS = 32
-"""The fewest means at the longest scale that memory is looked for at."""
+"""Fewest means at the longest scale at which memory is looked for."""
 _FIRST_LAGS, _QUIET_END = 512, 10
 
 
 def memory(samples: Samples, *, scales: bool = True) -> int:
-    """Lags after which no autocorrelation of the runs is significant; 1 for independent samples.
+    """The memory in lags: after them no autocorrelation of the runs is significant; 1 for independent
+    samples.
 
     ``scales``: or none of their means of 2, 4, 8, … in a row, if that is farther.
     """
@@ -36,8 +37,8 @@ def memory(samples: Samples, *, scales: bool = True) -> int:
 
 
 def memory_and_persistence(samples: Samples) -> tuple[int, int]:
-    """:func:`memory`, and the same of positive autocorrelation without a gap: what swings to and fro has
-    none. Both rest on the same correlations."""
+    """:func:`memory`, and the memory in positive autocorrelation without a gap, of which a series that
+    oscillates has none. Both follow from the same correlations."""
     varied = _varied(samples)
     if not varied:
         return 1, 1
@@ -47,7 +48,7 @@ def memory_and_persistence(samples: Samples) -> tuple[int, int]:
 
 
 def _varied(samples: Samples) -> list[FloatArray]:
-    """Runs that are long enough and not constant, scaled so that no square overflows or vanishes."""
+    """The runs that are long enough and not constant, scaled so that no square overflows or vanishes."""
     runs = [run for run in as_runs(samples) if len(run) >= SHORTEST_SERIES]
     scale = max((float(np.max(np.abs(run))) for run in runs), default=0.0)
     return [run / scale for run in runs if not is_constant(run)]
@@ -65,13 +66,13 @@ def _farthest(varied: Sequence[FloatArray]) -> int:
 
 
 def _nearest(runs: Sequence[FloatArray]) -> FloatArray:
-    """The correlation at the first lags."""
+    """Autocorrelations of all runs at the first lags, from ρ(0) on."""
     return _correlation(runs, min(max(map(len, runs)) // 2, _FIRST_LAGS))
 
 
 def _before_gap(correlation: FloatArray, n: int) -> int:
-    """How many lags from the first on have significant positive autocorrelation: of many scales that are
-    tried, single lags further out would turn up by chance."""
+    """How many lags from the first on have significant positive autocorrelation. Further ones do not count:
+    with many scales tried, single lags would turn up by chance."""
     small = np.flatnonzero(correlation[1:] < significant_correlation(n))
     return int(small[0]) if len(small) else len(correlation) - 1
 
@@ -88,7 +89,7 @@ def _last_lag(runs: Sequence[FloatArray], nearest: FloatArray) -> int:
 
 
 def _correlation(runs: Sequence[FloatArray], lags: int) -> FloatArray:
-    """ρ(0) … of all runs, each around its own mean."""
+    """Autocorrelations ρ(0), ρ(1) … of all runs, each around its own mean."""
     total = np.zeros(lags + 1)
     for run in runs:
         own = min(lags, len(run) - 1)

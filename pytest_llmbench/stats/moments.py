@@ -25,7 +25,8 @@ from pytest_llmbench.stats.runs import FloatArray, Runs
 from pytest_llmbench.stats.spectral import stretched, student_quantile
 
 FEWEST, FEWEST_BEYOND, FEWEST_MEMORIES = 500, 5, 16
-"""Samples in all, samples beyond the percentile, and lengths of the memory that a bound takes."""
+"""Fewest samples in all, fewest samples beyond the percentile, and fewest lengths of the memory for a
+bound."""
 _LOWEST_POWER, _HIGHEST_POWER = 3.0, 4.0
 _MEMORIES_OF_LOWEST = 24
 _FEWEST_BATCHES, _BATCHES = 3, 16
@@ -40,21 +41,21 @@ class MomentBound(NamedTuple):
 
 
 def bound_by_mean(mean_upper: float | None, least: float, q: float) -> MomentBound | None:
-    """The same by the upper end of the mean: P(X > u) ≤ E[X] / u. For P50 that is twice the mean; it holds
-    wherever the mean's interval does, of few samples too. ``None`` above P50, where it says next to nothing,
-    where the mean is open, and for negative samples. ``least``: the smallest."""
+    """The bound by the upper end of the mean: P(X > u) ≤ E[X] / u. For P50 that is twice the mean; it holds
+    wherever the mean's interval does, for few samples too. ``None`` above P50, where it says next to nothing,
+    where the mean is open, and for negative samples. ``least``: the smallest sample."""
     if mean_upper is None or least < 0 or q > 50:
         return None
     return MomentBound(mean_upper / (1 - q / 100), 1)
 
 
 def nearest(*bounds: MomentBound | None) -> MomentBound | None:
-    """The lowest of those that there are."""
+    """The lowest of the bounds; None if there are none."""
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def samples_required(q: float, *, lags: int) -> int:
-    """Samples of that memory from which on the q-th percentile has a bound."""
+    """Fewest samples with this memory for which the q-th percentile has a bound."""
     # 5 / (1 - q/100) is 500.000…04 for P99.
     beyond = math.ceil(FEWEST_BEYOND / (1 - q / 100) - 1e-6)
     return max(FEWEST, FEWEST_MEMORIES * lags, beyond)
@@ -102,13 +103,13 @@ def power_mean_bound(runs: Runs, *, lags: int, level: float = 0.95) -> MomentBou
 
 
 def _power(memories: float) -> float:
-    """From 3 to 4, for a sample that is so many memories long."""
+    """The power of the moment, from 3 to 4, for a sample that is so many memories long."""
     power = _LOWEST_POWER + math.log(memories / _MEMORIES_OF_LOWEST) / 2
     return min(_HIGHEST_POWER, max(_LOWEST_POWER, power))
 
 
 def _batch_means(runs: Runs, n: int, batches: int) -> FloatArray:
-    """Each run has its share of the batches, and one at least."""
+    """The means of consecutive batches. Each run has its share of the batches, and at least one."""
     found = []
     for run in runs:
         own = min(len(run), max(1, round(batches * len(run) / n)))

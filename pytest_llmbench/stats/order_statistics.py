@@ -36,7 +36,8 @@ def percentile_interval(
 def ranks(
     n: int, q: float, *, level: float = 0.95, effective_n: float | None = None
 ) -> tuple[int | None, int | None]:
-    """The ranks l and u, from 1 to n; ``None`` for an open end. ValueError for q or level out of range."""
+    """The ranks l and u of the ends, from 1 to n; ``None`` for an open end. ValueError for q or level out of
+    range."""
     _check(q, level)
     worth = n if effective_n is None else min(n, max(1, math.floor(effective_n)))
     if n < 1:
@@ -49,8 +50,8 @@ def ranks(
 
 @lru_cache(maxsize=4096)
 def _limits(worth: int, share: float, tail: float) -> tuple[int, int]:
-    """The ranks among so many independent samples, less one and as it is. The latencies of a load have them
-    in common, and those of all loads that are as long."""
+    """The ranks of the interval's ends among ``worth`` independent samples: the lower less one, the upper as
+    it is. Cached: the latencies of a load share them, and so do loads of equal length."""
     from scipy.special import bdtr, bdtrc
 
     below = bisect_right(range(worth), tail, key=lambda b: float(bdtr(b, worth, share)))
@@ -59,7 +60,8 @@ def _limits(worth: int, share: float, tail: float) -> tuple[int, int]:
 
 
 def samples_required(q: float, level: float = 0.95) -> int:
-    """Independent samples from which on both ends exist: the smallest n with max(p, 1-p)^n ≤ (1 - level)/2.
+    """Fewest independent samples with which both ends exist: the smallest n with max(p, 1-p)^n ≤ (1 -
+    level)/2.
 
     Two-sided 95 %: 36 for P90, 72 for P95, 368 for P99, 3688 for P99.9.
     """

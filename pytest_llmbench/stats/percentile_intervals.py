@@ -1,4 +1,4 @@
-"""Interval of a percentile of dependent samples: order statistics at what the samples are worth.
+"""Intervals of percentiles of dependent samples: order statistics at the effective sample size.
 
 The sampling error of a percentile x is that of the share of samples above it (Woodruff 1952, JASA 47; Bahadur
 1966). The 0/1 series "above x" in arrival order has a long-run variance ω²
@@ -44,54 +44,56 @@ from pytest_llmbench.stats.spectral import (
 
 _TAIL = 0.5
 _FEWEST = 15
-"""Independent samples that an upper end of dependent ones rests on: of fewer it lies anywhere."""
+"""Fewest independent samples for an upper end of dependent ones: with fewer it could lie anywhere."""
 _HALF_AS_MANY_AGAIN = 1.5
 _RISE_BEYOND = 2.0
-"""How far a percentile beyond the median rises with a hidden queue, as a multiple of the mean."""
+"""Factor by which a percentile beyond the median rises more than the mean with a hidden queue."""
 _USUAL_LEVEL, _NEAR_AN_END, _MUCH_LESS = 0.95, 5.0, 0.7
-"""For percentiles up to the median: the level of the interval at whose ends their worth is looked at, how far
-beyond it is not, and the share of it from which on that at an end counts."""
+"""Limits for percentiles up to the median: the level of the interval at whose ends the worth is looked at,
+how far beyond it is not, and the share of it from which on the worth at an end counts."""
 _MOST_ROUNDS = 50
-"""The upper end settles after a few; each round is one binary search."""
+"""Most rounds of the search for an upper end, which settles after a few; each round is one binary search."""
 
 
 class Worth(NamedTuple):
-    """What a sample is worth for one of its percentiles."""
+    """The effective size of a sample for one of its percentiles."""
 
     samples: float
-    """Independent samples whose share above it would vary as much, from 1 to n."""
+    """Number of independent samples for which the share above the percentile would vary as much, from 1 to
+    n."""
     freedom: float
-    """Degrees of freedom of that figure."""
+    """Degrees of freedom of that estimate."""
     recalled: float = 0.0
     """(m - 1) / n: the share of the samples that their memory spans."""
     resampled: FloatArray | None = None
-    """The resampled means, as in :class:`~pytest_llmbench.stats.spectral.Spread`."""
+    """The resampled means, as in :class:`~pytest_llmbench.stats.spectral.Spread`; None for Student's t."""
 
     @classmethod
     def of_spread(cls, of: Spread) -> Worth:
         return cls(of.worth, of.freedom, of.recalled, of.resampled)
 
     def at_least_as_dependent(self, n: int, of: Worth) -> Worth:
-        """The worth beyond the median, with at least half of what dependence costs the median."""
+        """The worth for a percentile beyond the median, with at least half of what dependence costs the
+        median."""
         excess = max(n / self.samples - 1, _TAIL * (n / of.samples - 1))
         return self._replace(samples=n / (1 + excess))
 
     def discounted(self, level: float) -> float:
-        """A smaller worth, since the figure is an estimate itself: · (z / t)²."""
+        """The number of samples reduced by (z / t)², since it is an estimate itself."""
         from scipy.special import ndtri
 
         return self.samples * (float(ndtri((1 + level) / 2)) / quantile(self, level)) ** 2
 
     def usable(self, n: int, level: float) -> float:
-        """The worth that an interval from n samples uses.
+        """The effective number of samples that an interval from n samples uses.
 
         A series too short to look for dependence is used as it is.
         """
         return self.discounted(level) if n >= SHORTEST_SERIES else self.samples
 
     def usable_above(self, n: int, level: float, *, fewest: float | None = None) -> float | None:
-        """The same for an upper end, if the sample may be a stretch of a few memories; ``None``: open.
-        ``fewest``: below that many, default 15."""
+        """The effective number for an upper end, since the sample may be a stretch of a few memories;
+        ``None``: the end is open. ``fewest``: below that many it is, by default 15."""
         usable, excess = self.usable(n, level), n / self.samples - 1
         if excess <= 0:
             return usable
@@ -102,18 +104,18 @@ class Worth(NamedTuple):
         return left if left >= (_FEWEST if fewest is None else fewest) else None
 
     def required(self, independent: int, n: int, level: float) -> int:
-        """How many samples, dependent as these n are, are worth that many independent ones, where these are
-        not. The discount shrinks as samples come in, so it is left out as long as that is more than n. Of
-        what else keeps an end open (stickier queues above) the sample says nothing: half as many again."""
+        """How many samples, as dependent as these n, are worth ``independent`` ones, where these are not. The
+        discount shrinks as samples come in, so it is left out as long as that is more than n. The sample does
+        not tell what else keeps an end open (stickier queues above): then half as many again."""
         plain, discounted = independent / self.samples, independent / self.usable(n, level)
         more = next(more for more in (plain, discounted, _HALF_AS_MANY_AGAIN) if more > 1)
         return math.ceil(n * max(more, memories_required(self.recalled, level)))
 
 
 def series_memory(samples: Samples) -> int:
-    """Memory of the samples or of their "above the median" series, whichever is longer: a system's, not a
-    single statistic's. The long waits are few and blur in the one, the rare event shows nothing in the other.
-    """
+    """The memory of the samples or of their "above the median" series, whichever is longer: it belongs to the
+    system, not to a single statistic. The long waits are few and blur in the one, the rare event shows
+    nothing in the other."""
     runs = as_runs(samples)
     return max(memory(runs), memory(exceedances(runs, 50.0)))
 
@@ -121,10 +123,11 @@ def series_memory(samples: Samples) -> int:
 def percentile_worth(
     samples: Samples, q: float, *, lags: int | None = None, median: Worth | None = None
 ) -> Worth:
-    """The worth for the q-th percentile; with fewer than 20 samples beyond it, for the nearest that has 20.
+    """The worth of the samples for the q-th percentile; with fewer than 20 samples beyond it, for the nearest
+    that has 20.
 
-    ``lags``: :func:`series_memory`, the default; the event's own memory counts if it is longer. ``median``:
-    the worth for P50, default worked out where it is needed.
+    ``lags``: by default :func:`series_memory`; the event's own memory counts if it is longer. ``median``: the
+    worth for P50, by default computed where it is needed.
     """
     runs = as_runs(samples)
     lags = series_memory(runs) if lags is None else lags
@@ -138,7 +141,7 @@ def percentile_worth(
 
 
 def percentile_worths(samples: Samples, qs: Sequence[float], *, lags: int | None = None) -> list[Worth]:
-    """:func:`percentile_worth` of each; percentiles that the same one stands in for have it in common."""
+    """:func:`percentile_worth` of each; percentiles with the same stand-in share one result."""
     runs = as_runs(samples)
     n, lags = sum(map(len, runs)), series_memory(runs) if lags is None else lags
     median, found = median_worth(runs, lags=lags), dict[tuple[bool, float], Worth]()
@@ -150,7 +153,7 @@ def percentile_worths(samples: Samples, qs: Sequence[float], *, lags: int | None
 
 
 def _worth_between_modes(runs: Runs, q: float, lags: int, own: Worth) -> Worth:
-    """The worth at the ends of the interval where it is much less there.
+    """The worth at the ends of the interval if it is much less there, else ``own``.
 
     Of a system with two levels, the level of the moment and the noise around it are told apart between the
     two alone, and the percentile of the sample lies on one of them.
@@ -169,7 +172,7 @@ def _worth_between_modes(runs: Runs, q: float, lags: int, own: Worth) -> Worth:
 
 
 def median_worth(samples: Samples, *, lags: int) -> Worth:
-    """The worth of P50 that higher percentiles are held against.
+    """The worth for P50, with which that of higher percentiles is compared.
 
     It leaves out the test for a rising spectrum, whose false alarms would open every tail.
     """
@@ -205,7 +208,7 @@ def percentile_interval(
 def ordered_interval(
     ordered: FloatArray, q: float, worth: Worth, *, level: float = 0.95, rise: Rise = NO_RISE
 ) -> Interval:
-    """The same of samples in ascending order.
+    """Interval of the q-th percentile from samples in ascending order.
 
     ``rise``: how much higher their mean may be for a queue that noise hides
     (:mod:`~pytest_llmbench.stats.backlog`). It moves the median about as far, and higher percentiles farther.
@@ -253,8 +256,8 @@ def _ordered_interval(ordered: FloatArray, q: float, worth: Worth, level: float)
 
 
 def bounded_by_higher(intervals: Sequence[Interval], bounds: Sequence[float | None]) -> list[Interval]:
-    """The same intervals, no upper end beyond the bound of its own or of a higher percentile, where there is
-    one. The lowest percentile first."""
+    """The intervals with upper ends no higher than the bound of their own or of a higher percentile, where
+    there is one. The lowest percentile first."""
     found, least = list(intervals), math.inf
     for place in reversed(range(len(found))):
         bound, (lower, upper) = bounds[place], found[place]

@@ -20,7 +20,7 @@ Estimator = Literal["linear", "harrell-davis"]
 
 
 class Ordered(Protocol):
-    """Samples in ascending order, asked for by rank: a sorted vector, or one that is only counted."""
+    """Samples in ascending order, accessed by rank: a sorted vector, or one that is only counted."""
 
     def __len__(self) -> int: ...
 
@@ -43,13 +43,13 @@ def percentiles(samples: FloatArray, qs: Sequence[float], *, estimator: Estimato
 
 
 def percentile_ranks(n: int, qs: Sequence[float]) -> list[int]:
-    """The ranks, from 0, that :func:`ordered_percentile` looks at."""
+    """The ranks, from 0, that :func:`ordered_percentile` reads."""
     lows = [math.floor((n - 1) * q / 100) for q in qs]
     return [rank for low in lows for rank in (low, min(low + 1, n - 1))]
 
 
 def ordered_percentile(ordered: Ordered, q: float) -> float:
-    """Type 7 of samples in ascending order, without looking at all of them. ValueError without samples."""
+    """Type 7 percentile of samples in ascending order, reading two of them. ValueError without samples."""
     if len(ordered) == 0:
         raise ValueError("no samples, no percentile")
     rank = (len(ordered) - 1) * q / 100
@@ -61,9 +61,8 @@ def ordered_percentile(ordered: Ordered, q: float) -> float:
 
 
 def _harrell_davis(ordered: FloatArray, q: float) -> float:
-    """Σ w_i x_(i), w_i = I(i/n) - I((i-1)/n), I the distribution function of Beta((n+1)p, (n+1)(1-p))
-    (Harrell and Davis 1982, Biometrika 69). P0 and P100 are the extremes.
-    """
+    """Harrell and Davis' estimate Σ w_i x_(i), w_i = I(i/n) - I((i-1)/n), I the distribution function of
+    Beta((n+1)p, (n+1)(1-p)) (1982, Biometrika 69). P0 and P100 are the extremes."""
     if not 0 < q < 100:
         return float(ordered[0] if q <= 0 else ordered[-1])
     from scipy.special import betainc

@@ -20,14 +20,14 @@ from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, p
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 _MANY = 75.0
-"""The share, in percent, from which on few misses tell more of it than how many waited."""
+"""The percentile from which on few misses tell more about dependence than how many waited."""
 
 
 class Share(NamedTuple):
     ones: int
     of: int
     worth: float
-    """Independent trials that would tell as much."""
+    """Effective number of independent trials."""
     interval: Interval
 
     @property
@@ -36,7 +36,8 @@ class Share(NamedTuple):
 
 
 def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | None = None) -> Share | None:
-    """Share of scores that are at most 1, one vector per run in the order of trials; ``None`` without trials.
+    """Share of scores that are at most 1. ``scores``: one vector per run in the order of trials; ``None``
+    without trials.
 
     How much trials depend on each other is read from how close they came to 1, so that a run without a miss
     is not taken for so many independent successes; and as of a percentile, misses of the minority are never
@@ -57,8 +58,8 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
 
 
 def _lower_of_longer_waits(found: Share, runs: Runs, backlog: Backlog, level: float) -> float:
-    """√(a² + d²) below the share: a the distance for independent trials, d what waits as long as they may be
-    take from it."""
+    """The lower end if waits were as long as they may be: √(a² + d²) below the share, a the distance for
+    independent trials, d what such waits may take from it."""
     rise = backlog.rise(runs, level)
     if 100 * found.share > _MANY:
         worse = float(np.mean(pooled(_within(backlog.lengthened(runs, rise.share)))))
@@ -108,7 +109,7 @@ def share_of(
 
 
 def share_worth(series: Samples, *, tested: bool = True) -> Worth:
-    """``tested``: as in :func:`~pytest_llmbench.stats.spectral.spread`."""
+    """The worth of 0/1 series. ``tested``: as in :func:`~pytest_llmbench.stats.spectral.spread`."""
     runs = as_runs(series)
     n = sum(map(len, runs))
     of = spread(runs, lags=series_memory(runs), tested=tested)
@@ -118,8 +119,8 @@ def share_worth(series: Samples, *, tested: bool = True) -> Worth:
 def exact_share_interval(
     successes: int, trials: int, *, tail: float, effective_n: float | None = None
 ) -> tuple[float, float]:
-    """Clopper and Pearson's, with the effective number of trials in place of theirs: it holds for shares near
-    0 and 1, where others do not. ``tail``: error of each side."""
+    """Clopper and Pearson's interval, with the effective number of trials in place of theirs: it holds for
+    shares near 0 and 1, where others do not. ``tail``: error on each side."""
     from scipy.special import betaincinv
 
     if not 0 <= successes <= trials:

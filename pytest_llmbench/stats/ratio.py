@@ -19,7 +19,8 @@ class Ratio(NamedTuple):
     """The spread of the influence; ``None`` below ten samples."""
 
     def interval(self, level: float) -> Interval:
-        """Open below 30 effective samples. Of numerators that are never negative; no lower end is either."""
+        """The interval; open below 30 effective samples. The numerators must not be negative, and neither is
+        a lower end."""
         if self.of is None or self.of.worth < FEWEST_EFFECTIVE:
             return OPEN
         lower, upper = student_interval(self.point, self.of, level=level)
@@ -49,6 +50,6 @@ def ratio_of(numerators: Samples, denominators: Samples, *, seed: int = 0) -> Ra
 
 
 def influence(above: Runs, below: Runs, ratio: float) -> Runs:
-    """How far each pair moves the ratio, times their number."""
+    """The influence of each pair: how far it moves the ratio, times the number of pairs."""
     mean = float(pooled(below).mean())
     return tuple((a - ratio * b) / mean for a, b in zip(above, below, strict=True))

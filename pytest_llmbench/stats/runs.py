@@ -15,7 +15,7 @@ Samples = FloatArray | Sequence[FloatArray]
 
 
 class Interval(NamedTuple):
-    """``None``: open on that side, the sample cannot support a bound there."""
+    """The ends of an interval; ``None``: open on that side, since the sample cannot support a bound there."""
 
     lower: float | None
     upper: float | None
@@ -25,7 +25,8 @@ OPEN = Interval(None, None)
 
 
 class _Checked(tuple[FloatArray, ...]):
-    """Runs that were found to be such: one figure hands them on to a dozen functions."""
+    """Runs that have been checked, so that the dozen functions behind one figure need not check them
+    again."""
 
 
 def as_runs(samples: Samples) -> Runs:
@@ -43,17 +44,17 @@ def as_runs(samples: Samples) -> Runs:
 
 
 def events(runs: Sequence[npt.NDArray[np.bool_]]) -> Runs:
-    """Whether something was so, in 0/1 series."""
+    """Runs of boolean series as series of 0 and 1."""
     return _Checked(run.astype(np.float64) for run in runs)
 
 
 def mean_of(samples: FloatArray) -> float:
-    """``np.mean``, without what it takes to find out of what: for a thousand samples most of its time."""
+    """``np.mean`` without its overhead, which for a thousand samples is most of its time."""
     return float(np.add.reduce(samples)) / len(samples)
 
 
 def batch_means(samples: FloatArray, width: int) -> FloatArray:
-    """The means of so many samples in a row each; what is left over at the end has none."""
+    """The means of consecutive batches of ``width`` samples; what is left over at the end has none."""
     batches = samples[: len(samples) // width * width].reshape(-1, width)
     return np.asarray(np.add.reduce(batches, axis=1) / width, dtype=np.float64)
 
@@ -63,7 +64,7 @@ def is_constant(samples: FloatArray) -> bool:
 
 
 def pooled(runs: Runs) -> FloatArray:
-    """All samples in one vector, which of a single run is that run itself; empty when there is none."""
+    """All samples in one vector; for a single run that run itself, empty when there is none."""
     if len(runs) == 1:
         return runs[0]
     return np.concatenate(runs) if runs else np.empty(0)

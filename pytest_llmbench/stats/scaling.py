@@ -1,4 +1,4 @@
-"""How latency grows with length: a power law and a straight line through the means of the lengths.
+"""The growth of latency with length: a power law and a straight line through the means of the lengths.
 
 Each length is one point, mean length against mean latency, whatever the number of its requests (section
 5.9.4, AMB-21). A coefficient is Σ w_i y_i with fixed weights, so its error follows from the standard errors
@@ -21,10 +21,10 @@ from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
 from pytest_llmbench.stats.spectral import Spread, spread, student_interval
 
 FEWEST_LENGTHS = 3
-"""Two points fit any line."""
+"""Fewest lengths of a fit: two points fit any line."""
 
 _FEWEST_FOR_DEPENDENCE = 50
-"""Fewer requests of a length cannot tell dependence from chance; they are taken as independent."""
+"""Fewest requests of a length that tell dependence from chance; fewer are taken as independent."""
 
 
 class Group(NamedTuple):
@@ -38,7 +38,7 @@ class Fit(NamedTuple):
     slope: float
     intercept: float
     r_squared: float | None
-    """``None`` where the fitted values do not vary at all."""
+    """R²; ``None`` where the fitted values do not vary at all."""
     slope_interval: Interval
     intercept_interval: Interval
     points: int
@@ -46,7 +46,7 @@ class Fit(NamedTuple):
 
 
 def power_law(groups: Sequence[Group], *, level: float = 0.95) -> Fit | None:
-    """log latency = slope · log length + intercept: the slope is the exponent k of latency ∝ length^k.
+    """Fit of log latency = slope · log length + intercept: the slope is the exponent k of latency ∝ length^k.
 
     ``None`` for fewer than three different lengths or a mean that is not positive.
     """
@@ -54,7 +54,8 @@ def power_law(groups: Sequence[Group], *, level: float = 0.95) -> Fit | None:
 
 
 def straight_line(groups: Sequence[Group], *, level: float = 0.95) -> Fit | None:
-    """latency = slope · length + intercept, in the units given. ``None`` for fewer than three lengths."""
+    """Fit of latency = slope · length + intercept, in the units given. ``None`` for fewer than three
+    lengths."""
     return _fit(groups, level, logarithmic=False)
 
 
@@ -86,7 +87,7 @@ def _fit(groups: Sequence[Group], level: float, *, logarithmic: bool) -> Fit | N
 
 
 def _least_squares(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray, FloatArray]:
-    """Slope, intercept, and the weights w with which each of them is Σ w_i y_i."""
+    """Slope, intercept, and for each the weights w with which it is Σ w_i y_i."""
     around = x - x.mean()
     of_slope = around / np.square(around).sum()
     of_intercept = 1 / len(x) - x.mean() * of_slope
@@ -101,7 +102,7 @@ def _r_squared(x: FloatArray, y: FloatArray, slope: float, intercept: float) -> 
 
 
 def _error(group: Group, slope: float, logarithmic: bool) -> Spread:
-    """The spread of the distance of a length's point from the line, both of its coordinates being means."""
+    """The spread of the distance of a length's point from the line; both of its coordinates are means."""
     lengths, latencies = group
     if logarithmic:
         lengths, latencies = lengths / float(np.mean(lengths)), latencies / float(np.mean(latencies))

@@ -19,10 +19,10 @@ from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, perce
 from pytest_llmbench.stats.runs import FloatArray
 
 PROMINENCE = 0.05
-"""The prominence of a peak that counts as a mode, relative to the highest peak."""
+"""Least prominence of a peak that counts as a mode, relative to the highest peak."""
 FINEST_BANDWIDTH = 0.02
-"""Gaps closer than about 2 % are one mode: timers and schedulers are no finer, and a clock that ticks would
-make a mode of every tick."""
+"""Smallest bandwidth of the kernel. Gaps closer than about 2 % are one mode: timers and schedulers are no
+finer, and a clock that ticks would make a mode of every tick."""
 FEWEST_EXCESSES = 20
 
 IntArray = npt.NDArray[np.int64]
@@ -31,28 +31,29 @@ _HEAVY, _LIGHT = 1.2, 0.8
 _CELLS_PER_BANDWIDTH = 8
 _MOST_BINS = 120
 _REACH = 5
-"""Bandwidths after which the Gaussian kernel is cut."""
+"""Number of bandwidths after which the Gaussian kernel is cut off."""
 _MOST_CELLS = 1 << 20
 
 
 class Histogram(NamedTuple):
-    """Bins that are equally wide in the logarithm. Empty without samples above zero."""
+    """A histogram with bins of equal width in the logarithm. Empty without samples above zero."""
 
     edges: tuple[float, ...] = ()
-    """In the samples' unit, ascending; one more than there are bins."""
+    """Edges of the bins in the samples' unit, ascending; one more than there are bins."""
     shares: tuple[float, ...] = ()
     """The share of all samples in each bin. With those at or below zero they add up to 1."""
 
 
 class Modality(NamedTuple):
     modes: tuple[float, ...]
-    """The places where the density of the logarithm peaks, in the samples' unit, ascending."""
+    """The modes: where the density of the logarithm peaks, in the samples' unit, ascending."""
     zeros: int
-    """Samples at or below zero, which have no logarithm and are left out."""
+    """Number of samples at or below zero, which have no logarithm and are left out."""
     bandwidth: float
     """The bandwidth of the kernel, in natural logarithms; 0 for fewer than two samples."""
     histogram: Histogram = Histogram()
-    """In bins of a bandwidth, so that modes stay apart; in wider ones where those would be more than 120."""
+    """The histogram with bins as wide as the bandwidth, so that modes stay apart; wider where those would be
+    more than 120."""
 
     @property
     def multimodal(self) -> bool:
@@ -94,7 +95,8 @@ class _Vector:
 
 
 def modality(samples: FloatArray | Pool) -> Modality:
-    """Peaks of a Gaussian kernel density of log sample with a prominence of at least 5 % of the highest.
+    """The modes: peaks of a Gaussian kernel density of log sample with a prominence of at least 5 % of the
+    highest.
 
     Bandwidth: Silverman's 0.9 min(s, IQR / 1.34) n^(-1/5), the standard deviation alone where the
     interquartile range is zero, and at least 0.02. The samples are first counted in cells of an eighth of it.
@@ -125,7 +127,8 @@ def modality(samples: FloatArray | Pool) -> Modality:
 
 
 def _histogram(counts: IntArray, low: float, width: float, samples: int) -> Histogram:
-    """``counts``: of cells that are ``width`` wide, the first with ``low`` in its middle, in logarithms."""
+    """A histogram from the counts of cells that are ``width`` wide, the first with ``low`` in its middle, in
+    logarithms."""
     cells = max(_CELLS_PER_BANDWIDTH, math.ceil(len(counts) / _MOST_BINS))
     shares = np.add.reduceat(counts, np.arange(0, len(counts), cells)) / samples
     edges = np.exp(low + (np.arange(len(shares) + 1) * cells - 0.5) * width)
@@ -151,7 +154,7 @@ def tail_variation(samples: FloatArray | Pool) -> float | None:
 
 
 def tail_class(variation: float) -> Tail:
-    """Above 1.2 heavy, below 0.8 light, else exponential."""
+    """The class of a tail by its variation: above 1.2 heavy, below 0.8 light, else exponential."""
     if variation > _HEAVY:
         return "heavy"
     return "light" if variation < _LIGHT else "exponential"
@@ -175,7 +178,7 @@ def _bandwidth(pool: Pool, zeros: int) -> float:
 
 
 def _logarithms(values: FloatArray) -> FloatArray:
-    """0 where there is none."""
+    """Natural logarithms; 0 for values that have none."""
     return np.log(values, out=np.zeros(len(values)), where=values > 0)
 
 
@@ -184,7 +187,7 @@ def _pool(samples: FloatArray | Pool) -> Pool:
 
 
 def _peaks(density: FloatArray) -> FloatArray:
-    """Places of the maxima that are prominent; of a level one its middle.
+    """Indices of the prominent maxima; of a level one its middle.
 
     As ``scipy.signal.find_peaks`` has them, whose import takes half a second.
     """
@@ -199,7 +202,8 @@ def _peaks(density: FloatArray) -> FloatArray:
 
 
 def _prominence(density: FloatArray, place: int) -> float:
-    """Height above the higher of the two valleys between it and what is higher."""
+    """The prominence of a peak: its height above the higher of the two valleys between it and what is
+    higher."""
     height, valleys = density[place], []
     for side in (density[place::-1], density[place:]):
         higher = np.flatnonzero(side > height)

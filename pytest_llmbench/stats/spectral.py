@@ -1,4 +1,4 @@
-"""How far the mean of dependent samples may be off: its standard error, from the lowest frequencies.
+"""The standard error of the mean of dependent samples, from the lowest frequencies.
 
 The **equal-weighted cosine** estimate of the long-run variance of n samples x_t in arrival order,
 
@@ -56,26 +56,26 @@ from pytest_llmbench.stats.runs import (
 )
 
 FEWEST_EFFECTIVE = 30
-"""Effective samples that a mean, a ratio or a rate needs. With fewer, neither spread nor dependence is known
+"""Fewest effective samples for a mean, a ratio or a rate. With fewer, neither spread nor dependence is known
 well enough: the interval of a mean of latencies stays open above, that of others on both sides. Order
 statistics are exact at any size."""
 FEWEST_COSINES = 3
 _ENOUGH_COSINES = 12
 _MOST_COSINES = 24
-"""More would narrow an interval by 3 %, and hide the lowest frequencies among the rest."""
+"""Most cosines B. More would narrow an interval by 3 %, and hide the lowest frequencies among the rest."""
 _LOWEST = (4, 8)
 _CHANCE, _FEWEST_COMPARED, _USUAL = 0.8, 2, 0.95
-"""The lowest cosines that may count alone, the level of the F test for it, how many it compares them with at
-least, and the level at which the wider interval is told."""
+"""Limits of the test whether the ``_LOWEST`` cosines count alone: the level of the F test, how many others it
+compares them with at least, and the level at which the wider interval is chosen."""
 _MEMORIES, _FEWEST_MEMORIES = 8, 4
-"""The memories of a sample per cosine: as many as it takes to see no bias, and as few as will do where B is
+"""How many memories of a sample make a cosine: enough to see no bias, and the fewest that will do where B is
 small."""
 _SKEWNESS_BATCH, _FEWEST_SKEWED = 2, 16
-"""Memories per batch that the skewness is taken over, and batches: that of fewer is chance."""
+"""How many memories long a batch for the skewness is, and the fewest batches: that of fewer is chance."""
 
 
 _FARTHEST = 0.8
-"""The largest share of a value, or of its queue, that an error may be: beyond it an end is open."""
+"""The largest share of a value, or of its queue, that an error may be; beyond it an end is open."""
 _LONG = 1 << 18
 _MOST_ROUNDS = 100
 
@@ -89,25 +89,27 @@ class _Studentised(Protocol):
 
 
 class Spread(NamedTuple):
-    """The spread of the mean of a sample."""
+    """The spread of the mean of a sample: its error, and how well that is known."""
 
     error: float
-    """Standard error, in the samples' unit."""
+    """Standard error of the mean, in the samples' unit."""
     freedom: float
     """Degrees of freedom that the error rests on."""
     skewness: float
-    """Third standardised moment of the mean's own law."""
+    """Skewness of the distribution of the mean."""
     worth: float
-    """Independent samples with the same standard error, from 1 to n."""
+    """Number of independent samples with the same standard error, from 1 to n."""
     dependence: float = 0.0
     """Share of the error's square that is due to dependence."""
     recalled: float = 0.0
     """(m - 1) / n: the share of the sample that its memory spans."""
     resampled: FloatArray | None = None
-    """Studentised means of resamples, ascending, whose quantiles stand in for Student's."""
+    """Studentised means of resamples, ascending, whose quantiles stand in for Student's; None: Student's are
+    used."""
 
     def lengthening(self, level: float) -> float | None:
-        """How much farther an end may lie where the sample is a stretch of few memories; ``None``: open."""
+        """The factor by which an end lies farther where the sample is a stretch of few memories; ``None``:
+        the end is open."""
         stretch = stretched(self.recalled, level) if self.dependence > 0 else 1.0
         if stretch is None:
             return None
@@ -115,7 +117,7 @@ class Spread(NamedTuple):
 
 
 def stretched(recalled: float, level: float) -> float | None:
-    """1 / (1 - a), a = z · √(m / n); ``None`` for a > 0.8. ``recalled``: the share m / n.
+    """The factor 1 / (1 - a), a = z · √(m / n); ``None`` for a > 0.8. ``recalled``: the share m / n.
 
     z is at most that of 95 %: beyond it, at the levels of early looks, nothing would ever be bounded.
     """
@@ -124,7 +126,7 @@ def stretched(recalled: float, level: float) -> float | None:
 
 
 def memories_required(recalled: float, level: float) -> float:
-    """How many times as many samples it takes until an end is not open for their memory alone."""
+    """How many times as many samples are needed so that an end is not open for their memory alone."""
     return (normal_quantile(min(level, _USUAL)) / _FARTHEST) ** 2 * recalled
 
 
@@ -136,7 +138,7 @@ def normal_quantile(level: float) -> float:
 
 
 def spread(samples: Samples, *, lags: int | None = None, tested: bool = True, seed: int = 0) -> Spread | None:
-    """The spread of the mean; ``None`` below ten samples. ``lags``: the memory, default :func:`memory`.
+    """The spread of the mean; ``None`` below ten samples. ``lags``: the memory, by default :func:`memory`.
 
     ``tested``: whether the lowest cosines count alone where the spectrum rises towards them. ``seed``: of the
     resamples, where a bootstrap was asked for (:mod:`~pytest_llmbench.stats.block_bootstrap`).
@@ -170,9 +172,9 @@ def spread(samples: Samples, *, lags: int | None = None, tested: bool = True, se
 
 
 def student_interval(point: float, of: Spread, *, level: float = 0.95) -> Interval:
-    """point ± t · error, the end on the side of the skewness farther away; for any statistic that is nearly
-    a mean, given the :func:`spread` of its influence. Open where the error may be as large as it likes.
-    """
+    """The interval point ± t · error, with the end on the side of the skewness farther away; for any
+    statistic that is nearly a mean, given the :func:`spread` of its influence. Open where the error has no
+    bound."""
     down, up = (_lengthened(leg, of, level) for leg in legs(of, level))
     return Interval(None if down is None else point - down, None if up is None else point + up)
 
@@ -250,8 +252,8 @@ def _lengthened(leg: float | None, of: Spread, level: float) -> float | None:
 
 
 def legs(of: Spread, level: float) -> tuple[float | None, float | None]:
-    """How far the lower and the upper end lie from the point, neither nearer than Student's t says; ``None``
-    where the skewness is more than the correction for it can tell (Hall's singularity)."""
+    """The distances of the lower and the upper end from the point, neither shorter than by Student's t;
+    ``None`` where the skewness is more than its correction can handle (Hall's singularity)."""
     if not 0 < level < 1:
         raise ValueError(f"a confidence level lies between 0 and 1, not at {level}")
     if of.resampled is not None:
@@ -291,7 +293,7 @@ def _unskewed(t: float, skewness: float) -> float | None:
 
 
 def _within(runs: Runs, lags: int, tested: bool) -> tuple[float, float]:
-    """Variance of the pooled mean from inside the runs, and its degrees of freedom."""
+    """The variance of the pooled mean from inside the runs, and its degrees of freedom."""
     n = sum(map(len, runs))
     powers = [_powers(run, _cosines(len(run), lags)) for run in runs]
     every = np.concatenate(powers)
@@ -305,7 +307,7 @@ def _within(runs: Runs, lags: int, tested: bool) -> tuple[float, float]:
 
 def _of_rising(powers: Sequence[FloatArray], variance: float, count: int) -> tuple[float, int]:
     """Long-run variance and degrees of freedom of the lowest cosines alone, where they have more power than
-    the rest has by chance and make the wider interval; else as given."""
+    the rest has by chance and make the wider interval; else the given ones."""
     widest = variance * student_quantile(count, _USUAL) ** 2
     for wanted in _LOWEST:
         each = max(1, wanted // len(powers))
@@ -330,7 +332,7 @@ def _by_chance(low: int, rest: int) -> float:
 
 
 def _cosines(n: int, lags: int) -> int:
-    """B of a run. Of several runs none is too short for one."""
+    """The number of cosines B for a run of n samples; at least 1."""
     few = max(FEWEST_COSINES, min(_ENOUGH_COSINES, n // (_FEWEST_MEMORIES * lags)))
     many = min(int(n ** (2 / 3)), n // 4, _MOST_COSINES)
     return max(1, min(max(n // (_MEMORIES * lags), few), many))
@@ -348,9 +350,8 @@ def _powers(run: FloatArray, cosines: int) -> FloatArray:
 
 
 def _transformed(n: int) -> int:
-    """How many of n samples are transformed. Of a long run the last ones are left out, fewer than 1 %, where
-    n has a prime factor above 11: it would take five times the memory and up to ten times as long.
-    """
+    """How many of n samples are transformed. The last ones of a long run, fewer than 1 %, are left out where
+    n has a prime factor above 11: it would take five times the memory and up to ten times as long."""
     while n > _LONG and not _of_small_factors(n):
         n -= 1
     return n
@@ -364,7 +365,8 @@ def _of_small_factors(n: int) -> bool:
 
 
 def _between(runs: Runs, within: float, freedom: float) -> tuple[float, float]:
-    """The larger of ``within`` and the spread between run means, weighted by length.
+    """The larger of ``within`` and the spread between run means, weighted by length, with its degrees of
+    freedom.
 
     Its degrees of freedom go from the former's to those of k runs with the share that runs add
     (Satterthwaite 1946, Biometrics Bulletin 2).
@@ -384,7 +386,7 @@ def _between(runs: Runs, within: float, freedom: float) -> tuple[float, float]:
 
 
 def _skewness(runs: Runs, batch: int) -> float:
-    """Skewness of the mean: that of batch means over √batches. Too few batches show none."""
+    """Skewness of the mean: that of batch means over √batches; 0 for too few batches."""
     batch = min(batch, max(1, max(map(len, runs)) // _FEWEST_SKEWED))
     means = [batch_means(run, batch) for run in runs]
     every = np.concatenate([own - mean_of(run) for own, run in zip(means, runs, strict=True)])

@@ -1,4 +1,5 @@
-"""Tell whether a series has reached its level and keeps it (METHODOLOGY §10, section 5.2.3.2).
+"""Steadiness of a series: whether it has reached its level and keeps it (METHODOLOGY §10, section
+5.2.3.2).
 
 Three questions with three answers. :func:`change_across` is the rule of the ledger: the least-squares slope
 over equal slices, times their number, is at most 10 % of the mean. It knows nothing of noise: with few
@@ -19,10 +20,10 @@ from pytest_llmbench.stats.runs import FloatArray, Interval
 MOST_CHANGE = 0.10
 SEGMENTS = 5
 BATCH = 5
-"""MSER-5: means of five."""
+"""Batch size of MSER-5."""
 MOST_WINDOWS, FEWEST_WINDOWS = 20, 6
 _MEMORIES_PER_WINDOW = 4
-"""Medians of windows that long are nearly independent."""
+"""Length of a window in memories: medians of windows that long are nearly independent."""
 
 
 class Drift(NamedTuple):
@@ -45,7 +46,7 @@ class Drift(NamedTuple):
 
 
 def change_across(slices: FloatArray) -> float | None:
-    """Slope per slice · number of slices / mean: the relative change across the window, with its sign.
+    """The relative change across the window, with its sign: slope per slice · number of slices / mean.
 
     ``None``: fewer than two slices, or a mean of zero.
     """
@@ -56,7 +57,7 @@ def change_across(slices: FloatArray) -> float | None:
 
 
 def warm_up_end(samples: FloatArray) -> int | None:
-    """How many samples in arrival order to drop before the rest is level: MSER-5.
+    """How many samples in arrival order to drop before the rest is level, by MSER-5.
 
     Of the means y_1 … y_k of batches of five, d are dropped so that Σ_{i>d} (y_i - ȳ_d)² / (k - d)² is least,
     ȳ_d the mean of those that stay (White 1997, Simulation 69; White, Cobb and Spratt 2000). A minimum in the

@@ -23,11 +23,11 @@ from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
 
 BASELINE_VERSION: Final = "1.1"
 _READ = ("1.0", BASELINE_VERSION)
-"""1.0 lacks the commit."""
+"""Versions that can be read; 1.0 lacks the commit."""
 _FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".json", ".jsonl")
-"""How the path of a file ends; no name of a baseline does."""
+"""Endings of the path of a file; the name of a baseline has none of them."""
 _LONGEST_NAME = 100
 _MOST_TRIES = 1000
 _MOST_TOLD = 20
@@ -41,9 +41,9 @@ class BaselineTest(Shape):
     identity: dict[str, JsonValue]
     runs: int
     by_run: dict[str, list[float | None]]
-    """Metric to its value in each run; of a single run its values."""
+    """Metric → its value in each run; for a single run that one value."""
     metrics: dict[str, Estimate]
-    """The metrics of all runs together."""
+    """The metrics over all runs together."""
     output_lengths: OutputLengths | None = None
 
 
@@ -51,9 +51,9 @@ class Commit(Shape):
     """The state of the Git repository that a session ran in."""
 
     id: str
-    """Hexadecimal, 40 or 64 digits."""
+    """Hash of the commit in hexadecimal, 40 or 64 digits."""
     uncommitted: bool
-    """Files that Git knows had been changed since."""
+    """Whether files under version control had been changed since."""
 
 
 class Baseline(Shape):
@@ -65,7 +65,7 @@ class Baseline(Shape):
     generator_version: str
     machine: str
     commit: Commit | None = None
-    """``null``: the session did not run in a repository."""
+    """The commit of the code; ``null``: the session did not run in a repository."""
     tests: list[BaselineTest] = Field(default=[])
 
     def plain(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Baseline(Shape):
 
 
 def check_name(name: str) -> None:
-    """StoreError for a name that is no part of a file name."""
+    """Raise StoreError for a name that cannot be part of a file name."""
     if not _NAME.fullmatch(name) or name.endswith(_FILES) or len(name) > _LONGEST_NAME:
         raise StoreError(
             f"{shown(name)} is no name of a baseline: letters, digits, '.', '_' and '-', at most "
@@ -84,7 +84,8 @@ def check_name(name: str) -> None:
 
 
 def save_baseline(storage: Path, baseline: Baseline) -> Path:
-    """Writes the next number in this machine's folder; an existing file is never overwritten."""
+    """Write a baseline under the next number in this machine's folder; an existing file is never
+    overwritten."""
     check_name(baseline.name)
     folder = storage / baseline.machine
     text = json.dumps(baseline.plain(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -109,7 +110,8 @@ def save_baseline(storage: Path, baseline: Baseline) -> Path:
 
 
 def _placed(folder: Path, temporary: Path, name: str) -> Path:
-    """A link fails where the name is taken, so two sessions that save at once get two numbers."""
+    """The path at which the temporary file was placed. A link fails where the name is taken, so two sessions
+    that save at once get two numbers."""
     for number in range(_next_number(folder), _next_number(folder) + _MOST_TRIES):
         path = folder / f"{number:04d}_{name}.json"
         try:
@@ -131,7 +133,7 @@ def _listed(folder: Path) -> list[tuple[int, str, Path]]:
 
 
 def find_baseline(storage: Path, given: str) -> Path:
-    """The file of that path; else of this machine's baselines the latest of that name, or that number.
+    """The file at that path, else this machine's latest baseline of that name, or that of that number.
 
     StoreError that lists the baselines there are.
     """
@@ -159,16 +161,16 @@ def _file(storage: Path, path: Path, where: str) -> Path:
 
 
 def saved_baselines(storage: Path) -> list[Path]:
-    """The files of all machines: by folder, in each by number."""
+    """The files of all machines, by folder, in each by number."""
     return [path for folder in sorted(storage.glob("*")) for _, _, path in _listed(folder)]
 
 
 def choose_baseline(storage: Path, given: str) -> Path:
-    """The file that people mean: that path, the latest of that name, that number, or the only one that begins
-    so.
+    """The file that people mean by a path, a name (the latest), a number, or a prefix that only one file has.
 
-    This machine's come first, then those of all. ``MACHINE/NUMBER_NAME`` begins with its folder; a prefix may
-    be one of the number or of the name. StoreError that lists what there is, and for a prefix of several.
+    This machine's files come first, then those of all. ``MACHINE/NUMBER_NAME`` begins with its folder; a
+    prefix may be one of the number or of the name. StoreError, listing what there is, if nothing fits, and
+    for a prefix of several.
     """
     if given.endswith(".json"):
         return _file(storage, Path(given), where=shown(given))
@@ -188,7 +190,7 @@ def _split(path: Path) -> tuple[int, str]:
 
 
 def _exact(paths: Sequence[Path], given: str) -> list[Path]:
-    """The latest of that name in each folder; else those of that number, or of number and name.
+    """The latest file of that name in each folder; else those of that number, or of number and name.
 
     Sessions that saved at once, or on two branches, have one number and different names.
     """
@@ -226,7 +228,7 @@ def _remedy(storage: Path) -> str:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """StoreError for a damaged file, and for another version."""
+    """Read a baseline. StoreError for a damaged file, and for another version."""
     content = read_object(
         path, "baseline", absent="name a file that --llm-save wrote", damaged="save it again with --llm-save"
     )

@@ -27,13 +27,13 @@ class NoiseEntry(Shape):
     better: Literal["lower", "higher"]
     runs: int = Field(ge=3)
     mean_log: float
-    """Mean of the natural logarithms of the metric by run …"""
+    """Mean of the natural logarithms of the metric by run."""
     spread_log: float = Field(ge=0)
-    """… and their standard deviation."""
+    """Standard deviation of the natural logarithms of the metric by run."""
     proposed: float
-    """Limit beyond which at most 1 % of the runs lie, with 95 % confidence."""
+    """The limit beyond which at most 1 % of the runs lie, with 95 % confidence."""
     false_alarms: float
-    """Share of the next runs that are expected beyond it."""
+    """Expected share of later runs beyond it."""
 
 
 class Calibration(Shape):
@@ -43,7 +43,7 @@ class Calibration(Shape):
     machine: str
     nodeid: str
     identity: dict[str, JsonValue]
-    """What was calibrated: the fields by which baselines are matched."""
+    """The identity of what was calibrated: the fields by which baselines are matched."""
     runs: int
     noise: dict[str, NoiseEntry]
 

@@ -10,7 +10,7 @@ import re
 import textwrap
 
 HOW = "functions extracted; each prompt is signature and documentation, the body is to be completed"
-"""The text for ``preprocessing``."""
+"""Description of the preprocessing, for the report."""
 
 _JAVASCRIPT = re.compile(
     r"(?P<doc>/\*\*(?:[^*]|\*(?!/))*\*/\s*)?"
@@ -44,7 +44,7 @@ def _python(text: str) -> list[str]:
 
 
 def _body_begins(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Line of the first statement that is no documentation."""
+    """The line of the first statement that is no docstring."""
     if ast.get_docstring(node, clean=False) is None:
         return node.body[0].lineno
     return (node.body[0].end_lineno or node.body[0].lineno) + 1

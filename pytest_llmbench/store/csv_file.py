@@ -10,13 +10,13 @@ from pytest_llmbench.redaction import outward
 from pytest_llmbench.store.files import whole_file
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A text that begins so is a formula to a spreadsheet, and what a server wrote must not be one."""
+"""Beginnings of texts that a spreadsheet takes for a formula, which a server's text must not become."""
 
 Cell = str | float | int | bool | None
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """A head and a line for each row, as they come; None is an empty cell.
+    """Write a CSV file with a header and a line for each row, as they come; None is an empty cell.
 
     Texts leave as :func:`~pytest_llmbench.redaction.outward` gives them, with an apostrophe before one that a
     spreadsheet would take for a formula. StoreError where the file

@@ -1,4 +1,4 @@
-"""Data sets from files: rows, and what the known formats make of them (METHODOLOGY §4.2, §4.5, AMB-35).
+"""Data sets from files: rows, and the prompts in the known formats (METHODOLOGY §4.2, §4.5, AMB-35).
 
 Only values come out of here; which workload is made of them is decided elsewhere. No data set is bundled.
 """
@@ -34,14 +34,14 @@ _HUMAN = ("human", "user")
 _ASSISTANT = ("gpt", "assistant", "chatgpt", "bing", "bard")
 
 PROMPT_FIELDS = ("prompt", "problem", "question", "instruction", "text")
-"""The fields in which a prompt is looked for, in this order, when no field is named."""
+"""Fields in which a prompt is looked for, in this order, if no field is named."""
 ANSWER_FIELDS = ("solution", "canonical_solution", "answer", "output", "response", "completion")
-"""The fields in which the answer that limits the output is looked for."""
+"""Fields in which the answer that limits the output is looked for, in this order."""
 CODE_FIELDS = ("content", "whole_func_string", "original_string", "code", "function")
 
 
 def file_sha256(path: Path) -> str:
-    """Digest of the file as it lies there. Raises SuiteError if it cannot be read."""
+    """Digest of the file's bytes. Raises SuiteError if it cannot be read."""
     digest = hashlib.sha256()
     try:
         with open_file(path, MOST_BYTES) as file:
@@ -155,12 +155,12 @@ def _text(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _names(row: Mapping[str, Any]) -> str:
-    """The names of the fields of a row; what a line of CSV has beyond its header is named None."""
+    """The names of the fields of a row. Cells beyond the header of a CSV file have the name None."""
     return shorten(", ".join(map(str, row)), 200) or "nothing"
 
 
 def format_of(path: Path) -> FileFormat:
-    """The format that the suffix says, ``.gz`` aside. SuiteError where it says none."""
+    """The file format by the suffix, without ``.gz``. SuiteError if the suffix is not known."""
     name = path.name.lower().removesuffix(".gz")
     found = _SUFFIXES.get(Path(name).suffix)
     if found is None:
@@ -231,7 +231,7 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def unpacked_bytes(path: Path) -> bytes:
-    """All of a file, unpacked where it is gzipped. SuiteError where it cannot be read, or is too long."""
+    """All bytes of a file, unpacked if it is gzipped. SuiteError if it cannot be read, or is too long."""
     try:
         with open_file(path, MOST_BYTES) as file:
             if not path.name.lower().endswith(".gz"):

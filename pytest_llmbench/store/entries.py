@@ -1,4 +1,4 @@
-"""The entries of a report, made from what was measured."""
+"""Makes the entries of a report from what was measured."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def measured_runs(result: TestResult) -> list[Observation]:
 
 
 def outcome_counts(runs: Sequence[Observation]) -> dict[str, int]:
-    """``submitted`` and the number of each outcome, zero included; measured phase only."""
+    """``submitted`` and the number of each outcome, zero included, in the measured phase."""
     total = Counter({"submitted": 0, **{str(outcome): 0 for outcome in Outcome}})
     for run in runs:
         measured = run.records.phase == PHASES.index(Phase.MEASURE)
@@ -78,7 +78,7 @@ def outcome_counts(runs: Sequence[Observation]) -> dict[str, int]:
 
 
 def combined_selfcheck(checks: Sequence[SelfCheck]) -> SelfCheckEntry | None:
-    """Several stretches as one: the worst of each lag and share, the sum of each count."""
+    """The self-checks of several stretches as one: the worst of each lag and share, the sum of each count."""
     if not checks:
         return None
     combined: dict[str, Any] = {}
@@ -117,7 +117,8 @@ def stretch_entry(run: Observation) -> StretchEntry:
 
 
 def _engine(readings: EngineReadings, run: Observation) -> EngineEntry:
-    """Gauges while load was sent, without the drain; counters over all that was read."""
+    """The engine's metrics: gauges while load was sent, without the drain; counters over all that was
+    read."""
     end_ns = run.ended_ns if run.load_ended_ns is None else run.load_ended_ns
     counters = dict.fromkeys([*readings.totals_before, *readings.totals_after])
     return EngineEntry(
@@ -140,7 +141,7 @@ def _gauge(readings: EngineReadings, name: str, start_ns: int, end_ns: int) -> G
 
 
 def level_entries(result: TestResult) -> list[LevelEntry]:
-    """The levels, each with the place of its stretch among those that the report keeps."""
+    """The levels, each with the index of its stretch among those that the report keeps."""
     kept = [i for i, run in enumerate(result.observations) if run.plan.phase is Phase.MEASURE]
     return [_level(level, {index: place for place, index in enumerate(kept)}) for level in result.levels]
 
@@ -169,7 +170,7 @@ def entry_from_result(
     attempts: int = 1,
     more: Mapping[str, Any] | None = None,
 ) -> schema.TestEntry:
-    """The entry of a test that measured; ``more``: further keys of the entry, which the result does not know.
+    """The entry of a test with a result. ``more``: further keys of the entry, which are not in the result.
 
     Raises ValueError if two tables share id and title.
     """
@@ -200,7 +201,7 @@ def entry_from_result(
 
 
 def _of_the_runs(result: TestResult) -> dict[str, Any]:
-    """What the measured observations and the levels made of them say."""
+    """The parts of the entry that come from the measured observations and their levels."""
     measured = measured_runs(result)
     return {
         "load": _load(measured),
@@ -263,7 +264,7 @@ def fact_entries(facts: Mapping[str, Fact]) -> dict[str, FactEntry]:
 
 
 def stored(kind: type[Noun], noun: Noun) -> Noun:
-    """A dataclass as it is read from a file again: of plain values, and checked.
+    """A dataclass as it would be read back from a file: checked, and made of plain values.
 
     Raises ValidationError for a number that is not finite, where one has to be.
     """
@@ -283,7 +284,8 @@ def _validity(validity: Validity) -> schema.ValidityEntry:
 
 
 def _finding(finding: Finding) -> Finding:
-    """What is no finite number is left out of it: a check must not cost the report because of what it saw."""
+    """The finding without numbers that are not finite: a check must not cost the report because of what it
+    found."""
     value, limit = plain_number(finding.value), plain_number(finding.limit)
     return stored(Finding, replace(finding, value=value, limit=limit))
 
@@ -300,7 +302,7 @@ def _all_facts(result: TestResult) -> Facts:
 
 
 def _compliance(compliance: Compliance | None, draft: str) -> schema.ComplianceEntry:
-    """A run that nobody audited complies with nothing."""
+    """The entry of compliance. A run that nobody audited complies with nothing."""
     if compliance is None:
         unaudited = ComplianceVerdict.NOT_COMPLIANT
         return schema.ComplianceEntry(
@@ -334,7 +336,8 @@ def _next_class(compliance: Compliance) -> schema.NextClassEntry | None:
 
 
 def _gate(gate: Gate, objectives: Iterable[Objective], why_void: str | None) -> schema.GateEntry:
-    """Objectives that were never judged are listed as inconclusive, and no void run passes its gate."""
+    """The entry of the gate. Objectives that were never judged are listed as inconclusive, and no void run
+    passes its gate."""
     judged = {entry.objective for entry in gate.objectives}
     unjudged = tuple(
         JudgedObjective(objective, None, None, None, 0, GateVerdict.INCONCLUSIVE, _not_judged(why_void))
@@ -433,7 +436,8 @@ def _plot(plot: Plot) -> schema.PlotEntry:
 
 
 def _columns(names: Sequence[str], columns: Sequence[Sequence[float]]) -> dict[str, list[float]]:
-    """Columns of equal length under their names. A point with a part that is no number cannot be drawn."""
+    """Columns of equal length by name, without points that have a part that is no number: these cannot be
+    drawn."""
     points = [point for point in zip(*columns, strict=True) if all(map(isfinite, point))]
     return {name: [float(point[i]) for point in points] for i, name in enumerate(names)}
 

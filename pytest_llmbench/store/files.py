@@ -1,6 +1,5 @@
-"""Files written whole or not at all, and read back with their damage told: texts, JSON objects, reports with
-their version.
-"""
+"""Files written completely or not at all, and read back with their damage reported: texts, JSON objects,
+reports with their version."""
 
 from __future__ import annotations
 
@@ -31,15 +30,16 @@ from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
 
 STORAGE = ".llmbench"
-"""The folder of what later sessions read: baselines and calibrations, by kind of machine."""
+"""Folder of what later sessions read: baselines and calibrations, by kind of machine."""
 CALIBRATION = "calibration-"
-"""How the file of a calibration begins."""
+"""Beginning of the name of a calibration file."""
 _LEVEL = 6
 _SPACE = "check that its directory exists, is writable and has space left"
 
 
 def write_text(path: Path, text: str, *, remedy: str = _SPACE) -> None:
-    """Writes ``path`` atomically: a reader sees the old file or the whole new one. Makes parent directories.
+    """Write ``path`` atomically: a reader sees the old file or the whole new one. Makes parent
+    directories.
 
     A name that ends in ``.gz`` is that of a packed file; the same text gives the same bytes.
 
@@ -52,7 +52,7 @@ def write_text(path: Path, text: str, *, remedy: str = _SPACE) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, remedy: str = _SPACE) -> Iterator[Path]:
-    """Gives a path beside ``path`` to write to, which takes its place once the block has ended, and on disk.
+    """Give a path to write to, whose file replaces ``path`` once the block has ended and it is on disk.
 
     Where it does not end well nothing of it is left. An OSError in the block becomes a StoreError.
     """
@@ -73,7 +73,7 @@ def whole_file(path: Path, *, remedy: str = _SPACE) -> Iterator[Path]:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Removes what a killed :func:`whole_file` has left. Nobody else may be writing there."""
+    """Remove what a killed :func:`whole_file` has left. Nobody else may be writing there."""
     for path in directory.glob(".*.tmp"):
         if re.fullmatch(r"\..+\.\d+\.tmp", path.name):
             with contextlib.suppress(OSError):
@@ -81,7 +81,8 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str, Any]:
-    """The JSON object in ``path``, which holds ``what`` (``report``); packed where its name ends in ``.gz``.
+    """Read the JSON object in ``path``. ``what`` it should be (``report``); gzipped if its name ends in
+    ``.gz``.
 
     Raises StoreError for a file that cannot be read or holds another thing, with the remedy ``absent``, and
     for one that is no whole JSON, with ``damaged``.
@@ -106,7 +107,7 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
 
 
 def _unpacked(path: Path) -> bytes:
-    """Raises ValueError for what is not packed, or not to its end."""
+    """The bytes of a gzipped file, unpacked. Raises ValueError if it is not gzipped, or incomplete."""
     with open_file(path, MOST_BYTES) as file, gzip.GzipFile(fileobj=file) as unpacked:
         try:
             return read_at_most(unpacked, MOST_BYTES)
@@ -120,7 +121,7 @@ _NAME_ONE = "name a report.json written with --llm-report"
 
 
 def check_writable(directory: Path) -> None:
-    """Makes ``directory`` and proves that a file can be written in it. Called before the run, not after.
+    """Make ``directory`` and prove that a file can be written in it. Called before the run, not after.
 
     Raises StoreError with the path and the cause.
     """
@@ -138,33 +139,34 @@ def check_writable(directory: Path) -> None:
 
 
 def machine_id() -> str:
-    """``Linux-CPython-3.12-64bit``: results of other kinds of machine lie in other folders."""
+    """Name of this kind of machine, ``Linux-CPython-3.12-64bit``; results of other kinds are in other
+    folders."""
     version = ".".join(map(str, sys.version_info[:2]))
     implementation, bits = platform.python_implementation(), platform.architecture()[0]
     return f"{platform.system()}-{implementation}-{version}-{bits}"
 
 
 def there_are_calibrations(storage: Path) -> bool:
-    """Whether any was made on this kind of machine."""
+    """Whether there is a calibration from this kind of machine."""
     return any((storage / machine_id()).glob(f"{CALIBRATION}*.json"))
 
 
 def document_of(report: Report) -> dict[str, Any]:
-    """The report in plain JSON types, as it may leave: what every rendering is made from."""
+    """The report in plain JSON types and without secrets; every rendering is made from it."""
     document: dict[str, Any] = outward_value(report.plain())
     return document
 
 
 def write_report(path: Path, document: Mapping[str, Any]) -> None:
-    """Write ``report.json``: a line for each part of the report, and of a test. A line for each number would
-    make a file of a third more."""
+    """Write ``report.json`` with a line for each part of the report, and of a test. With a line for each
+    number the file would be a third larger."""
     tests = [_lines({name: _told(value) for name, value in test.items()}) for test in document["tests"]]
     parts = {name: _told(value) for name, value in document.items()} | {"tests": f"[{', '.join(tests)}]"}
     write_text(path, _lines(parts) + "\n")
 
 
 def _lines(parts: Mapping[str, str]) -> str:
-    """An object of these values in JSON, a line for each."""
+    """A JSON object with these values, a line for each."""
     listed = ",\n ".join(f"{_told(name)}: {told}" for name, told in parts.items())
     return f"{{\n {listed}\n}}"
 
@@ -174,7 +176,7 @@ def _told(value: Any) -> str:
 
 
 def read_report(path: Path) -> Report:
-    """Reads a report of this major version, no newer than this one; keys it lacks take their defaults.
+    """Read a report of this major version that is no newer than this one; missing keys get their defaults.
 
     The report read is of this version, so that it can be written again. Raises StoreError for any other
     version, and for a damaged file.

@@ -1,4 +1,5 @@
-"""``journal.jsonl`` in the report directory: what a session has judged so far, written as it happens.
+"""``journal.jsonl`` in the report directory: the results that a session has judged so far, written as it
+goes.
 
 The first line says what the session is; each further line is an event of the course of its tests, which is
 followed in memory too. So a session that is killed loses nothing that was judged: ``pytest-llmbench recover``
@@ -31,7 +32,7 @@ Event = Mapping[str, Any]
 
 
 def selected(nodeids: list[str]) -> Event:
-    """The load tests that are going to run."""
+    """Event: the load tests that are going to run."""
     return {"event": "selected", "nodeids": nodeids}
 
 
@@ -44,36 +45,37 @@ def ended(nodeid: str) -> Event:
 
 
 def judged(entry: Mapping[str, Any]) -> Event:
-    """``entry``: that of ``report.json``, in plain JSON types."""
+    """Event: a test was judged. ``entry``: that of ``report.json``, in plain JSON types."""
     return {"event": "judged", "entry": entry}
 
 
 def reaudited(changes: list[Mapping[str, Any]]) -> Event:
-    """``changes``: ``nodeid``, ``duration_s`` and the new ``compliance`` of each result."""
+    """Event: compliance has changed. ``changes``: ``nodeid``, ``duration_s`` and the new ``compliance`` of
+    each result."""
     return {"event": "reaudited", "changes": changes}
 
 
 def finished(exit_status: int) -> Event:
-    """The session has come to its end."""
+    """Event: the session has come to its end."""
     return {"event": "finished", "exit_status": exit_status}
 
 
 @dataclass
 class Course:
-    """The state after the events so far."""
+    """The state of a session after its events so far."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The entries of ``report.json``, in the order in which they were judged."""
     waiting: dict[str, None] = field(default_factory=dict)
-    """Node ids of tests that have not begun, in their order."""
+    """Node ids of tests that have not begun, in order."""
     unfinished: dict[str, None] = field(default_factory=dict)
-    """Node ids of tests that have begun, and that have neither ended nor a result."""
+    """Node ids of tests that have begun, and have neither ended nor a result."""
     exit_status: int | None = None
-    """pytest's; None until the end."""
+    """The exit status of pytest; None before the end."""
     _known: set[str] = field(default_factory=set)
 
     def apply(self, event: Event) -> None:
-        """Apply an event. Raises KeyError, TypeError or ValueError for what is no event."""
+        """Apply an event. Raises KeyError, TypeError or ValueError for an invalid one."""
         known: dict[str, Callable[[Event], None]] = {
             "selected": self._selected,
             "begun": self._begun,
@@ -85,7 +87,7 @@ class Course:
         known[event["event"]](event)
 
     def follows(self, nodeid: str) -> bool:
-        """Whether it is one of the tests that were selected."""
+        """Whether the test is one of the selected ones."""
         return nodeid in self._known
 
     def _selected(self, event: Event) -> None:
@@ -120,15 +122,15 @@ class Course:
 JOURNAL_NAME = "journal.jsonl"
 JOURNAL_SCHEMA: Final = "pytest-llmbench/journal/1.0"
 ASIDE_PREFIX = "interrupted-"
-"""The prefix of the folders that journals of killed sessions are put into."""
+"""The prefix of the folders to which journals of killed sessions are moved."""
 
 _HELD = (errno.EACCES, errno.EAGAIN)
 _DURABLE = ("judged", "reaudited", "finished")
-"""Events that outlive a machine that loses its power; all outlive the process."""
+"""Events that survive a loss of power; all survive the process."""
 
 
 class JournalHead(Shape):
-    """What the session is: all that a report says beside its tests."""
+    """The part of a report about the session as a whole."""
 
     schema_: Literal["pytest-llmbench/journal/1.0"] = Field(default=JOURNAL_SCHEMA, alias="schema")
     pid: int
@@ -140,7 +142,7 @@ class JournalHead(Shape):
 
 
 class Journal:
-    """The journal of a running session, by which the session holds the directory."""
+    """The journal of a running session, by which it claims the directory."""
 
     def __init__(self, directory: Path, head: JournalHead) -> None:
         """Claim ``directory`` and start the journal.
@@ -150,9 +152,9 @@ class Journal:
         self.path = directory.absolute() / JOURNAL_NAME  # a test may go to another directory, and stay there
         self._descriptor = -1
         self.problem: str | None = None
-        """Why events could not be written; the first time."""
+        """Why events could not be written, from the first failure; None without one."""
         self.set_aside: Path | None = None
-        """The place of the journal of a killed session now."""
+        """Path that the journal of a killed session has been moved to; None if there was none."""
         self._torn = False
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -169,7 +171,7 @@ class Journal:
             ) from error
 
     def note(self, event: Event) -> None:
-        """Writes an event. A disk that fails does not end the session: see :attr:`problem`."""
+        """Write an event. A disk that fails does not end the session: see :attr:`problem`."""
         try:
             self._write(event, durable=event["event"] in _DURABLE)
         except OSError as error:
@@ -177,7 +179,7 @@ class Journal:
             self.problem = self.problem or f"{self.path}: {error.strerror or error}"
 
     def close(self, *, keep: bool) -> None:
-        """Gives the directory free. Safe to call twice."""
+        """Release the directory. Safe to call twice."""
         if self._descriptor < 0:
             return
         if not keep and _is_at(self.path, self._descriptor):
@@ -197,7 +199,8 @@ class Journal:
             os.fsync(self._descriptor)
 
     def _put_aside(self) -> Path | None:
-        """Keeps what a killed session had judged, and claims the directory with a new file."""
+        """Move the journal of a killed session away, and claim the directory with a new file; returns where
+        it is now."""
         try:
             left = held_journal(self.path, self._descriptor)
         except StoreError:  # killed before its first line was whole
@@ -215,7 +218,8 @@ class Journal:
 
 
 def claimed(path: Path) -> int:
-    """A descriptor of the journal ``path``, made if there is none, that this process alone holds.
+    """Claim the journal ``path``, made if there is none; returns a descriptor that this process alone
+    holds.
 
     Raises StoreError while another process holds it. The lock is one of ``fcntl``: a child that is forked
     does not inherit it, so a server that outlives a killed session does not hold the directory. The price:
@@ -236,12 +240,12 @@ def claimed(path: Path) -> int:
 
 @dataclass(frozen=True)
 class ReadJournal:
-    """A journal as read back."""
+    """A journal as read back from its file."""
 
     head: JournalHead
     course: Course
     damaged: int
-    """Lines that could not be read; one for a session that was killed while it wrote."""
+    """Number of lines that could not be read; 1 for a session that was killed while it wrote."""
 
 
 def read_journal(path: Path) -> ReadJournal:
@@ -258,7 +262,7 @@ def read_journal(path: Path) -> ReadJournal:
 
 
 def held_journal(path: Path, descriptor: int) -> ReadJournal:
-    """The same by the descriptor of :func:`claimed`, which stays what it is."""
+    """The journal read from the descriptor of :func:`claimed`, which stays open and claimed."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(descriptor, "rb", closefd=False) as file:
         return _parsed(file.read(), path)
@@ -320,7 +324,8 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def free_name(directory: Path, prefix: str, instant: str) -> Path:
-    """A folder that is not there yet, named after an instant: ``interrupted-20260120T093000Z``."""
+    """The path of a folder that does not exist yet, named after an instant:
+    ``interrupted-20260120T093000Z``."""
     stem = prefix + instant[:19].replace("-", "").replace(":", "") + "Z"
     place, number = directory / stem, 1
     while place.exists():

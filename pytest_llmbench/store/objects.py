@@ -1,4 +1,4 @@
-"""Our own values as JSON that can be made into them again: ``{"$type": "Fixed", …}``.
+"""Our own values as JSON from which they can be made again: ``{"$type": "Fixed", …}``.
 
 For what a marker was given beside numbers and texts: objectives, request classes, workloads. Nothing but the
 dataclasses and enumerations that are listed here is ever made from a file.
@@ -27,7 +27,7 @@ _AS_IT_IS = frozenset({str, int, bool, type(None)})
 
 
 def plain(value: object) -> JsonValue:
-    """``value`` in dicts, lists, str, int, float, bool and None only.
+    """``value`` made of dicts, lists, str, int, float, bool and None only.
 
     NumPy scalars and arrays become numbers and lists, sets become sorted lists, dataclasses dicts. A number
     that is not finite becomes None, which stands for undefined everywhere; JSON has no NaN. Anything else
@@ -58,7 +58,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def plain_object(value: object) -> dict[str, JsonValue]:
-    """:func:`plain` of a mapping or dataclass, as the dict that it is."""
+    """A mapping or dataclass as :func:`plain` makes it, typed as a dict."""
     converted = plain(value)
     if not isinstance(converted, dict):
         raise TypeError(f"{type(value).__name__} does not become a JSON object")
@@ -66,7 +66,7 @@ def plain_object(value: object) -> dict[str, JsonValue]:
 
 
 def plain_number(value: float | None) -> float | None:
-    """A finite number, or None; also of a whole number that is too large for one."""
+    """A finite number, or None; None also for a whole number that is too large for a float."""
     try:
         return None if value is None or not math.isfinite(value) else float(value)
     except OverflowError:
@@ -114,17 +114,17 @@ _KINDS = {
     "workloads.trace": ("TraceEntry", "TraceWorkload"),
     "workloads.trace_sessions": ("TraceSessionWorkload", "TracedSession", "TracedTurn"),
 }
-"""The modules of the values that may stand in a file. There they have the name of their class alone: modules
-may move, and what was written stays readable. Until 0.1 the module stood before the name, which is not looked
-at."""
+"""Module → classes whose values may be in a file. There they have the name of their class alone, so that
+modules may move and old files stay readable. Until 0.1 the module was written before the name; it is
+ignored."""
 _MODULES = {name: module for module, names in _KINDS.items() for name in names}
 _LARGEST = 65_536
-"""Characters."""
+"""Most characters of a value in a file."""
 
 
 def described(value: Any, largest: int = _LARGEST) -> JsonValue:
-    """What is not ours, is made of texts of users, or takes more than ``largest`` characters, is only named:
-    ``{"$opaque": "…"}``; it cannot be made again."""
+    """A value as JSON. One that is not ours, is made of users' texts, or takes more than ``largest``
+    characters, is only named, ``{"$opaque": "…"}``, and cannot be made again."""
     found = encoded(value)
     if isinstance(found, dict | list) and len(json.dumps(found)) > largest:
         return {_OPAQUE: _name_of(value)}
@@ -132,7 +132,7 @@ def described(value: Any, largest: int = _LARGEST) -> JsonValue:
 
 
 def rebuilt(value: JsonValue) -> Any:
-    """The value that was described. StoreError for one that was only named."""
+    """The value that JSON describes. StoreError for one that is only named."""
     if isinstance(value, list):
         return [rebuilt(entry) for entry in value]
     if not isinstance(value, dict):
@@ -160,7 +160,7 @@ def rebuilt(value: JsonValue) -> Any:
 
 
 def encoded(value: Any) -> JsonValue:
-    """The same whatever its size."""
+    """A value as JSON, of any size."""
     if value is None or (isinstance(value, bool | str | int | float) and not isinstance(value, Enum)):
         return plain(value)
     if isinstance(value, list):
@@ -199,7 +199,8 @@ def _class_of(path: str) -> Any:
 
 
 def _number_type(name: str) -> np.dtype[Any]:
-    """Texts and objects are none: one entry can be made as long as the name says."""
+    """The NumPy type of a name. Texts and objects are refused: one entry can be made as long as the name
+    says."""
     try:
         found = np.dtype(name)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""``config.json`` of inference-perf's workload catalogue: laws of lengths, as single requests.
+"""``config.json`` of inference-perf's workload catalogue: length distributions, for single requests.
 
 An entry gives each length by mean, standard deviation, minimum, maximum and the kind of its law. What mean
 and deviation do not define (``bimodal``) and what was only observed (no kind) is refused: nothing is guessed.
@@ -19,7 +19,7 @@ from pytest_llmbench.store.traces.request import instant_of, number_of, refuse, 
 from pytest_llmbench.workloads.lengths import Choice, Fixed, LengthLaw, LogNormal, Normal, Uniform
 
 QUANTILES: Final = 200
-"""Lengths that stand for a law which has no form of its own here, all equally likely."""
+"""Number of equally likely lengths that represent a distribution which has no form of its own here."""
 INPUT, OUTPUT, SYSTEM = "input_sequence_length", "output_sequence_length", "system_prompt"
 
 _Quantile = Callable[[float], float]
@@ -27,14 +27,14 @@ _Quantile = Callable[[float], float]
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """``input_tokens``: of what comes after the system prompt."""
+    """An entry of the catalogue. ``input_tokens``: lengths without the system prompt."""
 
     input_tokens: LengthLaw
     output_tokens: LengthLaw
     system_tokens: int
-    """Length of the system prompt that all requests begin with; 0 for none."""
+    """Length of the system prompt with which all requests begin; 0 for none."""
     told: tuple[str, ...]
-    """What is left out, and the limits that the file suggests."""
+    """Messages on what is left out, and on the limits that the file suggests."""
 
 
 def is_catalogue(content: object) -> bool:
@@ -43,7 +43,7 @@ def is_catalogue(content: object) -> bool:
 
 
 def read_catalogue(path: Path) -> CatalogueEntry:
-    """The entry of a file. SuiteError with every mistake in it."""
+    """Read the entry in a file. SuiteError with every mistake in it."""
     try:
         content = parse_json_object(read_bytes(path, SMALL_BYTES))
     except OSError as error:
@@ -90,7 +90,7 @@ def _table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _law(table: Mapping[str, Any]) -> tuple[LengthLaw, _Quantile]:
-    """The law, and its quantile function."""
+    """The length distribution, and its quantile function."""
     kind = table.get("distribution_type")
     low, high = max(1, tokens_of(table, "min")), tokens_of(table, "max")
     mean, deviation = number_of(table, "mean"), instant_of(table, "standard_deviation")
@@ -128,7 +128,7 @@ def _chosen(quantile: _Quantile) -> Choice:
 
 
 def _without(quantile: _Quantile, system: int) -> Choice:
-    """What a prompt has after a system prompt that is part of its length; at least one token."""
+    """Lengths without a system prompt that they include; at least one token."""
     return _chosen(lambda q: quantile(q) - system)
 
 

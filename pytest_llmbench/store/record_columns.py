@@ -1,5 +1,5 @@
-"""Compact lines of records that are columns: the bytes of :func:`record_line.compact_line`, row after row,
-without a row or a dictionary for each.
+"""Compact record lines from columns: the bytes of :func:`record_line.compact_line` for each request, without
+a row or a dictionary for each.
 
 Most fields are in every line of a load or in none, and many say the same in all. So requests whose lines have
 the same fields share a template, and a line is that with its numbers.
@@ -34,21 +34,21 @@ from pytest_llmbench.store.record_line import (
 
 _NO_DEFAULT = object()
 _AT_ONCE = 1024
-"""Lines that are made together: those of a thousand tokens are 4 MiB."""
+"""How many lines are made together: those of a thousand tokens are 4 MiB."""
 
 
 class _Field(NamedTuple):
-    """A field of the lines."""
+    """A field of the lines, for all requests."""
 
     name: str
     there: BoolColumn
-    """Whether it stands in the line of each request."""
+    """For each request, whether its line has the field."""
     values: bytes | Sequence[Any]
-    """The JSON of all, or of each its number or JSON."""
+    """The JSON of the field if all have the same; else for each request its number or JSON."""
 
 
 def compact_lines(records: Records, label: str) -> Iterator[list[bytes]]:
-    """The lines in the order in which the requests ended, some at a time.
+    """The lines in the order in which the requests ended, in batches.
 
     All chunks have the attribution ``exact``, and there are no server timings: columns tell of neither.
     TypeError, before any line, for text that is no Unicode.
@@ -61,7 +61,7 @@ def compact_lines(records: Records, label: str) -> Iterator[list[bytes]]:
 
 
 def _lines_of(fields: Sequence[_Field], places: IntColumn) -> list[bytes]:
-    """The lines of the requests at these places."""
+    """The lines of the requests with these indices."""
     shape = np.zeros(len(places), dtype=np.int64)
     for field in (field for field in fields if not field.there.all()):
         shape = np.unique(2 * shape + field.there[places], return_inverse=True)[1]
@@ -75,7 +75,7 @@ def _lines_of(fields: Sequence[_Field], places: IntColumn) -> list[bytes]:
 
 
 def _filled(fields: Sequence[_Field], places: Sequence[int]) -> Iterable[bytes]:
-    """The lines of requests that have just these fields."""
+    """The lines of requests that have exactly these fields."""
     template, columns = [], []
     for name, _, values in fields:
         if isinstance(values, bytes):
@@ -89,7 +89,7 @@ def _filled(fields: Sequence[_Field], places: Sequence[int]) -> Iterable[bytes]:
 
 
 def _fields(records: Records, label: str) -> Iterable[_Field]:
-    """The fields in the order in which they stand in a line."""
+    """The fields in the order of a line."""
     everywhere = np.ones(len(records), dtype=bool)
     counts = np.diff(records.chunk_offsets)
     prefixes = [
@@ -115,7 +115,7 @@ def _fields(records: Records, label: str) -> Iterable[_Field]:
 
 
 def _plain(name: str, column: Any) -> _Field:
-    """A field that stands in a line where it has not its default."""
+    """A field that is in a line unless it has its default."""
     default = DEFAULTS.get(name, _NO_DEFAULT)
     if name in KINDS:
         kinds = KINDS[name]
@@ -133,7 +133,7 @@ def _plain(name: str, column: Any) -> _Field:
 
 
 def _instants(records: Records, answered: BoolColumn) -> Iterable[_Field]:
-    """The instants that do not follow, as times after the submission."""
+    """The instants that do not follow from others, as times after the submission."""
     submitted_ns, chunk_ns = records.submitted_ns, records.chunk_ns
     first_ns = np.full(len(records), MISSING, dtype=np.int64)
     last_ns = first_ns.copy()
@@ -160,7 +160,7 @@ def _streams(records: Records, answered: BoolColumn) -> Iterable[_Field]:
 
 
 def _gaps(instants: IntColumn, offsets: IntColumn, base_ns: IntColumn | int) -> IntColumn:
-    """Each instant less the one before it, the first of a request less its ``base_ns``."""
+    """Each instant less the one before it; the first of a request less its ``base_ns``."""
     gaps = np.diff(instants, prepend=0)
     some = offsets[:-1] < offsets[1:]
     firsts = offsets[:-1][some]
@@ -169,7 +169,7 @@ def _gaps(instants: IntColumn, offsets: IntColumn, base_ns: IntColumn | int) -> 
 
 
 class _Lists(Sequence[bytes]):
-    """JSON of what each request owns of a column, made when it is asked for."""
+    """The JSON list of each request's part of a ragged column, made when it is asked for."""
 
     def __init__(self, values: IntColumn, offsets: IntColumn) -> None:
         self._values, self._bounds = values, offsets.tolist()
@@ -185,14 +185,14 @@ class _Lists(Sequence[bytes]):
 
 
 class _Counts(_Lists):
-    """Of tokens of chunks: a single 1 where all are that."""
+    """The JSON of each request's token counts per chunk: a single 1 if all are 1."""
 
     def _told(self, own: IntColumn) -> bytes:
         return b"1" if (own == 1).all() else super()._told(own)
 
 
 def _numbers(name: str, there: BoolColumn, column: IntColumn) -> _Field:
-    """A column of numbers, ``null`` for a missing one."""
+    """A field with a column of numbers, ``null`` for missing ones."""
     own = column[there]
     if not len(own):
         return _Field(name, there, b"")

@@ -1,4 +1,4 @@
-"""A line of ``records/*.jsonl.gz``: a record in JSON, and back.
+"""A line of ``records/*.jsonl.gz``: a record as JSON, written and read.
 
 A whole line names every field. A compact one leaves out what a reader finds by itself, and says instants as
 times: ``finished_after_ns`` after ``submitted_ns``, and of the chunks ``chunk_gaps_ns``, the time of the
@@ -35,10 +35,12 @@ from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSou
 
 RECORDS_SCHEMA = "pytest-llmbench/records/1.8"
 READ_SCHEMAS = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(8)), RECORDS_SCHEMA)
-"""Earlier ones lack some fields of a line, which take their defaults; their compact lines have no times."""
+"""Schemas that can be read. Earlier ones lack some fields of a line, which get their defaults; their compact
+lines have no times."""
 
 RowOf = Callable[[bytes], tuple[RequestRecord, str]]
-"""Reads a line: the record and its label. Raises ValueError, KeyError or TypeError for what is none."""
+"""Reads a line; returns the record and its label. Raises ValueError, KeyError or TypeError for an invalid
+one."""
 
 _FIRST_FIELDS = (
     "index", "request_id", "phase", "class_label", "scheduled_ns", "dispatched_ns", "submitted_ns",
@@ -64,7 +66,7 @@ INSTANTS = (
 """The instants that a compact line has as times after ``submitted_ns``."""
 TIMES = {name: f"{name.removesuffix('_ns')}_after_ns" for name in INSTANTS}
 ASKED = {"requested_input_tokens": "input_tokens", "requested_max_tokens": "output_tokens"}
-"""What was asked for, and where a server that does it says the same."""
+"""Field with what was requested → field that has the same value if the server did as requested."""
 _BY_RULE = frozenset((*INSTANTS, *ASKED, "chunk_ns", "chunk_tokens", "server_token_ns"))
 PLAIN = tuple(name for name in _FIELDS if name not in _BY_RULE)
 _plain_values = attrgetter(*PLAIN)
@@ -77,22 +79,22 @@ _OFTEN = frozenset(
     }
 )  # fmt: skip
 _RARELY = tuple(name for name in PLAIN if name not in _OFTEN)
-"""The plain fields that are told of few replies: that none is told is found out at once."""
+"""The plain fields that few replies have; that a reply has none of them is found out at once."""
 _rare_values = attrgetter(*_RARELY)
 _rare_defaults = tuple(DEFAULTS[name] for name in _RARELY)
 _NONE, _CANCELLED = TokenSource.NONE, Outcome.CANCELLED
-"""By names of their own, as they are asked for with each line: a look-up in an enumeration takes 0.2 µs."""
+"""Module-level names, as they are asked for with each line: a look-up in an enumeration takes 0.2 µs."""
 
 
 def whole_line(record: RequestRecord, label: str) -> dict[str, Any]:
-    """Every field by its name."""
+    """The line with every field, as a dictionary."""
     line = dict(zip(_FIELDS, _values(record), strict=True))
     line["label"] = label
     return line
 
 
 def compact_line(record: RequestRecord, label: str) -> dict[str, Any]:
-    """What :func:`row_reader` makes the same record of."""
+    """The compact line, as a dictionary; :func:`row_reader` reads the same record from it."""
     if _rare_values(record) == _rare_defaults:
         line = _told_often(record)
     else:
@@ -119,7 +121,7 @@ def compact_line(record: RequestRecord, label: str) -> dict[str, Any]:
 
 
 def _told_often(record: RequestRecord) -> dict[str, Any]:
-    """The plain fields that are told of most replies, but for defaults. Field by field, since a loop over
+    """The plain fields that most replies have, without defaults. Written field by field, since a loop over
     them takes four times as long."""
     line: dict[str, Any] = {"index": record.index, "request_id": record.request_id, "phase": record.phase}
     if record.submitted_ns is not None:
@@ -148,7 +150,7 @@ def _told_often(record: RequestRecord) -> dict[str, Any]:
 
 
 def _tell_instants(line: dict[str, Any], record: RequestRecord, chunk_ns: Sequence[int]) -> None:
-    """Those of :data:`INSTANTS` that neither the submission nor the chunks tell."""
+    """Add those of :data:`INSTANTS` that follow neither from the submission nor from the chunks."""
     submitted_ns = record.submitted_ns
     first_ns, last_ns = (chunk_ns[0], chunk_ns[-1]) if chunk_ns else (None, None)
     if record.scheduled_ns != submitted_ns:
@@ -192,14 +194,14 @@ def encoded_line(line: Mapping[str, Any]) -> bytes:
 
 
 def row_reader(header: Mapping[str, Any]) -> RowOf:
-    """What reads the lines of a file with this header."""
+    """The reader for the lines of a file with this header."""
     if not header.get("compact"):
         return row_of
     return _earlier_compact_row if header["schema"] in READ_SCHEMAS[:7] else _compact_row
 
 
 def row_of(line: bytes) -> tuple[RequestRecord, str]:
-    """Read a whole line, as :data:`RowOf`."""
+    """Read a whole line; see :data:`RowOf`."""
     return _row(_given(line))
 
 
@@ -223,7 +225,7 @@ def _compact_row(line: bytes) -> tuple[RequestRecord, str]:
 
 
 def _earlier_compact_row(line: bytes) -> tuple[RequestRecord, str]:
-    """A compact line up to 1.6: all instants whole."""
+    """Read a compact line of a schema up to 1.6: all instants are whole."""
     given = _given(line)
     chunk_ns = given.get("chunk_ns", ())
     implied = (
@@ -251,7 +253,7 @@ def _row(values: dict[str, Any]) -> tuple[RequestRecord, str]:
 
 
 def _known_instants(submitted_ns: int | None, chunk_ns: Sequence[int]) -> tuple[int | None, ...]:
-    """What the submission and the chunks say of :data:`INSTANTS`, in most replies."""
+    """The values of :data:`INSTANTS` that follow from the submission and the chunks, in most replies."""
     first_ns, last_ns = (chunk_ns[0], chunk_ns[-1]) if chunk_ns else (None, None)
     return (
         submitted_ns, submitted_ns, first_ns, first_ns, first_ns, first_ns, last_ns, last_ns,

@@ -51,34 +51,35 @@ _TEXTS = frozenset(
         "server_timings",
     }
 )
-"""Fields that can hold what a server or an author wrote, and with it a secret."""
+"""Fields that can contain what a server or an author wrote, and so a secret."""
 COMPACT = ".compact"
-"""In the name of a file, and in its header: lines leave out what a reader finds by itself."""
+"""Mark in the name and in the header of a file with compact lines, which leave out what a reader can
+derive."""
 _GZIP = 16 + zlib.MAX_WBITS
 _PACKING = {False: (1, zlib.Z_DEFAULT_STRATEGY), True: (4, zlib.Z_FILTERED)}
-"""Level and strategy of compression of whole and of compact lines. From the fourth level on repetition is
-looked for at each place, and the strategy takes none that is shorter than the digits it would replace. That
-leaves little more than half of a compact line. Short as it is, it takes less time than a whole one at the
-first level; a long one of a real server, whose gaps do not repeat, takes twice as much."""
+"""Level and strategy of compression, for whole (False) and for compact lines (True). From the fourth level on
+repetition is looked for at each place, and the strategy takes none that is shorter than the digits it would
+replace. That leaves little more than half of a compact line. Short as it is, it takes less time than a whole
+one at the first level; a long one of a real server, whose gaps do not repeat, takes twice as much."""
 _TOO_SHORT = "the file has no header line"
 MOST_WAITING = 32 * 1024 * 1024
-"""Bytes of lines that may wait for the disk: 30,000 short replies, or 1200 of a thousand tokens."""
+"""Most bytes of lines that may wait for the disk: 30,000 short replies, or 1200 of a thousand tokens."""
 NOT_ON_DISK = "files_on_disk"
-"""Check of the finding that a file of a result is missing or not whole."""
+"""Name of the check that a file of a result is there and complete."""
 _AT_ONCE = 1024 * 1024
-"""Bytes that are joined and written together."""
+"""How many bytes are joined and written together."""
 _TOLD_FROM_S = 0.1
-"""A shorter wait for the disk is no news."""
+"""Shortest total wait for the disk, in seconds, that is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsHeader:
-    """What the records belong to."""
+    """The header of a records file: what the records belong to."""
 
     anchor: ClockAnchor
     nodeid: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """The load in JSON values, for people and for tools that replay."""
+    """The load as JSON values, for people and for tools that replay it."""
 
     def line(self) -> dict[str, Any]:
         anchor = {
@@ -117,7 +118,7 @@ class RecordsWriter:
         self._most_waiting = most_waiting
         self._waiting: list[bytes] = []
         self._held_bytes = 0
-        """The bytes of what waits and what is being written."""
+        """Bytes of the lines that wait or are being written."""
         self._held_up_s = 0.0
         self._lock = threading.Lock()
         self._change = threading.Condition(self._lock)
@@ -139,8 +140,8 @@ class RecordsWriter:
         self._thread.start()
 
     def write(self, record: RequestRecord, label: str = "") -> None:
-        """Takes one ended request; ``label`` is that of its LoadPlan. Leaves the disk to a thread of its own,
-        and waits for it only where it is too far behind."""
+        """Write one ended request; ``label`` is that of its LoadPlan. The disk is left to a thread of its
+        own, and waited for only if it is too far behind."""
         line = (compact_line if self._compact else whole_line)(record, label)
         if self._redactor:
             for name in _TEXTS.intersection(line):
@@ -148,8 +149,8 @@ class RecordsWriter:
         self._hand_over([encoded_line(line)])
 
     def write_columns(self, records: Records, label: str = "") -> bool:
-        """:meth:`write` of each of these, where that can be done without rows; else False, and nothing is
-        written. All chunks have the attribution ``exact``, and there are no server timings."""
+        """:meth:`write` each of these if that is possible without rows; else False, and nothing is written.
+        All chunks have the attribution ``exact``, and there are no server timings."""
         if not self._compact or self._redactor:
             return False
         try:
@@ -171,7 +172,7 @@ class RecordsWriter:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the result has to know of the writing."""
+        """Notes on the writing for the reader of the result."""
         if self._held_up_s < _TOLD_FROM_S:
             return ()
         return (
@@ -181,14 +182,14 @@ class RecordsWriter:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The finding about a closed file that is not whole.
+        """The finding that a closed file is incomplete, if it is.
 
         It voids nothing, since no figure is made of the file.
         """
         return () if self._failure is None else (not_on_disk(self._not_written(self._failure)),)
 
     def close(self) -> None:
-        """Writes what is left and closes the file. Raises StoreError if any line was lost."""
+        """Write what is left and close the file. Raises StoreError if any line was lost."""
         with self._change:
             if self._closing:
                 return
@@ -205,7 +206,7 @@ class RecordsWriter:
         self._held_up_s += time.monotonic() - began
 
     def _much_waits(self) -> bool:
-        """Whether so much waits that it must not be left for the rest of the second."""
+        """Whether so much is waiting that it must not wait for the rest of the second."""
         return self._held_bytes > min(_AT_ONCE, self._most_waiting // 2)
 
     def _flush_until_closed(self) -> None:
@@ -273,7 +274,7 @@ class RecordsWriter:
 
 
 def not_on_disk(error: StoreError) -> Finding:
-    """What a result is told of a file beside it that could not be written."""
+    """The finding for a result whose file could not be written."""
     return Finding(NOT_ON_DISK, ok=False, voids=False, message=" ".join(str(error).split()))
 
 
@@ -291,7 +292,7 @@ def _portions(lines: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def header_of(line: bytes, path: Path) -> dict[str, Any]:
-    """The first line of a records file. Raises StoreError."""
+    """Parse the first line of a records file. Raises StoreError."""
     try:
         header = parse_json(line)
         schema = header["schema"]
@@ -309,7 +310,7 @@ def header_of(line: bytes, path: Path) -> dict[str, Any]:
 
 
 def cut_off(number: int, line: bytes) -> str:
-    """How a last line is told that was not written to its end."""
+    """The message on a last line that was not written completely."""
     return f"the last line ({number}) was cut off after {len(line)} bytes: one request is missing"
 
 

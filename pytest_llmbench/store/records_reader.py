@@ -1,4 +1,4 @@
-"""The reader of ``records/*.jsonl.gz``, and of unpacked ones, for analysing a finished run again.
+"""Reads ``records/*.jsonl.gz``, and unpacked files, to analyse a finished run again.
 
 They become Records, in bounded memory.
 
@@ -33,14 +33,14 @@ from pytest_llmbench.store.record_line import row_reader
 from pytest_llmbench.store.records_file import cut_off, damaged, header_of
 
 ROWS = 4096
-"""Lines that are rows at once, if they have no more entries than that …"""
+"""Maximum number of lines that are rows at once."""
 ENTRIES = 1_000_000
-"""… chunks and server instants."""
+"""Maximum number of entries of such rows, in chunks and server instants."""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What one plan sent, as far as labels tell plans apart."""
+    """The records of one plan, as far as labels tell plans apart."""
 
     label: str
     records: Records
@@ -48,13 +48,13 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class StoredRuns:
-    """The content of a whole records file."""
+    """The runs in a records file."""
 
     header: Mapping[str, Any]
     runs: tuple[StoredRun, ...]
-    """The runs in the order in which they ran; a run goes as far as the label stays the same."""
+    """The runs in order; a run goes as far as the label stays the same."""
     dropped: str | None
-    """What was left out at the end of a file whose writer was killed; None for a whole file."""
+    """What was left out at the end of a file whose writer was killed; None for a complete file."""
 
 
 def read_records(
@@ -64,7 +64,7 @@ def read_records(
     memory_bytes: int = MEMORY_BYTES,
     rows: int = ROWS,
 ) -> Mapping[str, Records]:
-    """The records of each label, in order of submission; of all labels without ``labels``.
+    """Label → its records in order of submission; all labels by default.
 
     ``memory_bytes``: of the columns of a label that are kept in memory; ``rows``: lines that become columns
     together. Raises StoreError for what is no records file, and for damage that is not a cut end.
@@ -79,7 +79,7 @@ def read_records(
 
 
 def read_runs(path: Path, *, labels: Collection[str] | None = None) -> StoredRuns:
-    """The runs of a file one after another. Raises as :func:`read_records`."""
+    """The runs of a file in order. Raises as :func:`read_records`."""
     lines = _Lines(path)
     runs: list[StoredRun] = []
     filling, current = _Filling(), ""
@@ -97,7 +97,8 @@ def read_runs(path: Path, *, labels: Collection[str] | None = None) -> StoredRun
 
 @contextmanager
 def _of_their_kinds(path: Path) -> Iterator[None]:
-    """A line that is JSON may still hold a text where a number belongs, or one beyond its column."""
+    """Turn errors from wrong types in a line into a StoreError: a line that is JSON may hold a text where a
+    number belongs, or a number too large for its column."""
     try:
         yield
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -106,7 +107,7 @@ def _of_their_kinds(path: Path) -> Iterator[None]:
 
 @dataclass
 class _Filling:
-    """Rows on their way into columns."""
+    """Collects rows into columns."""
 
     log: RecordLog = field(default_factory=lambda: RecordLog(memory_bytes=MEMORY_BYTES))
     most_rows: int = ROWS
@@ -123,7 +124,7 @@ class _Filling:
             self._flush()
 
     def records(self) -> Records:
-        """All of them; nothing can be appended any more."""
+        """All records; nothing can be appended after that."""
         self._flush()
         found = self.log.records()
         self.log.close()
@@ -135,7 +136,7 @@ class _Filling:
 
 
 class RecordsLines(Iterator[bytes]):
-    """The lines of a records file, unpacked where it is packed, up to where it was cut off."""
+    """The lines of a records file, unpacked if it is gzipped, up to where it was cut off."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._path = path
@@ -143,7 +144,7 @@ class RecordsLines(Iterator[bytes]):
         self._file = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
         self._lines = lines(self._file)
         self.cut = False
-        """Whether a packed file ended without its end. Known once the lines have been gone through."""
+        """Whether a gzipped file has no end. Known once all lines have been read."""
 
     def __next__(self) -> bytes:
         try:
@@ -157,13 +158,14 @@ class RecordsLines(Iterator[bytes]):
 
 @contextmanager
 def records_lines(path: Path) -> Iterator[RecordsLines]:
-    """The lines of a records file, the header first. Raises OSError, and StoreError for a damaged one."""
+    """Open a records file; gives its lines, the header first. Raises OSError, and StoreError for a damaged
+    one."""
     with open_file(path) as file:
         yield RecordsLines(file, path)
 
 
 class _Lines:
-    """The lines of a file; ``header`` and ``dropped`` are known once they have been gone through."""
+    """The lines of a file; ``header`` and ``dropped`` are known once all have been read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

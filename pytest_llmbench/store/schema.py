@@ -35,7 +35,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def iso_utc(wall_ns: int) -> str:
-    """Nanoseconds since the Unix epoch → ISO 8601 in UTC with milliseconds, ``2026-01-20T09:30:00.125Z``.
+    """An instant in nanoseconds since the Unix epoch as ISO 8601 in UTC with milliseconds,
+    ``2026-01-20T09:30:00.125Z``.
 
     Rounds down, in integers: a float of seconds has no room for nanoseconds.
     """
@@ -79,7 +80,7 @@ class FactEntry(Shape):
     value: JsonValue
     origin: Origin
     source: str = ""
-    """Where exactly: a file, a URL, a header."""
+    """Where exactly the value is from: a file, a URL, a header."""
 
 
 class Generator(Shape):
@@ -91,7 +92,7 @@ class Generator(Shape):
 
 
 class Environment(Shape):
-    """Where the load generator ran."""
+    """The host on which the load generator ran."""
 
     python: str
     implementation: str
@@ -109,7 +110,7 @@ class Sut(Shape):
     """The system under test."""
 
     endpoint: str
-    """Without credentials."""
+    """The endpoint without credentials."""
     model: str | None
     api: str | None
     facts: dict[str, FactEntry] = Field(default={})
@@ -125,7 +126,7 @@ class UnfinishedTest(Shape):
 
     nodeid: str
     records_files: list[str] = Field(default=[])
-    """Relative to the report: what was measured of it."""
+    """Paths of the records measured so far, relative to the report."""
 
 
 class IncompleteEntry(Shape):
@@ -136,19 +137,19 @@ class IncompleteEntry(Shape):
     not_begun: list[str] = Field(default=[])
     """Node ids of the load tests that were still to come; with pytest-xdist of all tests."""
     damaged_lines: int = 0
-    """Of the journal that the report was recovered from."""
+    """Number of unreadable lines in the journal from which the report was recovered."""
 
 
 class OutputLengths(Shape):
-    """Output tokens of the measured requests that ended well: how often each number came."""
+    """Output lengths of the measured requests that ended well, with how often each occurred."""
 
     tokens: list[int] = Field(default=[])
-    """Ascending."""
+    """The output lengths in tokens, ascending."""
     requests: list[int] = Field(default=[])
 
 
 class SelfCheckEntry(Shape):
-    """The load generator as a witness against itself. Over several stretches: worst lag, summed counts."""
+    """The load generator's self-check. Over several stretches: worst lag, summed counts."""
 
     send_lag_p50_ns: int | None
     send_lag_p99_ns: int | None
@@ -172,31 +173,31 @@ class SelfCheckEntry(Shape):
     event_loop: str
     transport: str
     voluntary_switches: int | None = None
-    """Context switches of the measuring process: it waited. ``null``: not counted."""
+    """How often the measuring process gave up its core to wait. ``null``: not counted."""
     involuntary_switches: int | None = None
-    """It was taken off its core."""
+    """How often it was taken off its core. ``null``: not counted."""
     unstamped_reads: int = 0
-    """Reads that the kernel should have stamped and did not."""
+    """Number of reads that the kernel should have stamped and did not."""
     distrusted_stamps: int = 0
-    """Reads whose kernel stamp could not be true."""
+    """Number of reads whose kernel stamp could not be true."""
     moved_stamps: int = 0
-    """Stamps moved to what came before them."""
+    """Number of stamps moved to the instant that must precede them."""
     clock_steps: int = 0
-    """Steps of the wall clock."""
+    """Number of steps of the wall clock."""
     waited_for_core_share: float | None = None
-    """Share of the time in which the measuring thread was ready and something else had the core."""
+    """Share of the time in which the measuring thread was ready to run while something else had the core."""
     stolen_share: float | None = None
     """Share of the machine's CPU time that its hypervisor gave to others."""
     unresolved_chunks: int = 0
-    """Coalesced chunks that ran together because they were read late."""
+    """Number of coalesced chunks that arrived together only because they were read late."""
     replacement_lag_p50_ns: int | None = None
-    """Of a closed loop: how long a slot stood empty between the end of a request and the next."""
+    """How long a slot of a closed loop stood empty between the end of a request and the next; the median."""
     replacement_lag_p99_ns: int | None = None
     replacement_lag_max_ns: int | None = None
     empty_slot_share: float | None = None
-    """Of the time of all slots of a closed loop."""
+    """Share of the time of all slots of a closed loop in which they stood empty."""
     priority: str = ""
-    """Of the measuring process: ``nice -10``, or why it could not be raised."""
+    """Priority of the measuring process: ``nice -10``, or why it could not be raised."""
 
 
 class GaugeEntry(Shape):
@@ -205,22 +206,22 @@ class GaugeEntry(Shape):
     mean: float | None
     max: float | None
     n: int
-    """Samples."""
+    """Number of samples."""
 
 
 class EngineEntry(Shape):
-    """What the serving engine said about itself during a stretch."""
+    """The serving engine's own metrics during a stretch."""
 
     source: str
-    """The page, without credentials, or ``the embedded engine's model``."""
+    """The URL of the page without credentials, or ``the embedded engine's model``."""
     gauges: dict[str, GaugeEntry] = Field(default={})
-    """``running``, ``waiting`` (requests), ``kv_use`` (0 to 1); those that the engine serves."""
+    """The gauges that the engine serves: ``running``, ``waiting`` (requests), ``kv_use`` (0 to 1)."""
     growth: dict[str, float | None] = Field(default={})
-    """By how much each counter grew; ``null`` where it fell or was read on one side only."""
+    """Counter → by how much it grew; ``null`` where it fell or was read on one side only."""
     max_num_seqs: int | None = None
-    """Largest batch that the engine forms, where it says so."""
+    """The largest batch that the engine forms; ``null`` where it does not say."""
     gap: str | None = None
-    """Why something is missing."""
+    """Why something is missing; ``null`` if nothing is."""
 
 
 class StretchEntry(Shape):
@@ -228,12 +229,13 @@ class StretchEntry(Shape):
 
     label: str
     load: str
-    """In words."""
+    """The load in words."""
     key: str
     """SHA-256 of everything that decides what is sent and when."""
     seed: int
     requests: int
-    """Planned; of a closed loop with a duration the least. ``counts.submitted`` were sent."""
+    """Planned number of requests; in a closed loop with a duration the least. ``counts.submitted`` were
+    sent."""
     started: Instant
     duration_s: float
     counts: dict[str, int]
@@ -243,13 +245,13 @@ class StretchEntry(Shape):
     interrupted: str | None
     selfcheck: SelfCheckEntry
     variant: str = ""
-    """SUT variant on which it ran; empty for the SUT itself."""
+    """SUT variant on which the stretch ran; empty for the SUT itself."""
     load_duration_s: float | None = None
-    """Nominal length of the load, where the plan gives one; the drain comes on top."""
+    """Nominal duration of the load, without the drain; ``null`` where the plan has none."""
     shared_from: str | None = None
-    """Node id of the test that ran it, when this test only used it."""
+    """Node id of the test that ran the stretch, if this test only used it."""
     stopped: str | None = None
-    """Why its own rule ended the load early; what was measured counts."""
+    """Why its own rule ended the load early, in which case what was measured counts; ``null`` if none did."""
     engine: EngineEntry | None = None
 
 
@@ -259,43 +261,46 @@ class LevelEntry(Shape):
     label: str
     load_model: Literal["open", "closed"]
     duration_s: float
-    """Of the offered load, ramp-up included, drain not."""
+    """Duration of the offered load, ramp-up included, drain not included."""
     window_s: float
-    """The part of it that counts."""
+    """The part of the duration that counts."""
     n_submitted: int
     n_ok: int
     n_failed: int
     completion_ratio: float | None
     metrics: dict[str, Estimate]
-    """The level's own, under plain names."""
+    """The metrics of the level, under plain names."""
     offered_rps: float | None = None
     concurrency: int | None = None
     percent_of_capacity: float | None = None
     variant: str = ""
     class_label: str = ""
-    """Request class that ran alone; empty for all."""
+    """The request class that ran alone; empty for all classes."""
     in_flight_means: list[float | None] = Field(default=[])
-    """Mean requests in flight, or the server's waiting gauge, in five equal segments of the window."""
+    """Mean requests in flight, or the server's waiting gauge, in each of five equal segments of the
+    window."""
     queue_source: str = ""
     queue_growing: bool | None = None
     throughput_slices: list[float | None] = Field(default=[])
-    """Output tokens per second in ten equal slices of the window."""
+    """Output tokens per second in each of ten equal slices of the window."""
     steady: bool | None = None
     saturated: bool | None = None
-    """By any rule of section 5.2.3.1."""
+    """Whether the level is saturated by any rule of section 5.2.3.1."""
     overloaded: bool | None = None
-    """By the rules about work alone: the queue grows, or completions fall short of the arrivals."""
+    """Whether the level is overloaded by the rules about work alone: the queue grows, or completions fall
+    short of the arrivals."""
     saturation_reasons: list[str] = Field(default=[])
     passed: bool | None = None
-    """Met the criteria of the test; ``null`` where there are none."""
+    """Whether the level met the criteria of the test; ``null`` where there are none."""
     fail_reasons: list[str] = Field(default=[])
     errors: dict[str, int] = Field(default={})
     role: str = ""
-    """``probe``, ``reported``, ``baseline``, ``mix``, ``cold``, ``warm`` …"""
+    """The role of the level in its test: ``probe``, ``reported``, ``baseline``, ``mix``, ``cold``,
+    ``warm`` …"""
     stretch: int | None = None
-    """Index into ``stretches`` of the test; ``null`` when that stretch is not kept."""
+    """Index into ``stretches`` of the test; ``null`` if that stretch is not kept."""
     shared_from: str | None = None
-    """Node id of the test that ran it, when this test only used it."""
+    """Node id of the test that ran the level, if this test only used it."""
 
 
 SCHEMA_VERSION: Final = "1.3"
@@ -317,9 +322,9 @@ class RequirementEntry(Shape):
     status: Status
     reason: str
     evidence: dict[str, JsonValue]
-    """The values that were looked at."""
+    """The values that were examined."""
     effect: str = "none"
-    """What an unmet entry does to the verdict: ``blocks``, ``downgrades`` or ``none``."""
+    """Effect on the verdict if the entry is not met: ``blocks``, ``downgrades`` or ``none``."""
     statement: str = ""
 
 
@@ -328,20 +333,20 @@ class NextClassEntry(Shape):
 
     class_: ComplianceVerdict = Field(alias="class")
     clauses: list[str]
-    """Ids of the unmet requirements that stand between."""
+    """Ids of the unmet requirements that prevent it."""
 
 
 class ComplianceEntry(Shape):
     verdict: ComplianceVerdict
-    """Policy ``strict``: a violated constraint that defines the test blocks too."""
+    """The verdict by policy ``strict``: a violated constraint that defines the test blocks too."""
     verdict_literal: ComplianceVerdict
-    """Policy ``literal``: capitalised keywords only."""
+    """The verdict by policy ``literal``: only capitalised keywords count."""
     draft: str
     requirements: list[RequirementEntry]
     next_class: NextClassEntry | None = None
-    """``null`` when there is none better, and when the run was not audited."""
+    """``null`` if there is none better, and if the run was not audited."""
     simulated: bool = False
-    """Nothing was sent: the embedded engine ran in virtual time."""
+    """Whether nothing was sent, because the embedded engine ran in virtual time."""
 
 
 class ObjectiveEntry(Shape):
@@ -358,15 +363,16 @@ class ObjectiveEntry(Shape):
     n: int = 0
     reason: str = ""
     requests_needed: int | None = None
-    """Further requests after which an inconclusive objective would be decided, where that can be said."""
+    """How many further requests would decide an inconclusive objective; ``null`` where that cannot be
+    said."""
     growth: float | None = None
-    """How many times the samples that is."""
+    """How many times as many samples that is."""
     advice: str | None = None
     """The marker's keyword, or the option, that gets them: ``requests=2400``."""
     too_high_by: float = 0.0
-    """By how much the measuring machine may have made its numbers too high; the verdict counts it."""
+    """Amount by which the measuring machine may have made its numbers too high; the verdict counts it."""
     too_low_by: float = 0.0
-    """The same for too low."""
+    """Amount by which the measuring machine may have made its numbers too low; the verdict counts it."""
 
 
 class GateEntry(Shape):
@@ -385,18 +391,19 @@ class LoadEntry(Shape):
     burstiness: float | None = None
     concurrency: int | None = None
     session_rate: float | None = None
-    """Sessions that start per second, of an open loop of sessions."""
+    """Sessions started per second, in an open loop of sessions."""
     sessions: int | None = None
-    """Sessions at once, of a closed loop of sessions."""
+    """Sessions at once, in a closed loop of sessions."""
     requests: int
-    """Planned requests of all measured stretches."""
+    """Planned requests over all measured stretches."""
     duration_s: float
-    """All measured stretches, each from the start of its schedule to the end of its last response."""
+    """Sum over all measured stretches, each from the start of its schedule to the end of its last
+    response."""
     ignore_eos: bool = False
 
 
 class PartEntry(Shape):
-    """A part of the measurement, whose requests are those of a seed of its own."""
+    """A part of the measurement, whose requests have a seed of their own."""
 
     name: str
     seed: int
@@ -413,9 +420,10 @@ class WorkloadEntry(Shape):
     standard: bool
     """True only for the reference workloads, generated exactly as the draft says."""
     seed: int
-    """Of the session or the marker."""
+    """Seed of the session or the marker."""
     parts: tuple[PartEntry, ...] = ()
-    """What was drawn, each part with a seed of its own; empty in reports of versions with one sequence."""
+    """The parts that were drawn, each with a seed of its own; empty in reports of versions with one
+    sequence."""
     n_requests: int
     specification: dict[str, JsonValue]
     sequence_sha256: str
@@ -468,20 +476,20 @@ class PlotEntry(Shape):
     y_log: bool = False
     bands: dict[str, BandEntry] = Field(default={})
     rows: list[str] = Field(default=[])
-    """Names of horizontal rows, the first on top. In such a plot every two points of a series are the ends of
-    a bar, and y is the number of its row, from 0."""
+    """Names of horizontal rows, the first on top. In a plot with rows every two points of a series are the
+    ends of a bar, and y is the number of its row, from 0."""
 
 
 class SpentEntry(Shape):
-    """What a test has sent: its own loads, warm-ups, void ones and those of other arms included."""
+    """What a test has sent: its own loads, including warm-ups, void ones and those of other arms."""
 
     requests: int
     input_tokens: int
-    """By the server's count where it tells one, else as asked for."""
+    """Input tokens, by the server's count if it reports one, else as requested."""
     output_tokens: int
-    """Of a reply that was lost as many as were asked for."""
+    """Output tokens. A lost reply counts with its ``max_tokens``."""
     cost: float | None = None
-    """At the prices of the SUT file; null where it has none, and for several systems."""
+    """Cost at the prices of the SUT file; null where it has none, and for several systems."""
     currency: str | None = None
 
 
@@ -502,7 +510,7 @@ class TestEntry(Shape):
     """Section of the draft."""
     title: str = ""
     outcome: TestOutcome
-    """As pytest reports it."""
+    """The outcome that pytest reports."""
     validity: ValidityEntry
     compliance: ComplianceEntry
     gate: GateEntry
@@ -512,20 +520,20 @@ class TestEntry(Shape):
     warmup: WarmupEntry | None
     selfcheck: SelfCheckEntry | None
     counts: dict[str, int]
-    """``submitted`` and the number of each outcome, zero included; measured phase only."""
+    """``submitted`` and the number of each outcome, zero included, in the measured phase."""
     tables: dict[str, TableEntry]
     plots: dict[str, PlotEntry]
     records_file: str | None
-    """Relative to the report."""
+    """Path of the records, relative to the report; ``null`` without any."""
     configuration: list[ConfigurationItem] = Field(default=[])
     """The eight items of the configuration summary (METHODOLOGY §11.1)."""
     stretches: list[StretchEntry] = Field(default=[])
     facts: dict[str, FactEntry] = Field(default={})
     notes: list[str] = Field(default=[])
     error: str | None = None
-    """Why the test errored or failed, if it did."""
+    """Why the test errored or failed; ``null`` if it did not."""
     shared: bool = False
-    """The measured run serves other tests of this session too."""
+    """Whether the measured run is used by other tests of this session, too."""
     duration_s: float | None = None
     """Wall time of the test."""
     attempts: int = 1
@@ -533,30 +541,30 @@ class TestEntry(Shape):
     levels: list[LevelEntry] = Field(default=[])
     """Every load level or configuration, in the order in which they ran."""
     by_run: dict[str, list[float | None]] = Field(default={})
-    """Metric to its value in each independent run; ``null`` where a run has none. Empty for a single run."""
+    """Metric → its value in each independent run; ``null`` where a run has none. Empty for a single run."""
     comparisons: list[Comparison] = Field(default=[])
-    """With a baseline, or with another system."""
+    """The comparisons with a baseline, or with another system."""
     parameters: dict[str, JsonValue] = Field(default={})
-    """The marker's parameters; values that are no JSON are objects with their ``$type``."""
+    """The marker's parameters; values that are not JSON are objects with their ``$type``."""
     identity: dict[str, JsonValue] = Field(default={})
-    """What has to agree before two results are compared, and what is only shown beside."""
+    """The fields that have to agree before two results are compared, and those that are only shown."""
     output_lengths: OutputLengths | None = None
     loads_file: str | None = None
-    """Relative to the report: what ``pytest-llmbench recompute`` needs beside the records."""
+    """Path, relative to the report, of the file that ``pytest-llmbench recompute`` needs with the records."""
     void_loads: list[VoidLoad] = Field(default=[])
-    """Loads that this machine spoiled, and that do not count."""
+    """Loads that this machine spoiled, and that therefore do not count."""
     line: int | None = None
     """The line, from 1, at which the test begins in the file of its node id; null where it is not known."""
     spent: SpentEntry | None = None
-    """null in virtual time, and where nothing was measured."""
+    """null in virtual time, and if nothing was measured."""
 
     def plain(self) -> dict[str, Any]:
-        """Plain JSON types: what crosses from pytest-xdist workers and what the renderers take."""
+        """The entry in plain JSON types, as pytest-xdist workers send it and renderers take it."""
         return self.model_dump(mode="json")
 
 
 class Report(Shape):
-    """``report.json``."""
+    """The content of ``report.json``."""
 
     schema_version: Literal["1.3"] = SCHEMA_VERSION
     generator: Generator
@@ -577,7 +585,7 @@ PUBLISHED: Final = {
     Finding: "FindingEntry",
     VoidLoad: "VoidLoadEntry",
 }
-"""The names of dataclasses in the published schema."""
+"""Dataclass → its name in the published schema."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -607,7 +615,7 @@ def _as_published(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(shape: type[Any]) -> set[type[Any]]:
-    """The model with the models and dataclasses that its fields are made of, however deep."""
+    """The model, and the models and dataclasses that its fields consist of, however deep."""
     found, waiting = {shape}, [shape]
     while waiting:
         types: list[Any] = [*get_type_hints(waiting.pop()).values()]
@@ -621,7 +629,7 @@ def _shapes(shape: type[Any]) -> set[type[Any]]:
 
 
 def _attribute_docstrings(shape: type[Any]) -> dict[str, str]:
-    """The literal strings below the fields of a model or dataclass, by the name of the field in the file."""
+    """Name of a field in the file → its docstring, for the fields of a model or dataclass."""
     (body,) = (
         node.body for node in ast.parse(inspect.getsource(shape)).body if isinstance(node, ast.ClassDef)
     )

@@ -50,7 +50,7 @@ class TimerFd:
         self._set(_NEVER, 0, 0)
 
     def heard(self) -> bool:
-        """Makes it silent until it rings again; whether it had rung at all."""
+        """Silence the timer until it rings again; returns whether it had rung."""
         with suppress(BlockingIOError):  # set anew since it rang
             os.read(self.descriptor, 8)
             return True
@@ -74,7 +74,7 @@ class Alarm(Protocol):
     """Wakes a coroutine at an instant of CLOCK_MONOTONIC."""
 
     slack_ns: int
-    """How late it may be: ask for a time that much earlier and yield for the rest."""
+    """How late it may ring, in nanoseconds: ask for a time that much earlier and yield for the rest."""
 
     async def sleep_until(self, instant_ns: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Time, owned in one place, so that tests can move it."""
+"""The clocks, in one place, so that tests can move time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEP_READINGS = 2000
 
 
 class Clock(Protocol):
-    """What the generator knows about time."""
+    """The clock of the generator."""
 
     @property
     def name(self) -> str:

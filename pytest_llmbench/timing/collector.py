@@ -1,4 +1,4 @@
-"""The collector of garbage kept quiet while load is running, in real time or in virtual: a collection goes
+"""Keeps the garbage collector quiet while load is running, in real time or in virtual: a collection goes
 through all that a session holds."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Collections:
 
 @contextmanager
 def quiet_gc() -> Iterator[Collections]:
-    """Objects made so far are set aside and thresholds raised, so that a collection is rare and cheap.
+    """Set objects made so far aside and raise the thresholds, so that a collection is rare and cheap.
 
     The collector of the whole process is touched, so its settings are put back whatever happens. A freeze
     that somebody else made is left alone.
@@ -42,7 +42,8 @@ def quiet_gc() -> Iterator[Collections]:
 
 
 def frozen_by_others() -> bool:
-    """Counted one by one: tens of milliseconds where somebody has frozen a large program."""
+    """Whether somebody else has frozen objects. They are counted one by one: tens of milliseconds for a large
+    frozen program."""
     return gc.get_freeze_count() > 0
 
 

@@ -28,29 +28,30 @@ _REMEDY = (
     "AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER) of transformers writes it"
 )
 _SAMPLE = " The quick brown fox, größer 漢字 🦀 1234567890;\n\tx = y\n"
-"""A tokenizer that fails, fails here and not at a reply while load is running."""
+"""A text to try each tokenizer with, so that one that fails does so at once and not at a reply while load is
+running."""
 _NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 _SHORT_DIGEST = 12
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """What was read from disk. Can be handed to another process, or another machine."""
+    """The files of a tokenizer as read from disk. Can be handed to another process, or another machine."""
 
     content: bytes = field(repr=False)
-    """Of ``tokenizer.json``."""
+    """Bytes of ``tokenizer.json``."""
     config: bytes = field(default=b"", repr=False)
-    """Of the ``tokenizer_config.json`` beside it; empty where there is none."""
+    """Bytes of the ``tokenizer_config.json`` beside it; empty where there is none."""
     file_name: str = "tokenizer.json"
     model: str = ""
     """The model-hub id, where the file lies in the hub's cache; empty elsewhere."""
     revision: str = ""
-    """The revision of that model."""
+    """The revision of that model on the hub; empty elsewhere."""
 
 
 class HuggingFaceTokenizer:
-    """Encodes as the model does. None of its special tokens is added, so counts are of the text alone; one
-    that stands written in the text counts as such, as it does in a server."""
+    """Encodes as the model does. None of its special tokens is added, so counts are of the text alone. A
+    special token that is written in the text counts as one, as it does in a server."""
 
     def __init__(self, file: TokenizerFile) -> None:
         """Raises SuiteError where the extra is not installed, and with every reason why it cannot count."""
@@ -78,7 +79,7 @@ class HuggingFaceTokenizer:
 
     @property
     def source(self) -> str:
-        """Where it comes from, with the digest of the file and the library that encodes."""
+        """The origin of the tokenizer, with the digest of the file and the library that encodes."""
         origin = f"model-hub id {self.file.model}" if self.file.model else "custom"
         library = f"encoded by tokenizers {metadata.version('tokenizers')}"
         return f"{origin}: {self.file.file_name}, sha256 {self.sha256}, {library}"
@@ -149,7 +150,7 @@ def _loaded(content: bytes) -> Tokenizer:
 
 
 def _why_not(content: bytes, error: Exception) -> str:
-    """Why the library did not take it, in words for whoever named the file."""
+    """Why the library rejected the file, in words for whoever named it."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -161,7 +162,7 @@ def _why_not(content: bytes, error: Exception) -> str:
 
 
 def _config(content: bytes) -> tuple[Mapping[str, Any], list[str]]:
-    """What ``tokenizer_config.json`` says, and what is wrong with it."""
+    """The content of ``tokenizer_config.json``, and its mistakes."""
     if not content:
         return {}, []
     try:
@@ -172,7 +173,7 @@ def _config(content: bytes) -> tuple[Mapping[str, Any], list[str]]:
 
 
 def _faults(tokenizer: Tokenizer) -> list[str]:
-    """What keeps it from counting texts."""
+    """Why the tokenizer cannot count texts; empty if it can."""
     special = sum(token.special for token in tokenizer.get_added_tokens_decoder().values())
     if tokenizer.get_vocab_size(with_added_tokens=True) <= special:
         return ["its vocabulary is empty, but for special tokens" if special else "its vocabulary is empty"]
@@ -184,7 +185,7 @@ def _faults(tokenizer: Tokenizer) -> list[str]:
 
 
 def _text(named: Any) -> str:
-    """A token as text: some files write it as such, others as a table with ``content``."""
+    """A token as text: some files have it as such, others as a table with ``content``."""
     found = named.get("content") if isinstance(named, dict) else named
     return found if isinstance(found, str) else ""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """What is published about an encoding: digest of its ranks, splitting pattern, special tokens."""
+    """The published properties of an encoding: digest of its ranks, splitting pattern, special tokens."""
 
     sha256: str
     """Digest of the unpacked ``.tiktoken`` file."""
@@ -69,7 +69,7 @@ _O200K_PATTERN = "|".join(
 
 _LONGEST_PART, _LONGEST_WORD = 16_000, 1_000
 _WORD_BEGINS = re.compile(r"(?<=\S) (?=\S)")
-"""No token reaches over the place before such a space."""
+"""Pattern of the places where words begin: no token reaches across the place before such a space."""
 
 RANK_FILES: dict[str, RankFile] = {
     "cl100k_base": RankFile(
@@ -109,7 +109,7 @@ class ReferenceTokenizer:
 
     @cached_property
     def _encoding(self) -> Encoding:
-        """tiktoken's own, which takes 0.15 s to make: who only draws prompts does not wait for it."""
+        """tiktoken's encoding. It takes 0.15 s to make, which is spared whoever only draws prompts."""
         from tiktoken import Encoding
 
         published, whole = RANK_FILES[self.name], self._bytes.tobytes()
@@ -183,7 +183,7 @@ class ReferenceTokenizer:
         return [whole[begin:end].decode("utf-8", errors="replace") for begin, end in pairwise(bounds)]
 
     def _joined(self, ids: npt.NDArray[np.int64]) -> tuple[bytes, npt.NDArray[np.signedinteger[Any]]]:
-        """The bytes of ordinary ids, and where those of each id end.
+        """The bytes of ordinary ids, and the position at which those of each id end.
 
         From a byte to the next it is a step of one, but at the beginning of each token, which has one byte or
         more: so all places are the sums of steps.

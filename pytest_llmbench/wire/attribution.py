@@ -18,21 +18,22 @@ Attribution = Literal["exact", "apportioned", "none"]
 CountText = Callable[[str], int]
 
 _CHARACTERS_PER_TOKEN = 4
-"""Only shapes how a known total is spread when no tokenizer is given; English prose in cl100k_base."""
+"""Assumed characters per token, for spreading a known total when no tokenizer is given; English prose in
+cl100k_base."""
 
 
 @dataclass(slots=True)
 class ContentChunks:
-    """The chunks that carry output (text, reasoning or tokens), and their tokens."""
+    """The chunks that carry output (text, reasoning or tokens), with their token counts."""
 
     chunks: list[Chunk]
     tokens: list[int] = field(default_factory=list)
-    """One entry per chunk, or empty with attribution ``none``."""
+    """Token count of each chunk; empty with attribution ``none``."""
     attribution: Attribution = "none"
 
 
 def counted_by_server(chunks: Sequence[Chunk]) -> ContentChunks | None:
-    """The content chunks where the server counts on every one of them; ``None`` where it does not.
+    """The content chunks, if the server counts tokens on each of them; else ``None``.
 
     Chunks with tokens but no text (special tokens, half a character) are content chunks here.
     """
@@ -63,7 +64,8 @@ def _by_cumulative(chunks: Sequence[Chunk], textual: list[Chunk]) -> ContentChun
 
 
 def _up_to_finish(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-    """Later events may repeat the total, but carry no output."""
+    """The chunks up to that with the finish reason: later events may repeat the total, but carry no
+    output."""
     last_output = max(
         (at for at, chunk in enumerate(chunks) if chunk.finish_reason or chunk.text or chunk.reasoning),
         default=len(chunks) - 1,
@@ -102,7 +104,7 @@ def attribute(chunks: Sequence[Chunk], total: int | None, count_text: CountText 
 
 
 def spread(chunks: Sequence[Chunk], total: int, count_text: CountText | None) -> ContentChunks:
-    """``total`` tokens over the chunks with text, by their estimated sizes."""
+    """The chunks with text, with ``total`` tokens spread over them by their estimated sizes."""
     textual = [chunk for chunk in chunks if chunk.text or chunk.reasoning]
     if not textual or total == 0:
         return ContentChunks(textual)
@@ -115,7 +117,7 @@ def _size(text: str, count_text: CountText | None) -> int:
 
 
 def estimated_size(characters: int) -> int:
-    """Tokens that a text of this length may have: at least one."""
+    """Estimated tokens of a text of this length, at least one."""
     return max(1, -(-characters // _CHARACTERS_PER_TOKEN))
 
 
@@ -138,7 +140,8 @@ def apportion(total: int, sizes: Sequence[int]) -> list[int]:
 
 
 def largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
-    """``total`` in whole parts proportional to ``weights`` (sum above 0); equal claims: later first."""
+    """``total`` divided into integers proportional to ``weights`` (sum above 0); of equal claims the later
+    goes first."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     order = sorted(range(len(weights)), key=lambda at: (total * weights[at] % whole, at), reverse=True)

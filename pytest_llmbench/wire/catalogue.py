@@ -33,22 +33,22 @@ _NON_GENERATIVE: Final = {
     "logprobs": ("non_generative.logprobs", "LogProbs"),
 }
 NON_GENERATIVE: Final = tuple(_NON_GENERATIVE)
-"""The dialects that answer with vectors, scores or log-probabilities. ``auto`` never takes one."""
+"""Names of the dialects that answer with vectors, scores or log-probabilities. ``auto`` never takes one."""
 
 _OVER_WEBSOCKET: Final = {
     "openai-responses": ("websocket.openai_responses", "ResponsesOverWebSocket"),
 }
 OVER_WEBSOCKET: Final = tuple(_OVER_WEBSOCKET)
-"""The dialects that are known and have a form over WebSocket; ``auto`` takes the first."""
+"""Names of the dialects that also have a form over WebSocket; ``auto`` takes the first."""
 JSON_MESSAGES: Final = "json-messages"
-"""Any other API over WebSocket, which its author describes."""
+"""Name of the dialect for any other API over WebSocket, which its author describes."""
 _OVER_GRPC: Final = {
     "vllm-grpc": ("grpc.vllm", "VLLMOverGrpc"),
     "sglang-grpc": ("grpc.sglang", "SGLangOverGrpc"),
     "kserve-grpc": ("grpc.kserve", "KServeOverGrpc"),
 }
 OVER_GRPC: Final = tuple(_OVER_GRPC)
-"""The dialects that are spoken over gRPC, and nowhere else, in the order in which ``auto`` tries them."""
+"""Names of the dialects over gRPC, in the order in which ``auto`` tries them."""
 _GRPC_PACKAGES: Final = ("google", "grpc", "hpack", "hyperframe", "smg_grpc_proto", "tritonclient")
 
 
@@ -90,7 +90,7 @@ _ALIASES = {
 
 def dialect(name: str) -> Dialect:
     """The dialect called ``name``; ``chat``, ``completions``, ``responses``, ``messages`` and ``embeddings``
-    are short.
+    are short forms.
 
     :raises SuiteError: there is none, or it is one of gRPC or of WebSockets alone.
     """
@@ -118,13 +118,13 @@ def dialect(name: str) -> Dialect:
 
 
 def generates(api: str) -> bool:
-    """Whether tokens come of the dialect called ``api``, as of ``auto`` and those of gRPC."""
+    """Whether the API called ``api`` generates tokens, as ``auto`` and those over gRPC do."""
     return _ALIASES.get(api, api) not in NON_GENERATIVE
 
 
 def over_websocket(name: str, messages: MessageDialect | None = None) -> MessageDialect:
-    """The form over WebSocket of the dialect called ``name``; of ``auto`` the usual one. ``messages``: the
-    dialect that is described, which ``json-messages`` stands for.
+    """The WebSocket form of the dialect called ``name``; for ``auto`` the usual one. ``messages``: the
+    described dialect, for ``json-messages``.
 
     :raises SuiteError: there is no such dialect, it has no such form, or its description is missing.
     """
@@ -150,7 +150,7 @@ def over_websocket(name: str, messages: MessageDialect | None = None) -> Message
 
 
 def over_grpc(name: str) -> CallDialect:
-    """The dialect of gRPC called ``name``; of ``auto`` the usual one.
+    """The gRPC dialect called ``name``; for ``auto`` the usual one.
 
     :raises SuiteError: there is no such dialect, or the packages that it needs are not installed.
     """
@@ -177,7 +177,7 @@ def over_grpc(name: str) -> CallDialect:
 
 
 def require_http2() -> None:
-    """See that HTTP/2 can be spoken.
+    """Check that HTTP/2 can be spoken.
 
     :raises SuiteError: the packages that it needs are not installed.
     """
@@ -194,7 +194,7 @@ def require_http2() -> None:
 
 
 def dialect_at(url: str, name: str, messages: MessageDialect | None = None) -> Dialect:
-    """The dialect called ``name`` in the form that an endpoint at ``url`` takes; ``messages`` as above.
+    """The dialect called ``name`` in its form for an endpoint at ``url``; ``messages`` as above.
 
     :raises SuiteError: there is none, or it is not spoken there.
     """

@@ -1,4 +1,4 @@
-"""What one wire event says, whatever the dialect."""
+"""A chunk: the content of one wire event, whatever the dialect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _NOTHING_SEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
-"""Categories of white space, control characters and those of no width (joiners, marks of direction)."""
+"""Unicode categories that show nothing: white space, control characters and those of no width (joiners, marks
+of direction)."""
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | frozenset(
     map(chr, range(0xFE00, 0xFE10))
 )
@@ -17,8 +18,8 @@ of variants (Unicode, ``Default_Ignorable_Code_Point``)."""
 
 
 def is_visible(text: str | bytes) -> bool:
-    """Whether a reader sees something of a text that is not empty: more than white space and characters of no
-    width, which any server could send ahead of an answer. Bytes are those of printable ASCII."""
+    """Whether a reader sees something of a non-empty text: more than white space and characters of no width,
+    which any server could send ahead of an answer. Bytes have to be printable ASCII."""
     if text.isspace():
         return False
     if isinstance(text, bytes) or (text.isprintable() and not _FILLERS.intersection(text)):
@@ -28,13 +29,13 @@ def is_visible(text: str | bytes) -> bool:
 
 @dataclass(slots=True)
 class Usage:
-    """Token counts as the server gives them; ``None``: it does not say."""
+    """Token counts as the server reports them; ``None``: it does not."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
-    """Reasoning tokens included."""
+    """Output tokens, reasoning included."""
     cached_tokens: int | None = None
-    """Part of the input that came out of a prefix cache."""
+    """How many of the input tokens came from a prefix cache."""
     reasoning_tokens: int | None = None
 
 
@@ -42,7 +43,7 @@ class CallDelta(NamedTuple):
     """What an event adds to one tool call."""
 
     number: int
-    """The place of the call in the reply, as the server numbers it."""
+    """Number of the call in the reply, as the server counts."""
     name: str = ""
     arguments: str = ""
 
@@ -59,34 +60,37 @@ class Chunk:
     text: str = ""
     """Visible output: content, refusal text, tool-call names and arguments."""
     reasoning: str = ""
-    """Reasoning sent in a field of its own; not content for TTFT (AMB-29)."""
+    """Reasoning sent in a field of its own; it is not content for TTFT (AMB-29)."""
     choice: int | None = None
-    """The choice it speaks of; ``None`` for events about none (usage, end marker, error)."""
+    """The choice that it belongs to; ``None`` for events that belong to none (usage, end marker, error)."""
     blank: bool = False
-    """Output field present and empty: either a token without text or no token at all. See attribution."""
+    """Whether the output field is present and empty: a token without text, or no token at all. See
+    attribution."""
     tokens: int | None = None
-    """Tokens of this event alone, by the token ids in it."""
+    """Number of tokens of this event alone, by the token ids in it."""
     ids_alone: bool = False
-    """Its tokens come as ids, by an API that has no text beside them: they are visible output."""
+    """Whether its tokens come as ids, from an API without text: they are then visible output."""
     tokens_cumulative: int | None = None
     """Output tokens of the reply up to and including this event."""
     results: Sequence[int] = ()
-    """The numbers of the inputs that the vectors or scores of a reply that is one document are of."""
+    """Numbers of the inputs whose vectors or scores are in a reply that is one document."""
     finish_reason: str | None = None
     usage: Usage | None = None
     done: bool = False
-    """The dialect's end marker. It does not mean success: servers send it after an error too."""
+    """Whether it is the dialect's end marker. That does not mean success: servers send it after an error
+    too."""
     error: str | None = None
     refused: bool = False
-    """The error is that of a content policy."""
+    """Whether the error is that of a content policy."""
     turned_away: bool = False
-    """The error is that of a server which takes no more requests just now."""
+    """Whether the error is that of a server which takes no more requests at the moment."""
     problem: str = ""
     """Why the event cannot be read; empty when it can."""
     server_timings: Mapping[str, Any] | None = None
-    """The server's own timing figures, under its own names and unfiltered."""
+    """The server's own timing figures, with its names and unfiltered."""
     calls: tuple[CallDelta, ...] = ()
-    """What it adds to tool calls, by the call. It is a part of ``text``, but for a name that comes apart."""
+    """What the event adds to each tool call. This is part of ``text``, except for a name that comes in
+    pieces."""
 
     @property
     def undecodable(self) -> bool:

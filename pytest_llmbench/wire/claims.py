@@ -1,4 +1,4 @@
-"""Numbers that a server states, held against what its reply can be.
+"""Checks the numbers that a server states against what its reply can be.
 
 A count is only taken as far as its request can give it: output tokens by the limit asked for and the bytes
 received, input tokens by the bytes sent, times by the time the request took. What goes beyond is no figure:
@@ -10,12 +10,12 @@ from __future__ import annotations
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 
 TIMES_THE_LIMIT = 4
-"""Output tokens that a reply may have for each that was asked for: several choices, hidden reasoning."""
+"""Most output tokens for each one that was asked for: there may be several choices, and hidden reasoning."""
 TEMPLATE_TOKENS = 100_000
-"""The tokens that a server may put before and around the prompt: instructions, tools."""
+"""Most tokens that a server may add before and around the prompt: instructions, tools."""
 MOST_PREEMPTIONS = 1_000_000
 CLOCKS_NS = 1_000_000_000
-"""The time by which a time that the server tells of a request may be longer than the request was."""
+"""Nanoseconds by which a time reported by the server may exceed the duration of the request."""
 
 _TIMES = (
     ("queue_wait_ns", "a queue wait"), ("prefill_ns", "a prefill"),
@@ -24,7 +24,7 @@ _TIMES = (
 
 
 def is_modest(record: RequestRecord) -> bool:
-    """Whether all counts stay within any bounds, as those of nearly every reply do.
+    """Whether all counts are within any bounds, as in nearly every reply.
 
     This is asked of each reply while load is running.
     """
@@ -39,8 +39,9 @@ def is_modest(record: RequestRecord) -> bool:
 
 
 def refuse_impossible(record: RequestRecord, sent_bytes: int, received_bytes: int) -> None:
-    """Takes out of the record what no reply to so many bytes, and of so many, can have; one that was ``ok``
-    is ``undecodable`` then. A token is at least a byte, both on its way to the server and from it."""
+    """Remove from the record the numbers that a reply of so many bytes to so many bytes cannot have; an
+    ``ok`` one then becomes ``undecodable``. A token is at least a byte, on its way to the server and from
+    it."""
     outputs = max(TIMES_THE_LIMIT * (record.requested_max_tokens or 0), received_bytes)
     inputs = sent_bytes + TEMPLATE_TOKENS
     claims = [*_of_output(record, outputs), *_of_input(record, inputs), *_of_times(record)]

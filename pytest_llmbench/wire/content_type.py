@@ -1,4 +1,4 @@
-"""Whether a successful answer is a stream at all, and what it is if not."""
+"""Whether a successful answer is a stream, and what it is if not."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _CONTENT_TYPES = {
     "grpc": ("application/grpc",),
     "json": ("application/json",),
 }
-"""Content types of each framing of a reply, the usual one first. What runs in process writes events too."""
+"""Framing → content types, the usual one first. Systems in process write events too."""
 
 _REPLIES = frozenset({"choices", "output", "content", "done", "meta_info", "generated_text", "text_output"})
-"""Keys of a reply in one piece, of which each dialect has one."""
+"""Keys of a reply in one piece; each dialect has one of them."""
 
 
 def is_stream(headers: Mapping[str, str], protocol: str = "sse") -> bool:
-    """Whether the content type is that of the framing; parameters such as a charset do not matter, nor does
-    what stands behind a plus (``application/grpc+proto``)."""
+    """Whether the content type is that of the framing. Parameters such as a charset do not matter, nor does a
+    suffix after a plus (``application/grpc+proto``)."""
     content_type = header(headers, "content-type") or ""
     return content_type.partition(";")[0].partition("+")[0].strip().lower() in _content_types(protocol)
 

@@ -1,4 +1,4 @@
-"""What is declared of replies: tags of reasoning, and where the server reports what no client can see."""
+"""Declarations about replies: tags of reasoning, and where the server reports what no client can see."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ _NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Places are ``field:a.b.0.c``, a path through the JSON of an event (numbers count list entries),
-    ``header:Name`` of the response, or ``header:Server-Timing:entry``, the duration of one entry of such a
-    header (W3C Server Timing); empty: nothing is declared. Others are not ours to read."""
+    """Where replies hold what. A place is ``field:a.b.0.c``, a path through the JSON of an event (numbers
+    count list entries), ``header:Name`` of the response, or ``header:Server-Timing:entry``, the duration
+    of one entry of that header (W3C Server Timing); empty: nothing is declared. Other places are not read
+    here."""
 
     inline: InlineReasoning = field(default_factory=InlineReasoning)
     end_reason: str = ""
-    """The place that says why the reasoning of a reply ended."""
+    """Place of the reason why the reasoning of a reply ended."""
     critical_evictions: str = ""
-    """The place that counts how often the request was evicted in its output phase."""
+    """Place of the number of evictions of the request in its output phase."""
     queue_wait: str = ""
-    """The place that says how long the request waited to be scheduled."""
+    """Place of the time that the request waited to be scheduled."""
     prefill: str = ""
-    """The place that says how long it took from there to the first token."""
+    """Place of the time from there to the first token."""
     time_unit: TimeUnit = "ms"
-    """That of both, but of an entry of Server-Timing, which is in ms."""
+    """Unit of both times; an entry of Server-Timing is always in ms."""
 
     @property
     def tells(self) -> bool:
@@ -54,7 +55,8 @@ class Declared:
         return self.end_reason, self.critical_evictions, self.queue_wait, self.prefill
 
     def fill(self, record: RequestRecord, events: Iterable[SSEEvent], headers: Mapping[str, str]) -> None:
-        """Puts what a reply says at the declared places into its record; what is not said stays unknown."""
+        """Put what a reply has at the declared places into its record; what it does not have stays
+        unknown."""
         seen = list(events)
         reason = _reason(_at(self.end_reason, seen, headers))
         count = _count(_at(self.critical_evictions, seen, headers))
@@ -83,7 +85,7 @@ class Declared:
 
 
 def _at(place: str, events: list[SSEEvent], headers: Mapping[str, str]) -> Any:
-    """What stands at the place; in several events the last."""
+    """The value at a place; that of the last event which has one. None if there is none."""
     if place.startswith(HEADER):
         name, entry = place.removeprefix(HEADER).partition(":")[0].lower(), _entry_of(place)
         said = header(headers, name)
@@ -105,7 +107,8 @@ def _entry_of(place: str) -> str:
 
 
 def _duration(timings: str, entry: str) -> str | None:
-    """``dur`` of the entry, as in ``cache;desc="hit", queue;dur=5.2``."""
+    """The ``dur`` of an entry of Server-Timing, as in ``cache;desc="hit", queue;dur=5.2``; None if there is
+    none."""
     for one in timings.split(","):
         name, *parameters = (part.strip() for part in one.split(";"))
         if name == entry:
@@ -122,7 +125,7 @@ def _in_text(data: str, path: Sequence[str]) -> Any:
 
 
 def follow(value: Any, path: Sequence[str]) -> Any:
-    """What stands at a path through JSON, where numbers count list entries; ``None``: nothing."""
+    """The value at a path through JSON, where numbers count list entries; ``None`` if there is none."""
     for part in path:
         if isinstance(value, dict):
             value = value.get(part)

@@ -1,4 +1,4 @@
-"""What a dialect is: how to ask for a completion and how to read the events of the answer."""
+"""The protocol of a dialect: how to ask for a completion and how to read the events of the answer."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ PromptForm = Literal["text", "token_ids"]
 
 
 class ResultsAsked(NamedTuple):
-    """What a request for vectors or scores asks for."""
+    """How many vectors or scores a request asks for."""
 
     results: int
-    """How many a whole reply has."""
+    """Number of results in a complete reply."""
     inputs: int
-    """How many it is about: more, where the best few are asked for."""
+    """Number of inputs that they are about; more than results where only the best few are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """What all requests of a run share."""
+    """Options shared by all requests of a run."""
 
     model: str
     ignore_eos: bool = False
-    """Ask the engine to go on past the end-of-sequence token; a declared option (AMB-33)."""
+    """Whether to ask the engine to go on after the end-of-sequence token; a declared option (AMB-33)."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Fields merged into the body last; objects are merged key by key, everything else is replaced."""
     prompt_form: PromptForm = "text"
@@ -70,10 +70,9 @@ class Dialect(Protocol):
 
     @property
     def protocol(self) -> str:
-        """How the reply is framed: ``sse``, ``ndjson`` for a JSON object per line, ``grpc`` for messages with
-        their lengths before them, ``json`` for one
-        document, or ``websocket`` for a message per event, which its transport hands on as
-        events of ``sse``."""
+        """The framing of replies: ``sse``, ``ndjson`` for a JSON object per line, ``grpc`` for messages
+        preceded by their lengths, ``json`` for one document, or ``websocket`` for a message per event, which
+        its transport hands on as events of ``sse``."""
 
     @property
     def accepts_token_ids(self) -> bool:
@@ -81,41 +80,42 @@ class Dialect(Protocol):
 
     @property
     def text_key(self) -> str | None:
-        """JSON key of the visible text, where an event that carries text alone is decoded without looking
-        at the text itself; lets :mod:`~pytest_llmbench.wire.stream` skip parsing what does not change."""
+        """JSON key of the visible text, if an event with nothing but text is decoded without looking at the
+        text itself; lets :mod:`~pytest_llmbench.wire.stream` skip parsing what does not change. None: there
+        is no such key."""
 
     @property
     def accumulates(self) -> bool:
-        """Whether events may repeat all text so far instead of what is new."""
+        """Whether events may repeat all text so far instead of sending only new text."""
 
     @property
     def ends_with_body(self) -> bool:
-        """Whether nothing but the end of the body says that a reply is complete."""
+        """Whether only the end of the body tells that a reply is complete."""
 
     @property
     def least_tokens(self) -> int:
-        """The fewest output tokens that every server of this dialect lets one ask for."""
+        """Fewest output tokens that every server with this dialect accepts as a limit."""
 
     @property
     def fixed_headers(self) -> Mapping[str, str]:
-        """Headers that every request has."""
+        """Headers of every request."""
 
     @property
     def key_header(self) -> str:
-        """Header that carries an API key too, beside ``Authorization``; ``""``: none does."""
+        """Header that carries an API key in addition to ``Authorization``; empty: none."""
 
     @property
     def structured_output(self) -> bool:
-        """Whether requests carry tools and schemas as fields. Elsewhere tools are words of the prompt, and
-        nothing asks for the form of a reply."""
+        """Whether requests have fields for tools and schemas. If not, tools are words of the prompt, and
+        nothing asks for the structure of a reply."""
 
     @property
     def message_roles(self) -> bool:
-        """Whether requests carry messages with roles. Elsewhere they are rendered as one text."""
+        """Whether requests have messages with roles. If not, messages are rendered as one text."""
 
     @property
     def text_replies(self) -> bool:
-        """Whether replies have text. Elsewhere they are token ids alone."""
+        """Whether replies have text. If not, they are token ids alone."""
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         """Make the request body.
@@ -125,7 +125,7 @@ class Dialect(Protocol):
         """
 
     def decode(self, event: SSEEvent) -> Chunk:
-        """What the event says. Never raises: what cannot be read is a chunk with a ``problem``."""
+        """The chunk of an event. Never raises: an event that cannot be read is a chunk with a ``problem``."""
 
 
 @runtime_checkable
@@ -139,10 +139,10 @@ class MessageDialect(Dialect, Protocol):
         """Whether the message ends the reply. Never raises."""
 
     def is_error(self, message: bytes) -> bool:
-        """Whether the last message is an error in the place of the end that a reply has. Never raises."""
+        """Whether the last message is an error instead of the usual end of a reply. Never raises."""
 
     def refusal_status(self, message: bytes) -> int | None:
-        """The HTTP status that an error names; ``None``: it names none, or is no error. Never raises."""
+        """The HTTP status in an error message; ``None``: it has none, or is no error. Never raises."""
 
 
 @runtime_checkable
@@ -162,11 +162,11 @@ class NonGenerativeDialect(Dialect, Protocol):
     """A wire format whose reply is one JSON document of vectors or scores. ``protocol`` is ``json``."""
 
     def results_asked(self, body: bytes) -> ResultsAsked:
-        """What this body, as encoded, asks for."""
+        """How many results a request with this encoded body asks for."""
 
 
 class DialectDefaults:
-    """What most dialects have in common: server-sent events below the API base, prompts as text."""
+    """Defaults that most dialects share: server-sent events below the API base, prompts as text."""
 
     rooted = False
     protocol = "sse"
@@ -188,7 +188,8 @@ def path_for(dialect: Dialect, model: str) -> str:
 
 
 def headers_for(dialect: Dialect, given: Mapping[str, str]) -> dict[str, str]:
-    """Headers of a request beside ``given``, those of the endpoint, which stand before them."""
+    """The dialect's headers of a request, without those in ``given``, the endpoint's own, which take
+    precedence."""
     held = {name.lower(): value for name, value in given.items()}
     found = dict(dialect.fixed_headers)
     scheme, _, key = held.get("authorization", "").partition(" ")
@@ -198,7 +199,7 @@ def headers_for(dialect: Dialect, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_text(name: str, request: PlannedRequest, options: EncodeOptions) -> None:
-    """For a dialect whose prompts are text.
+    """Check a request for a dialect whose prompts are text.
 
     :raises GeneratorError: token ids are to be sent.
     """
@@ -211,7 +212,7 @@ def require_text(name: str, request: PlannedRequest, options: EncodeOptions) -> 
 
 
 def refuse_ignore_eos(name: str, options: EncodeOptions) -> None:
-    """For a dialect that has no word for it: a server would pass over the field, and say nothing.
+    """Check the options for a dialect without ``ignore_eos``: a server would silently ignore the field.
 
     :raises SuiteError: it is asked for.
     """

@@ -1,6 +1,5 @@
-"""What a reply that is an error means for a request: its HTTP status, and the many shapes of an error object,
-made one short line; and whether a content policy wrote it.
-"""
+"""Replies that are errors: the outcome by their HTTP status, the many shapes of an error object as one short
+line, and whether a content policy wrote it."""
 
 from __future__ import annotations
 
@@ -107,7 +106,7 @@ def _is_label(value: Any) -> bool:
 
 _JSON_READ = 1024 * 1024
 _PAGE_READ = 8 * 1024
-"""Error bodies are read so far: some gateways send whole stack traces or pages."""
+"""Bytes of an error body that are read: some gateways send whole stack traces or pages."""
 _OVERLOAD = re.compile(
     r"overload|too many|rate.?limit|throttl|at capacity|over capacity|capacity exceeded|queue|in-flight"
     r"|concurren|pending requests|no (?:available )?slot|(?:server is|currently|too) busy"
@@ -122,7 +121,7 @@ _OVERLOAD_TYPES = frozenset({"overloaded_error", "rate_limit_error", "rate_limit
 
 
 def is_turned_away(error: object) -> bool:
-    """Whether an error object says that its server takes no more requests just now.
+    """Whether an error object says that its server takes no more requests at the moment.
 
     It has one of the statuses that :func:`classify_status` reads as ``rate_limited``, or a type that says so.
     vLLM answers 200 to some of the requests that its admission control turns away, with a stream of one such
@@ -173,7 +172,7 @@ def read_error_body(body: bytes) -> tuple[object, str]:
 
 
 def header(headers: Mapping[str, str], name: str) -> str | None:
-    """A header by its name in lower case, whatever the case it came in."""
+    """The value of a header by its name in lower case, whatever case it came in; None if there is none."""
     return next((value for key, value in headers.items() if key.lower() == name), None)
 
 

@@ -1,4 +1,4 @@
-"""The payload of one event as a JSON object, or what the event is instead: the beginning of every decoder."""
+"""The payload of an event as a JSON object, or what the event is instead: the first step of every decoder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_llmbench.wire.sse import SSEEvent
 
 END_MARKER = "[DONE]"
 _FINISH_LIMIT = 80
-"""Characters of a finish reason that are kept."""
+"""Most characters of a finish reason that are kept."""
 
 
 def payload_of(event: SSEEvent, chunk: Chunk) -> dict[str, Any] | None:
-    """The JSON object that the event carries; ``None`` where it carries none, which ``chunk`` then tells.
+    """The JSON object in an event; ``None`` where there is none, with the reason in ``chunk``.
 
     An event that the end of the stream cut off and that cannot be read is an empty chunk: the reply is
     truncated, which :func:`~pytest_llmbench.wire.reply.read_stream` finds out by itself.
@@ -35,7 +35,7 @@ def payload_of(event: SSEEvent, chunk: Chunk) -> dict[str, Any] | None:
 
 
 def read_plain(chunk: Chunk, event: SSEEvent) -> None:
-    """Read an event that is no JSON object.
+    """Read an event that is not a JSON object.
 
     It is the end marker, a plain error text, a keep-alive, a named event of others, or garbage.
     """
@@ -49,14 +49,14 @@ def read_plain(chunk: Chunk, event: SSEEvent) -> None:
 
 
 def set_error(chunk: Chunk, error: Any) -> None:
-    """The event is an error object, or its text."""
+    """Make the chunk an error with this object or text."""
     chunk.error = error_text(error) or "an error without a message"
     chunk.refused = is_policy_error(error)
     chunk.turned_away = is_turned_away(error)
 
 
 def read_error(chunk: Chunk, payload: dict[str, Any]) -> bool:
-    """Whether the payload is an error in one of its many shapes; if so ``chunk`` has it."""
+    """Read an error in one of its many shapes into ``chunk``. False if the payload is none."""
     error = error_in(payload)
     if error is None:
         return False
@@ -65,7 +65,7 @@ def read_error(chunk: Chunk, payload: dict[str, Any]) -> bool:
 
 
 def type_of(payload: dict[str, Any], event_name: str) -> str:
-    """The type of an event, which stands in its payload and often is its name too."""
+    """The type of an event, which is in its payload and often also its name."""
     kind = payload.get("type", event_name)
     return kind if kind.__class__ is str else ""
 

@@ -1,4 +1,4 @@
-"""Chunks of servers that repeat all text so far with each event, reduced to what each adds.
+"""Reduces chunks of servers that repeat all text so far with each event to what each adds.
 
 Whether a server does so depends on how it was started, and no event says it: text that begins with the text
 before it is taken as a repetition until one does not. What was taken so by mistake is put right then, which
@@ -13,18 +13,19 @@ from dataclasses import dataclass, field
 from pytest_llmbench.wire.chunk import Chunk
 
 _DECIDED_AFTER = 8
-"""Chunks with text that all began with the one before: so many of a stream of increments never do."""
+"""Number of chunks with text after which repetition is decided, if each began with the one before: increments
+never do that."""
 _HALF_A_CHARACTER = "\ufffd"
-"""Stands at the end of a text whose last token ends inside a character; the next event replaces it."""
+"""End of a text whose last token ends inside a character; the next event replaces it."""
 
 
 @dataclass(slots=True)
 class _Choice:
     so_far: str = ""
     taken: list[tuple[Chunk, str]] = field(default_factory=list)
-    """Chunks that were reduced, with their text as sent, while it may have been a mistake."""
+    """Chunks that were reduced, with their text as sent, as long as that may have been a mistake."""
     repeats: bool | None = None
-    """``None``: not decided yet."""
+    """Whether the server repeats; ``None``: not decided yet."""
 
 
 def increments(chunks: Iterable[Chunk]) -> Iterator[Chunk]:

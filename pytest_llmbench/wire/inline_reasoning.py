@@ -1,4 +1,5 @@
-"""Reasoning that comes inside the visible text, between tags: told apart from the answer after the reply.
+"""Inline reasoning: reasoning between tags inside the visible text, separated from the answer after the
+reply.
 
 The tags themselves are neither reasoning nor visible text; their tokens are output tokens. The text of a
 reply is looked at as a whole and cut where the tags are, so it makes no difference over how many chunks a tag
@@ -23,7 +24,7 @@ _HARMONY_HEADER = re.compile(
 )
 _HARMONY_END = re.compile(r"<\|(?:(?P<end>end|return|call)|start|channel)\|>")
 _LONGEST_HEADER = 200
-"""Characters that a header may have which the end of the reply cut off."""
+"""Most characters of a header that the end of the reply cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,17 @@ class InlineReasoning:
 
     form: Form = "auto"
     starts_thinking: bool = False
-    """Every reply begins in its reasoning: the chat template has given the opening tag. Text of a reply
-    without a closing tag is all reasoning. Needs one of the forms that are named."""
+    """Whether every reply begins with reasoning, because the chat template has given the opening tag. A reply
+    without a closing tag is then all reasoning. Needs one of the named forms."""
 
     @property
     def declared(self) -> bool:
-        """Whether a reply may hold reasoning that its beginning does not show."""
+        """Whether a reply may contain reasoning that its beginning does not show."""
         return self.form in ("think", "kimi", "gpt-oss")
 
 
 class Split(NamedTuple):
-    """The chunks of a reply with its inline reasoning in the place of reasoning."""
+    """The chunks of a reply, with inline reasoning moved into the reasoning field."""
 
     chunks: Sequence[Chunk]
     ends_ns: Sequence[int]
@@ -56,24 +57,26 @@ class Split(NamedTuple):
 
 class _Span(NamedTuple):
     end: int
-    """Position behind it in the text of the reply; it begins where the one before it ends."""
+    """End of the span in the text of the reply; it begins where the span before it ends."""
     kind: Literal["visible", "reasoning", "tag"]
 
 
 class _Marked(NamedTuple):
     spans: Sequence[_Span]
     closed_at: Sequence[int]
-    """Positions behind closing tags."""
+    """Positions after the closing tags."""
 
 
 def may_open(text: str | bytes) -> bool:
-    """Whether visible text may begin with an opening tag: asked of every reply that is not read whole."""
+    """Whether visible text may begin with an opening tag; asked of every reply that is not read as a
+    whole."""
     first = text.lstrip()[:1]
     return first in ("<", "◁") if isinstance(first, str) else first in (b"<", b"\xe2")
 
 
 def split_inline(chunks: Sequence[Chunk], declared: InlineReasoning) -> Split:
-    """The chunks as they are, where the reply has no inline reasoning. Each choice is a text of its own."""
+    """Separate the inline reasoning of a reply; without any, the chunks are unchanged. Each choice is a text
+    of its own."""
     if declared.form == "none":
         return Split(chunks, ())
     texts: dict[int | None, list[int]] = {}
@@ -93,7 +96,7 @@ def split_inline(chunks: Sequence[Chunk], declared: InlineReasoning) -> Split:
 
 
 def _marked(text: str, declared: InlineReasoning) -> _Marked | None:
-    """Where the reasoning of a text is; ``None``: it has none."""
+    """The reasoning in a text; ``None`` if it has none."""
     begin = len(text) - len(text.lstrip())
     named = declared.form
     if named in ("auto", "gpt-oss") and text.startswith(_HARMONY_STARTS, begin):
@@ -111,8 +114,8 @@ def _marked(text: str, declared: InlineReasoning) -> _Marked | None:
 
 
 def _between(text: str, begin: int, opened_at: int, closing: str) -> _Marked:
-    """One block at the start. What comes behind its closing tag is visible, whatever it holds: an answer may
-    speak of tags."""
+    """One block of reasoning at the start. Everything after its closing tag is visible, whatever it contains:
+    an answer may mention tags."""
     spans = [_Span(begin, "visible"), _Span(opened_at, "tag")]
     closing_at = text.find(closing, opened_at)
     if closing_at < 0:
@@ -123,8 +126,8 @@ def _between(text: str, begin: int, opened_at: int, closing: str) -> _Marked:
 
 
 def _harmony(text: str, begin: int, *, opened: bool) -> _Marked:
-    """Messages with a channel each: ``analysis`` is reasoning, all others are visible. Its markers are tokens
-    that no text holds, so there may be several blocks of each."""
+    """The reasoning in messages with a channel each: ``analysis`` is reasoning, all others are visible. The
+    markers are tokens that no text contains, so there may be several blocks of each."""
     spans, closed_at = [_Span(begin, "visible")], []
     at, channel = begin, "analysis"
     if not opened:
@@ -145,7 +148,8 @@ def _harmony(text: str, begin: int, *, opened: bool) -> _Marked:
 
 
 def _header(text: str, at: int, spans: list[_Span]) -> tuple[int, str]:
-    """Behind the header of the message at ``at``, and its channel; its span is added."""
+    """The position after the header of the message at ``at``, and the message's channel; the header's span is
+    added to ``spans``."""
     header = _HARMONY_HEADER.match(text, at)
     if header is not None:
         spans.append(_Span(header.end(), "tag"))
@@ -157,7 +161,8 @@ def _header(text: str, at: int, spans: list[_Span]) -> tuple[int, str]:
 
 
 def _rewrite(chunks: list[Chunk], places: Sequence[int], marked: _Marked) -> Iterator[tuple[int, int]]:
-    """Puts the parts of the text where they belong. Gives place and instant of chunks that ended a block."""
+    """Move the parts of the text to the right fields. Yields index and instant of chunks that ended a
+    block."""
     spans, closings = iter(marked.spans), list(marked.closed_at)
     start, span = 0, next(spans)
     for place in places:

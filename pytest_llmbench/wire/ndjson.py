@@ -11,8 +11,8 @@ from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEEvent
 
 
 class NDJSONDecoder:
-    """Feed it reads in order, then close it once; a line longer than ``max_line_bytes`` is cut there and
-    marks its event as undecodable."""
+    """Decodes lines of JSON. Feed it reads in order, then close it once. A line longer than
+    ``max_line_bytes`` is cut there and marks its event as undecodable."""
 
     def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
         self.max_line_bytes = max_line_bytes
@@ -35,7 +35,7 @@ class NDJSONDecoder:
         return events
 
     def close(self) -> list[SSEEvent]:
-        """The line that has no end, if any, with the stamp of its last byte.
+        """The line that was cut off by the end, if any, with the stamp of its last byte.
 
         A whole JSON object needs none: some servers leave the last line without it.
         """

@@ -39,7 +39,7 @@ class OpenAIChat(DialectDefaults):
 
 
 def _conversation(asked: MessageArray) -> dict[str, Any]:
-    """The messages as they are; of tools the model chooses."""
+    """The fields for messages with roles; the model chooses among the tools."""
     tools = {"tools": list(tools_of(asked.tools))} if asked.tools else {}
     return {"messages": [message.as_chat() for message in asked.messages], **tools}
 
@@ -110,7 +110,7 @@ def _read_call(chunk: Chunk, number: Any, function: Any, key: str) -> None:
 
 
 def _read_parts(chunk: Chunk, parts: list[Any]) -> None:
-    """Content as a list of typed parts: text, and thinking that holds parts itself."""
+    """Read content that is a list of typed parts: text, and thinking that contains parts itself."""
     for part in parts:
         if isinstance(part, dict) and "thinking" in part:
             thinking = part["thinking"]

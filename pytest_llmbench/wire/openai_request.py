@@ -74,7 +74,7 @@ def _written(value: Any, request: PlannedRequest) -> bytes:
 
 
 def merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
-    """Puts ``extra`` into ``body``, so that ``stream_options`` can be added to without being restated."""
+    """Merge ``extra`` into ``body``, so that ``stream_options`` can be extended without being repeated."""
     for key, value in extra.items():
         present = body.get(key)
         if isinstance(present, dict) and isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
 
 
 def arguments_of(call: ToolCall, where: str) -> dict[str, Any]:
-    """The arguments of a call, for an API that takes them as an object.
+    """The arguments of a tool call as an object, for APIs that take them so.
 
     :raises GeneratorError: they are none.
     """
@@ -102,8 +102,8 @@ def arguments_of(call: ToolCall, where: str) -> dict[str, Any]:
 
 
 def chat_messages(request: PlannedRequest) -> list[dict[str, Any]]:
-    """The prompt as messages in the shape of OpenAI's chat API, for an API that has no field for tools: those
-    of an array stand in a first message of the system."""
+    """The prompt as messages in the shape of OpenAI's chat API, for an API without a field for tools: those
+    of an array are put into a first message of the system."""
     asked = request.messages
     if asked is None:
         return [{"role": "user", "content": text_prompt(request)}]
@@ -129,7 +129,7 @@ def token_prompt(request: PlannedRequest) -> list[int]:
 
 
 def own_prompt(request: PlannedRequest) -> str:
-    """The prompt as text, without the tools that it begins with: those go in a field of their own."""
+    """The prompt as text, without the tools with which it begins: those have a field of their own."""
     text = text_prompt(request)
     tools = "" if request.structured is None else request.structured.tools
     if not text.startswith(tools):
@@ -142,7 +142,7 @@ def own_prompt(request: PlannedRequest) -> str:
 
 
 def text_prompt(request: PlannedRequest) -> str:
-    """The prompt as text, which the workload must have given or decoded by now."""
+    """The prompt as text, which the workload must have given or decoded before."""
     if request.text is None:
         raise GeneratorError(
             "the request has no text to send",

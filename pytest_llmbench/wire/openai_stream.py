@@ -11,10 +11,11 @@ from pytest_llmbench.wire.event_payload import finish_reason, payload_of, set_er
 from pytest_llmbench.wire.sse import SSEEvent
 
 TOKEN_TIMES = "token_times_ns"
-"""Key of an event: the server's instant of each of its tokens, integer nanoseconds of the server's clock."""
+"""Key of an event with the server's instant of each of its tokens, in integer nanoseconds of the server's
+clock."""
 
 ReadChoice = Callable[[Chunk, dict[str, Any]], None]
-"""Puts into the chunk what one entry of ``choices`` holds in this dialect."""
+"""Reads one entry of ``choices`` into the chunk, as the dialect has it."""
 
 
 def decode_event(event: SSEEvent, read_choice: ReadChoice) -> Chunk:
@@ -62,7 +63,7 @@ def _read_choice(chunk: Chunk, choice: dict[str, Any], read_choice: ReadChoice) 
 
 
 def read_usage(usage: Any) -> Usage | None:
-    """A usage object, or ``None`` for one that says nothing."""
+    """The usage in a usage object; ``None`` for an object without any."""
     if usage.__class__ is not dict:
         return None
     found = Usage(
@@ -89,14 +90,15 @@ def _first_count(source: dict[str, Any], *keys: str) -> int | None:
 
 
 def as_count(value: Any) -> int | None:
-    """``value`` if it is a whole number of things; 12.0 is, True, -1 and "12" are not."""
+    """``value`` if it is a valid count, else None: 12.0 is one, True, -1 and "12" are not."""
     if value.__class__ is float and value.is_integer():
         value = int(value)
     return value if value.__class__ is int and value >= 0 else None
 
 
 def read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
-    """llama.cpp's ``timings`` and vLLM's ``metrics``; the first also counts tokens, per chunk if asked to.
+    """Read llama.cpp's ``timings`` and vLLM's ``metrics``; the first also counts tokens, per chunk if asked
+    to.
 
     Instants of tokens go with them: a field of their own would cost every chunk of every stream.
     """

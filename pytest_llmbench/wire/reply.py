@@ -40,8 +40,8 @@ from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
 from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
 
 Ended = Literal["done", "eof", "cut", "timeout", "cancelled", "left"]
-"""How the body came to its end: the reader stopped at the end marker; the HTTP body was complete; the
-connection was lost before that; a deadline ran out; we stopped it; its user left, as planned."""
+"""How the body ended: the reader stopped at the end marker; the HTTP body was complete; the connection was
+lost before that; a deadline ran out; we stopped it; its user left, as planned."""
 
 STREAM_END = "end of stream"
 """Finish reason of a reply whose dialect has none: its stream came to its end."""
@@ -69,12 +69,12 @@ BROKEN_OFF: Mapping[Ended, tuple[Outcome, str]] = {
 
 @dataclass(slots=True)
 class StreamSummary:
-    """What a reply's stream tells; names and units are those of a ``RequestRecord``."""
+    """What a reply's stream contained; names and units are those of a ``RequestRecord``."""
 
     first_event_ns: int | None = None
     first_nonempty_ns: int | None = None
     first_reasoning_ns: int | None = None
-    """First chunk with reasoning text, whitespace included; none where there is only whitespace."""
+    """First chunk with reasoning text, which may include white space; None if there is only white space."""
     first_content_ns: int | None = None
     last_content_ns: int | None = None
     chunk_ns: list[int] = field(default_factory=list)
@@ -103,11 +103,11 @@ class StreamSummary:
     thinking_end_reason: str | None = None
     critical_evictions: int | None = None
     text: str = ""
-    """All visible output, joined."""
+    """All visible output as one text."""
     reasoning: str = ""
 
     def fill(self, record: RequestRecord) -> None:
-        """Puts everything a record keeps of a stream into ``record``."""
+        """Copy everything that a record keeps of a stream into ``record``."""
         for name, value in zip(_RECORDED, _values(self), strict=True):
             setattr(record, name, value)
 
@@ -160,7 +160,7 @@ def read_stream(
 
 
 def _finish(chunks: Sequence[Chunk]) -> str | None:
-    """The last finish reason. Of several choices the worst: none, if one of them has none."""
+    """The last finish reason. With several choices the worst: none, if one of them has none."""
     last = next((chunk.finish_reason for chunk in reversed(chunks) if chunk.finish_reason), None)
     choices = {chunk.choice for chunk in chunks} - {None}
     if last is None or len(choices) < 2:
@@ -172,8 +172,8 @@ def _finish(chunks: Sequence[Chunk]) -> str | None:
 
 
 def _usage(chunks: Sequence[Chunk]) -> tuple[Usage, bool]:
-    """The server's last word on usage, and whether that is final: given with or after the finish reason, or
-    apart from any choice. Before that a usage object is a running count."""
+    """The last usage that the server sent, and whether it is final: sent with or after the finish reason, or
+    apart from any choice. A usage object before that is a running count."""
     given = [chunk for chunk in chunks if chunk.usage is not None]
     if not given:
         return Usage(), False
@@ -186,7 +186,7 @@ def _usage(chunks: Sequence[Chunk]) -> tuple[Usage, bool]:
 
 
 def _with_input(last: Usage, first: Usage) -> Usage:
-    """The last word on usage, with the input counts of the first where only that gave them."""
+    """The last usage, with the input counts of the first if only that has them."""
     if last is first:
         return last
     if last.input_tokens is None:
@@ -195,7 +195,7 @@ def _with_input(last: Usage, first: Usage) -> Usage:
 
 
 def _one_per_choice(finals: Sequence[Usage]) -> Usage:
-    """Several choices of one request, each with its own usage object: their outputs add up."""
+    """The usage of several choices of one request, each with its own usage object: their outputs add up."""
     outputs = [usage.output_tokens for usage in finals if usage.output_tokens is not None]
     return replace(finals[-1], output_tokens=sum(outputs) if outputs else None, reasoning_tokens=None)
 
@@ -281,8 +281,8 @@ def _set_reasoning_tokens(
 
 
 def unshown_tokens(summary: StreamSummary) -> int:
-    """Output tokens beyond the bytes of the text that came. Hidden reasoning that the server counts apart is
-    told, not shown."""
+    """Output tokens in excess of the bytes of text that came. Hidden reasoning that the server counts
+    separately is reported, so it is not among them."""
     total = summary.output_tokens or 0
     if total <= len(summary.text) or summary.token_source in COUNTED_HERE:
         return 0
@@ -336,7 +336,8 @@ def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> t
 
 
 def outcome_of_error(failed: Chunk, summary: StreamSummary) -> Outcome:
-    """An error in the place of all output is what it would be as the status of a reply."""
+    """The outcome of an error inside a stream. One in place of all output counts as the status of a reply
+    would."""
     if failed.refused:
         return Outcome.REFUSED
     begun = summary.first_nonempty_ns is not None or summary.output_tokens
@@ -360,7 +361,7 @@ def _no_content(summary: StreamSummary) -> str:
 
 
 def calls_of(chunks: Iterable[Chunk]) -> list[Call]:
-    """The calls in the order of their numbers; names and arguments come in pieces of any size."""
+    """The tool calls in the order of their numbers; names and arguments come in pieces of any size."""
     parts: dict[int, tuple[list[str], list[str]]] = {}
     for chunk in chunks:
         for delta in chunk.calls:
@@ -371,7 +372,7 @@ def calls_of(chunks: Iterable[Chunk]) -> list[Call]:
 
 
 def checked(asked: StructuredOutput, summary: StreamSummary, chunks: Sequence[Chunk]) -> str:
-    """The check of an ``ok`` reply, as :meth:`StructuredOutput.check` names it.
+    """The result of checking the structure of an ``ok`` reply, as :meth:`StructuredOutput.check` names it.
 
     Of several choices the first is checked. The meaning of an answer is nobody's business here.
     """
@@ -383,18 +384,18 @@ def checked(asked: StructuredOutput, summary: StreamSummary, chunks: Sequence[Ch
 
 
 class Answer(NamedTuple):
-    """What a user reads of a reply, and later turns of its session do too: visible text, without thoughts and
-    without calls of tools; of several choices the first one's."""
+    """The part of a reply that users, and later turns of its session, read: visible text, without reasoning
+    and tool calls; with several choices that of the first."""
 
     text: str
     share: float
-    """The characters of ``text`` over all that the server's count of output is of, once the thoughts that it
-    counts apart are taken off."""
+    """Characters of ``text`` / characters of all output that the server's count covers, without reasoning
+    that it counts separately."""
 
 
 def answer_of(summary: StreamSummary, chunks: Sequence[Chunk], inline: InlineReasoning) -> Answer:
-    """The answer in the reply of this summary. ``chunks``: what that was made of; none where it was text of
-    one choice. ``inline``: the tags of its reasoning."""
+    """The answer in a reply. ``chunks``: those that the summary was made of; empty if it was text of one
+    choice. ``inline``: the tags of its reasoning."""
     text = summary.text
     if any(chunk.calls for chunk in chunks) or len(_choices(chunks)) > 1:
         text = _of_first_choice(chunks, inline)
@@ -416,6 +417,6 @@ def _choices(chunks: Sequence[Chunk]) -> set[int]:
 
 
 def _without_calls(chunk: Chunk) -> Chunk:
-    """What it adds to calls stands behind its content."""
+    """The chunk without the parts of tool calls, which come after its content."""
     calls = "".join([call.name + call.arguments for call in chunk.calls])
     return replace(chunk, text=chunk.text.removesuffix(calls))

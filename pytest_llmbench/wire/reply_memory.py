@@ -1,4 +1,5 @@
-"""The memory of earlier replies of a run, for reading the next: they often differ in their id and text alone.
+"""Remembers earlier replies of a run to read later ones faster: they often differ in their id and text
+alone.
 
 Exact for the same reason as a text template: where two events are equal but for the value of the JSON string
 ``id``, of characters that need no escaping, a JSON reader finds the same in both but for that string. No
@@ -16,7 +17,7 @@ from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.sse import SSEEvent
 
 HOLE = b"\0"
-"""Stands for the id; JSON text holds no such byte."""
+"""The byte that replaces the id; JSON text contains no such byte."""
 _OTHER_ID = "another-id"
 _LEAST_ID = 8
 _MOST_ID = 128
@@ -24,12 +25,13 @@ _LOOK_FOR_ID = 256
 _ROOM = 512
 
 SummaryKey = tuple[bytes, int, bool]
-"""The events around the text with holes for ids, the number of text events, whether one is visible."""
+"""The events around the text with holes for ids, the number of text events, and whether one of them is
+visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownShape:
-    """A text event: ``before + id + between + text + tail``."""
+    """The shape of a text event: ``before + id + between + text + tail``."""
 
     before: bytes
     between: bytes
@@ -39,11 +41,11 @@ class KnownShape:
 
 @dataclass(slots=True)
 class ReplyMemory:
-    """What the replies of one dialect have taught. Its size is bounded."""
+    """What was learnt from the replies of one dialect. Its size is bounded."""
 
     shape: KnownShape | None = None
     summaries: dict[SummaryKey, dict[str, Any]] = field(default_factory=dict)
-    """Fields of a StreamSummary, of which those about instants and text are not to be used."""
+    """Key → fields of a StreamSummary; those about instants and text must not be used."""
 
     def keep(self, key: SummaryKey, summary: dict[str, Any]) -> None:
         if len(self.summaries) >= _ROOM:
@@ -52,7 +54,7 @@ class ReplyMemory:
 
 
 def id_of(body: bytes) -> bytes:
-    """The id of the first event, if it is one that can be told from other text; else nothing."""
+    """The id of the first event, if it can be told from other text; else empty."""
     at = body.find(b'"id":', 0, _LOOK_FOR_ID)
     start = body.find(b'"', at + 5, at + 7) + 1
     end = body.find(b'"', start, start + _MOST_ID)
@@ -65,7 +67,7 @@ def id_of(body: bytes) -> bytes:
 def id_is_alone(
     events: Iterable[tuple[SSEEvent, Chunk]], identity: str, decode: Callable[[SSEEvent], Chunk]
 ) -> bool:
-    """Every event that holds the id holds it once, as its ``id``, and reads the same with another."""
+    """Whether every event with the id has it once, as its ``id``, and reads the same with another one."""
     for event, chunk in events:
         count = event.data.count(identity)
         if count == 0:

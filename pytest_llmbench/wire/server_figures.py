@@ -1,4 +1,4 @@
-"""What the server itself says about a reply: its timing figures, and the instants of its tokens."""
+"""The figures that the server reports about a reply: its timings, and the instants of its tokens."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from pytest_llmbench.wire.openai_stream import TOKEN_TIMES, as_count
 _NS_PER_MS = 1e6
 _PREFILL_MS = ("prompt_ms", "time_to_first_token_ms")
 _MOST_FIGURES, _NAME_LIMIT = 64, 80
-"""Figures of a reply that are kept, and characters of their names."""
+"""Most figures of a reply that are kept, and most characters of their names."""
 _BEYOND = 2**63
-"""Records keep whole numbers in 64 bits: what does not fit is no figure."""
+"""First integer too large for a record, which keeps 64 bits; such a figure is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFigures:
-    """Names and units are those of a ``RequestRecord``; ``None``: the server does not say."""
+    """The server's figures for one reply. Names and units are those of a ``RequestRecord``; ``None``: not
+    reported."""
 
     server_timings: dict[str, float] = field(default_factory=dict)
-    """Every figure under the server's own name; of several with one name the last."""
+    """Every figure under the server's own name; the last one if several have the same name."""
     queue_wait_ns: int | None = None
     prefill_ns: int | None = None
     model_load_ns: int | None = None
     preemptions: int | None = None
     preempted_tokens: int | None = None
     cached_tokens: int | None = None
-    """Part of the input that a cache served."""
+    """How many input tokens a cache served."""
     server_token_ns: Sequence[int] = ()
     critical_evictions: int | None = None
     thinking_end_reason: str | None = None
@@ -69,7 +70,7 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
 
 
 def reason_of(value: Any) -> str | None:
-    """A server's word for why thinking ended; ``None`` for anything but text that says something."""
+    """The server's reason why reasoning ended; ``None`` for anything but non-empty text."""
     return shorten(value, _NAME_LIMIT) or None if isinstance(value, str) and value.strip() else None
 
 
@@ -103,7 +104,7 @@ def _count(value: float | None) -> int | None:
 
 
 def _token_instants(timed: Sequence[Mapping[str, Any]]) -> list[int]:
-    """All instants in the order of the stream; none at all if anything else stands among them."""
+    """All instants in the order of the stream; empty if anything else is among them."""
     found: list[int] = []
     for timings in timed:
         instants = timings.get(TOKEN_TIMES, ())

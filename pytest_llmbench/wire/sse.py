@@ -1,4 +1,4 @@
-"""Server-Sent Events: bytes to events, by the event-stream rules of the WHATWG HTML standard.
+"""Server-Sent Events: from bytes to events, by the event-stream rules of the WHATWG HTML standard.
 
 Lines end with LF, CR or CRLF; a byte order mark at the start is dropped; lines that start with a colon are
 comments; several ``data`` lines are joined with LF; one space after the colon is dropped; an empty line ends
@@ -22,8 +22,8 @@ DEFAULT_MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
 def as_event(data: bytes) -> bytes:
-    """``data`` as an event: decoded it is ``data`` again, with LF for each of its line ends, which mean the
-    same in JSON."""
+    """``data`` as the bytes of an event. Decoding gives ``data`` again, with LF for each line end, which
+    means the same in JSON."""
     if b"\n" in data or b"\r" in data:
         data = b"\ndata: ".join(data.splitlines())
     return b"data: %b\n\n" % data
@@ -39,20 +39,21 @@ class SSEEvent:
     stamp_ns: int
     """Arrival of the read that completed the last ``data`` line (METHODOLOGY §14, B.1)."""
     read_index: int
-    """The number of that read, so that events of one read can be told."""
+    """Number of that read, so that events of the same read can be recognised."""
     terminated: bool = True
-    """False: the stream ended before the empty line."""
+    """Whether the event was ended by an empty line; False if the stream ended before."""
     problem: str = ""
-    """Why :attr:`data` is not what was sent; empty when it is."""
+    """Why :attr:`data` is not what was sent; empty if it is."""
 
     @property
     def undecodable(self) -> bool:
-        """True when :attr:`data` is not what was sent: bytes that are not UTF-8, or a line above the cap."""
+        """Whether :attr:`data` is not what was sent: bytes that are not UTF-8, or a line above the cap."""
         return self.problem != ""
 
 
 class SSEDecoder:
-    """Feed it reads in order, then close it once. Made for replies that have been read already.
+    """Decodes events. Feed it reads in order, then close it once. Made for replies that have been read
+    already.
 
     A line longer than ``max_line_bytes`` is cut there and marks its event as undecodable, so that memory
     stays bounded against a server that never ends its line.
@@ -64,7 +65,7 @@ class SSEDecoder:
         self.max_line_bytes = max_line_bytes
         self.last_event_id = ""
         self.retry_ms: int | None = None
-        """Reconnection time the server asked for; noted, never obeyed."""
+        """Reconnection time in ms that the server asked for; noted, never obeyed."""
         self._head: bytes | None = b""  # what may still turn out to be a byte order mark; None: decided
         self._line: list[bytes] = []  # pieces of the line that is not complete yet
         self._line_bytes = 0
@@ -119,7 +120,8 @@ class SSEDecoder:
         return data.removeprefix(_BOM)
 
     def _feed_blocks(self, whole: bytes) -> None:
-        """Complete blocks, LF line ends only, from a clean state: the shape nearly every server sends."""
+        """Decode complete blocks with LF line ends only, from a clean state: the form that nearly every
+        server sends."""
         try:
             text = whole.decode()
         except UnicodeDecodeError:
@@ -133,7 +135,7 @@ class SSEDecoder:
                 self._feed_lines(block.encode() + b"\n\n")
 
     def _feed_lines(self, data: bytes) -> None:
-        """Any bytes, in any state."""
+        """Decode any bytes, in any state."""
         if self._after_cr:
             self._after_cr = False
             data = data.removeprefix(b"\n")
@@ -149,7 +151,7 @@ class SSEDecoder:
         self._clean = not (self._line or self._data or self._event or self._after_cr)
 
     def _take(self, piece: bytes) -> None:
-        """Adds to the current line, up to the cap."""
+        """Add to the current line, up to the cap."""
         room = self.max_line_bytes - self._line_bytes
         if len(piece) > room:
             self._too_long = True

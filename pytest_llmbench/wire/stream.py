@@ -1,4 +1,4 @@
-"""A reply's bytes to chunks: the decoder and the dialect put together, for a reply that has been read.
+"""The chunks of a reply that has been read: decoder and dialect together make them of its bytes.
 
 Lazy, so that whoever measures beside it can do a little at a time.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.wire.non_generative.document import DocumentDecoder
 
 _LESSONS = 8
-"""Attempts per stream at finding a template, so that a stream that has none pays little for the search."""
+"""Most attempts per stream at finding a template, so that a stream without one pays little for the search."""
 
 
 _MakeDecoder = Callable[[int], "NDJSONDecoder | SSEDecoder | MessageDecoder | DocumentDecoder"]
@@ -29,7 +29,7 @@ _DECODERS: Mapping[str, _MakeDecoder] = {
     "ndjson": NDJSONDecoder,
     "grpc": MessageDecoder,
 }
-"""By the framing of a reply; any other is that of server-sent events."""
+"""Framing of a reply → its decoder; any other framing is that of server-sent events."""
 
 
 def chunks_of(
@@ -46,7 +46,7 @@ def chunks_of(
 def events_of(
     reads: Iterable[tuple[bytes, int]], max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, protocol: str = "sse"
 ) -> Iterator[SSEEvent]:
-    """The events of one body, that which its end cut off included. ``protocol`` is that of a dialect."""
+    """The events of one body, including one that its end cut off. ``protocol``: that of the dialect."""
     decoder = _decoder_of(protocol)(max_line_bytes)
     for number, (data, stamp_ns) in enumerate(reads):
         yield from decoder.feed(data, stamp_ns, number)

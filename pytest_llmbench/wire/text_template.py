@@ -1,4 +1,5 @@
-"""A stream's text events differ in the text alone: read one as JSON, and the others by comparing ends.
+"""Reads text events by comparison: those of a stream differ in the text alone, so one is read as JSON, the
+others are compared.
 
 Exact, not a guess. Let an event be ``head + text + tail`` where ``head`` ends inside the JSON string of the
 text. A JSON reader is in the same state after ``head`` whatever follows; characters that need no escaping
@@ -21,14 +22,14 @@ _JSON = JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class TextTemplate:
-    """What two text events of one stream have in common."""
+    """The bytes around the text that the text events of one stream have in common."""
 
     head: str
     tail: str
     choice: int | None
 
     def text_of(self, data: str) -> str | None:
-        """The text of an event of this shape; ``None`` when it has to be read as JSON."""
+        """The text of an event of this form; ``None`` if it has to be read as JSON."""
         if not (data.startswith(self.head) and data.endswith(self.tail)):
             return None
         text = data[len(self.head) : len(data) - len(self.tail)]
@@ -39,7 +40,7 @@ class TextTemplate:
 def learn(
     event: SSEEvent, chunk: Chunk, key: str, decode: Callable[[SSEEvent], Chunk]
 ) -> TextTemplate | None:
-    """The template of ``event``, read as ``chunk``; ``None`` when the event holds more than plain text.
+    """The template from ``event``, read as ``chunk``; ``None`` if the event contains more than plain text.
 
     ``key`` is the JSON key of the text. Proved before use: the same event with another text must read as
     the same chunk with that text.

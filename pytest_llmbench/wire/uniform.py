@@ -1,4 +1,4 @@
-"""The usual reply, read as a whole: text events that differ in their text alone, and a few others.
+"""Reads the usual reply as a whole: text events that differ in their text alone, and a few others.
 
 A reply of this shape need not become a chunk object per event. One text event is read as JSON and taught
 (:mod:`~pytest_llmbench.wire.text_template`); what stands between the text of one event and the text of the
@@ -27,32 +27,33 @@ from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.text_template import learn
 
 MOST_BYTES = 128 * 1024
-"""Longer replies are read event by event: this reading is done in one go, and sends must not wait for it."""
+"""Longest reply that is read as a whole: this is done in one go, and sends must not wait for it."""
 _MOST_AFTER = 8
-"""Events after the last text event."""
+"""Most events after the last text event."""
 _DATA = b"data: "
 _BREAK = b"\n\n"
 _FIELDS = tuple(each.name for each in fields(StreamSummary))
 
 
 class _UnusualError(Exception):
-    """The reply is not of this shape."""
+    """The reply does not have the usual form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a reply that was read teaches about others with the same bytes around the id and the texts."""
+    """What a reply teaches about others with the same bytes around the id and the texts."""
 
     identity: bytes
     shape: KnownShape
-    """The shape of its text events; ``before`` holds the id."""
+    """The shape of its text events; ``before`` contains the id."""
     start: int
     """The position at which the text events begin in the body."""
     count: int
     visible: bool
     """Whether one of the texts is more than white space."""
     summary: StreamSummary
-    """The summary of this reply; its chunks have a token each, and the server gives no figures of its own."""
+    """The summary of this reply. Each of its chunks is one token, and the server reports no figures of its
+    own."""
 
 
 def read_uniform(
@@ -63,7 +64,8 @@ def read_uniform(
     ended: Ended = "eof",
     teach: Callable[[Lesson], None] | None = None,
 ) -> StreamSummary | None:
-    """What ``read_stream`` makes of the chunks of this body, faster; ``None``: read it event by event.
+    """Fast version of ``read_stream``: its summary for the chunks of this body; ``None``: read it event by
+    event.
 
     ``memory`` is what earlier replies to the same dialect, with the same ``ended``, have taught. ``teach`` is
     told of a reply that others may be recognised by.
@@ -81,19 +83,19 @@ def read_uniform(
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The text events of a reply, from ``start`` to ``end`` in its body."""
+    """The text events of a reply, which go from ``start`` to ``end`` in its body."""
 
     start: int
     end: int
     pieces: Sequence[str | bytes]
-    """The text of each: characters, or bytes where each is one."""
+    """The text of each event: characters, or bytes where each is one."""
     text: str
     line_ends: Sequence[int]
-    """Position at which the data line of each ends; empty where one read brought everything."""
+    """Position at which the data line of each event ends; empty where one read brought everything."""
 
 
 class _Reading:
-    """One body, on its way to a summary. Methods raise :class:`_UnusualError`."""
+    """The reading of one body. Methods raise :class:`_UnusualError`."""
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class _Reading:
         return summary
 
     def _is_proved(self, shape: KnownShape) -> bool:
-        """Whether text events of this shape read the same with another id."""
+        """Whether it was proved that text events of this shape read the same with another id."""
         proved = self._memory.shape
         if proved is None or not self._id:
             return False
@@ -141,7 +143,7 @@ class _Reading:
         return head == shape.before + shape.between and proved.tail == shape.tail
 
     def _shape(self) -> tuple[KnownShape, int]:
-        """The shape of the text events, and where the first begins."""
+        """The shape of the text events, and the position of the first."""
         known = self._memory.shape
         if known is not None and self._id:
             start = self._body.find(known.before + self._id + known.between)
@@ -150,7 +152,7 @@ class _Reading:
         return self._taught()
 
     def _taught(self) -> tuple[KnownShape, int]:
-        """The shape of text events, learnt from the first event with text, and where that event starts."""
+        """The shape of text events as learnt from the first one with text, and the position of that event."""
         decode = self._dialect.decode
         for start, end in self._blocks(0, len(self._body)):
             event = self._event(start, end)
@@ -171,7 +173,7 @@ class _Reading:
     def _first_of_its_kind(
         self, found: _Texts, shape: KnownShape, ended: Ended, key: SummaryKey
     ) -> StreamSummary:
-        """The summary with the instants of another reply, as it were: they are yet to be set."""
+        """The summary of a reply whose like was not seen before. Its instants are set later."""
         before = self._others(0, found.start)
         after = self._others(found.end, len(self._body))
         piece = next(filter(is_visible, found.pieces), found.pieces[0])
@@ -199,7 +201,7 @@ class _Reading:
         return summary
 
     def _others(self, start: int, end: int) -> list[tuple[SSEEvent, Chunk]]:
-        """Events that change nothing about which chunks hold output."""
+        """The other events between two positions, which do not change what chunks hold output."""
         found = []
         for from_, to in self._blocks(start, end):
             event = self._event(from_, to)
@@ -210,7 +212,7 @@ class _Reading:
         return found
 
     def _blocks(self, at: int, last: int) -> Iterator[tuple[int, int]]:
-        """Start and end of each event from ``at`` to ``last``, without the break."""
+        """Start and end of each event from ``at`` to ``last``, without the line break."""
         while at < last:
             end = self._body.find(_BREAK, at)
             yield at, end
@@ -260,10 +262,11 @@ class _Reading:
 def instants_of(
     line_ends: Sequence[int], count: int, read_ends: Sequence[int], stamps: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Instants of ``count`` events whose data lines end at ``line_ends``; how many reads brought them.
+    """The instants of ``count`` events whose data lines end at ``line_ends``, and how many reads brought
+    them.
 
-    An event has the stamp of the read that brought the end of its data line. ``line_ends`` is not looked at
-    where one read brought everything.
+    An event has the stamp of the read that brought the end of its data line. ``line_ends`` is not used where
+    one read brought everything.
     """
     if len(read_ends) == 1:
         return [stamps[0]] * count, 1
@@ -282,7 +285,7 @@ def instants_of(
 
 
 def plain_texts(pieces: list[bytes], whole: bytes) -> Sequence[str | bytes] | None:
-    """The texts that stand between quotes, as JSON reads them; ``None`` if one is empty or no such text.
+    """The texts between the quotes, as JSON reads them; ``None`` if one is empty or has to be parsed.
 
     ``whole``: the pieces, one after the other.
     """
@@ -293,7 +296,7 @@ def plain_texts(pieces: list[bytes], whole: bytes) -> Sequence[str | bytes] | No
 
 
 def _plain(pieces: list[bytes], whole: bytes) -> tuple[Sequence[str | bytes], str]:
-    """The texts that stand between quotes, as JSON reads them, and all in one. None is empty.
+    """The texts between the quotes, as JSON reads them, and all as one. None is empty.
 
     A line break in a piece would be an event in between: JSON strings hold none, so it is not read as text.
     """

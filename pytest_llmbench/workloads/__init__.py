@@ -1,1 +1,1 @@
-"""What to ask: seeded request streams, the reference workloads of the draft and custom ones."""
+"""Workloads: seeded request streams, the reference workloads of the draft and custom ones."""

@@ -1,4 +1,5 @@
-"""Workloads made from another one by a declared change: fixed outputs, salt, a prefix ahead, users who leave.
+"""Workloads made from another one by a declared change: fixed outputs, salt, a prefix ahead, users who
+leave.
 
 Each draws the base workload's own sequence first and changes its requests afterwards, with randomness of its
 own, so that whatever is not changed stays bit for bit what the base would have asked.
@@ -24,12 +25,12 @@ from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, dra
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING, name_mistakes
 
 NO_OUTPUT: Mapping[str, Any] = {"type": "fixed", "params": {"tokens": 0}, "control": "max_tokens"}
-"""The law of outputs where nothing is generated."""
+"""The output specification where nothing is generated."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OtherOutput(StreamedWorkload):
-    """The base workload with another output limit, put in after all its draws; the inputs stay."""
+    """The base workload with another output limit, set after all its draws; the inputs stay the same."""
 
     base: Workload
 
@@ -38,7 +39,7 @@ class _OtherOutput(StreamedWorkload):
         return self.base.name
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """The shared prefixes of the base."""
+        """Lengths of the shared prefixes, which are those of the base."""
         return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
 
     @property
@@ -117,9 +118,9 @@ class Cuts:
     """
 
     share: float
-    """Share of the requests."""
+    """Share of the requests that are cut."""
     after_ms: LengthLaw
-    """The time from the submission of a request after which its user cuts it, in milliseconds."""
+    """Distribution of the time from submission to the cut, in milliseconds."""
 
     def __post_init__(self) -> None:
         number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
@@ -127,20 +128,20 @@ class Cuts:
             raise SuiteError(f"the share of cut requests is {shown(self.share)}: give a share from 0 to 1")
 
     def times_ns(self, seed: int) -> Iterator[int | None]:
-        """For each request in order the time after which it is cut; None: its user waits."""
+        """For each request in order, the time in nanoseconds after which it is cut; None: its user waits."""
         generator = BulkRandom(derived_seed(seed, "cuts"))
         for cut in sharing_flags(generator, self.share):
             yield self.after_ms.draw(generator) * 1_000_000 if cut else None
 
     def specification(self) -> dict[str, Any]:
-        """``cuts`` of a workload's specification."""
+        """The value of ``cuts`` in a workload's specification."""
         after = {"type": self.after_ms.type, "params": dict(self.after_ms.params), "unit": "ms"}
         return {"share": self.share, "after": after, "from": "submission", "figures": CUT_REQUESTS}
 
 
 def cuts_of(share: Any, after_s: Any) -> Cuts | None:
-    """The cuts of ``cut_share`` and ``cut_after_s``; None where neither is given. SuiteError for one alone,
-    and for what is no share or no time."""
+    """The cuts by ``cut_share`` and ``cut_after_s``; None if neither is given. SuiteError if only one is, and
+    for an invalid share or time."""
     if share is None and after_s is None:
         return None
     if share is None or after_s is None:
@@ -155,14 +156,14 @@ CUT_REQUESTS: Final = (
 
 
 def told_of_cuts(stated: Any) -> str:
-    """``users cut 25 % of the requests``, of ``specification()["cuts"]``; empty where there are none. It may
-    come from a stored report, which need not be ours."""
+    """The cuts in words, ``users cut 25 % of the requests``, from ``specification()["cuts"]``; empty if there
+    are none. The specification may come from a stored report, which need not be ours."""
     share = stated.get("share") if isinstance(stated, Mapping) else None
     return f"users cut {100 * share:.3g} % of the requests" if isinstance(share, int | float) else ""
 
 
 def seconds_law(value: Any, what: str) -> LengthLaw:
-    """Seconds as a law of milliseconds: a number, a pair (uniform) or a list to choose from.
+    """A distribution in milliseconds from seconds: a number, a pair (uniform) or a list to choose from.
 
     Raises SuiteError for anything else, and for less than a millisecond; ``what`` it is called.
     """
@@ -185,7 +186,7 @@ def _is_time(seconds: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WithCuts(StreamedWorkload):
-    """The base workload, of which a share of the requests is cut by its users after some time."""
+    """The base workload, with a share of its requests cut by users after some time."""
 
     base: Workload
     cuts: Cuts
@@ -199,7 +200,7 @@ class WithCuts(StreamedWorkload):
         return f"{self.base.name} (with cuts)"
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """The shared prefixes of the base."""
+        """Lengths of the shared prefixes, which are those of the base."""
         return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
 
     @property
@@ -222,7 +223,7 @@ class WithCuts(StreamedWorkload):
 
 
 def without_outputs(workload: Workload) -> Workload:
-    """The workload, of which one that asks for outputs keeps its inputs alone."""
+    """The workload for requests that generate nothing: only its inputs, if it asks for outputs."""
     asked = workload.specification()["output_length"]
     return workload if asked.get("params") == NO_OUTPUT["params"] else WithoutOutput(workload)
 
@@ -284,8 +285,8 @@ def _salted(request: PlannedRequest, mark: list[int], alphabet: Sequence[int], w
 
 
 def _salted_tools(alone: PlannedRequest, asked: StructuredOutput, salt: str) -> PlannedRequest:
-    """The mark stands in the first description, since the tools are what a server puts first. It is counted
-    as a part of them."""
+    """The request with the salt in the first tool's description, as tools are what a server puts first. It is
+    counted as part of the tools."""
     tools, tokenizer = salted_tools(list(tools_of(asked.tools)), salt), reference_tokenizer()
     marked = replace(alone, structured=replace(asked, tools=tools))
     if alone.token_ids is None:
@@ -298,7 +299,8 @@ def _salted_tools(alone: PlannedRequest, asked: StructuredOutput, salt: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix(StreamedWorkload):
-    """The base workload, of which a fraction of the requests begins with one of ``prefixes`` shared prefixes.
+    """The base workload, with a fraction of its requests beginning with one of ``prefixes`` shared
+    prefixes.
 
     The prefix comes ahead of the base's prompt and makes it longer. Draw order, from a seed of its own: the
     lengths of all prefixes, their content one after the other, then per request whether it shares
@@ -375,12 +377,12 @@ def _prefixed(request: PlannedRequest, head: array[int], rank: int) -> PlannedRe
 
 
 def _is_random(workload: Workload) -> bool:
-    """Whether its prompts are random ids; readable text otherwise."""
+    """Whether its prompts are random ids; if not, they are readable text."""
     return bool(workload.specification()["content"]["domain"] == "random")
 
 
 def highest_id(workload: Workload) -> int:
-    """The highest id that the workload draws, as its specification states it; that of cl100k_base else."""
+    """The highest id that the workload draws, by its specification; else the highest of cl100k_base."""
     ids = workload.specification().get("generation", {})
     stated = ids.get("token_ids", {}).get("max") if isinstance(ids, Mapping) else None
     return stated if isinstance(stated, int) else HIGHEST_CL100K_ID

@@ -20,25 +20,26 @@ import numpy.typing as npt
 
 _WORD_BITS = 32
 _FIRST_BLOCK, _LARGEST_BLOCK = 1 << 11, 1 << 14
-"""Words made at a time, at least: few for whoever draws little, and twice as many each time. Which words come
-next does not depend on it."""
+"""Fewest words that are made at a time: few for whoever draws little, and twice as many each time. The
+sequence of words does not depend on it."""
 _NEAR = 8
-"""Words that are looked at one by one."""
+"""Number of words that are looked at one by one."""
 
 
 @dataclass(slots=True)
 class _Inside:
-    """Of the words in the buffer those whose top bits are below a span."""
+    """The words in the buffer whose top bits are below a span."""
 
     values: npt.NDArray[np.uint32]
-    """These bits."""
+    """The top bits of these words."""
     places: memoryview
-    """The places of the words; read one by one, in half the time that an array takes."""
+    """The positions of these words; a memoryview is read one by one in half the time that an array takes."""
     cursor: int = 0
-    """The first of them after the last draw."""
+    """Index of the first of them after the last draw."""
 
     def first_from(self, place: int) -> int:
-        """The first of them that is not before this place, which is mostly a few words after that draw."""
+        """Index of the first of them at or after this position, which is mostly a few words after the last
+        draw."""
         near = self.cursor + _NEAR
         if near < len(self.places) and self.places[near] >= place:
             return bisect_left(self.places, place, self.cursor, near)
@@ -46,7 +47,7 @@ class _Inside:
 
 
 class BulkRandom(random.Random):
-    """``random.Random(seed)`` with :meth:`randints`. Every other method gives what it gives there.
+    """``random.Random(seed)`` with the method :meth:`randints`. Every other method gives the same results.
 
     All of ``random.Random`` rests on ``random()`` and ``getrandbits()``; both take their words from one
     buffer here, so single draws and bulk draws mix in any order. The state cannot be saved or restored.
@@ -55,11 +56,11 @@ class BulkRandom(random.Random):
     def seed(self, a: Any = None, version: int = 2) -> None:
         super().seed(a, version)
         self._twister: np.random.Generator | None = None
-        """NumPy's, which goes on where Python's has come to, once a large block is wanted: it gives words in
-        a third of the time, but to make it takes as long as 20,000 words do."""
+        """NumPy's generator in the state of Python's, made once a large block is wanted: it gives words in a
+        third of the time, but making it takes as long as 20,000 words do. None until then."""
         self._words: npt.NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
         self._single = self._words.data
-        """The same words, which are read one by one in half the time."""
+        """The words as a memoryview, which is read one by one in half the time."""
         self._next = 0
         self._block = _FIRST_BLOCK
         self._inside: dict[int, _Inside] = {}
@@ -72,7 +73,7 @@ class BulkRandom(random.Random):
         return array("I", self.integers(low, high, count).tobytes())
 
     def integers(self, low: int, high: int, count: int) -> npt.NDArray[np.uint32]:
-        """:meth:`randints` as an array of NumPy's, which is not to be changed."""
+        """:meth:`randints` as a NumPy array, which must not be changed."""
         span = high - low + 1
         if not (0 <= low <= high < 2**_WORD_BITS - 1):
             raise ValueError(f"randints draws between 0 and 2**32 - 2, not from {low} to {high}")
@@ -90,7 +91,8 @@ class BulkRandom(random.Random):
         return parts[0] if len(parts) == 1 else np.concatenate((*parts, self._words[:0]))
 
     def _found(self, span: int) -> _Inside:
-        """Found once for all draws from a buffer: long prompts of one law follow one another."""
+        """The words of the buffer below a span. Found once for all draws: long prompts of one distribution
+        follow one another."""
         tops = self._words >> np.uint32(_WORD_BITS - span.bit_length())
         places = np.flatnonzero(tops < np.uint32(span))
         found = self._inside[span] = _Inside(tops[places], places.data)
@@ -121,7 +123,8 @@ class BulkRandom(random.Random):
         raise NotImplementedError("BulkRandom reads ahead; draw from a fresh one with the same seed instead")
 
     def randint(self, a: int, b: int) -> int:
-        """An integer from ``a`` to ``b``, made of the words as there, in a quarter of the time."""
+        """An integer from ``a`` to ``b``, from the same words as in ``random.Random``, in a quarter of the
+        time."""
         span = b - a + 1
         if not 0 < span < 2**_WORD_BITS:
             return super().randint(a, b)
@@ -154,7 +157,7 @@ class BulkRandom(random.Random):
         return self._words[self._next : end]
 
     def _drawn(self, count: int) -> npt.NDArray[np.uint32]:
-        """As many words from the generator."""
+        """``count`` words from the generator."""
         if self._twister is None:
             if count < _LARGEST_BLOCK:
                 drawn = super().getrandbits(_WORD_BITS * count).to_bytes(4 * count, "little")

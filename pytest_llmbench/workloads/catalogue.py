@@ -45,19 +45,19 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
         )
     }
 )
-"""The workloads that can be asked for by name, with nothing else given."""
+"""Name → workload, for those that need nothing but a name."""
 
 FROM_DATASETS: Final = ("conversation", "code-completion")
-"""Reference workloads that are made of a data set, which has to be given."""
+"""Reference workloads that need a data set."""
 
 _MEMBERS = ("name", "standard", "requests", "specification")
 
 Mix = Mapping[str, "float | tuple[str | Workload, float]"]
-"""Parts of a mixture: name of a workload → weight, or label → (workload, weight)."""
+"""The parts of a mixture: name of a workload → weight, or label → (workload, weight)."""
 
 
 def workload(wanted: str | Workload | Mix) -> Workload:
-    """The workload called ``wanted``, a mixture of several, or ``wanted`` itself, seen to be complete.
+    """The workload called ``wanted``, a mixture of several, or ``wanted`` itself, checked to be complete.
 
     ``{"sessions": {"turns": 5, …}}`` describes sessions. Raises SuiteError for an unknown name, for a
     reference workload whose data set is not given, for a custom workload that is not fully specified
@@ -73,8 +73,8 @@ def workload(wanted: str | Workload | Mix) -> Workload:
 
 
 def with_cuts(base: Workload, cuts: Cuts) -> Workload:
-    """The workload, some of whose requests or turns users cut. SuiteError for one where they do already, and
-    for sessions of the author's own making."""
+    """The workload with some of its requests or turns cut by users. SuiteError for one that has cuts already,
+    and for sessions of the author's own class."""
     if not isinstance(base, OfSessions):
         return WithCuts(base, cuts)
     from pytest_llmbench.workloads.sessions import SessionWorkload
@@ -88,8 +88,7 @@ def with_cuts(base: Workload, cuts: Cuts) -> Workload:
 
 
 def with_answers(base: Workload, answers: Answers) -> Workload:
-    """The workload of sessions with the answers that are asked for in its history. SuiteError for any
-    other."""
+    """The workload of sessions with these answers in its history. SuiteError for any other workload."""
     from pytest_llmbench.workloads.sessions import SessionWorkload
     from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
 
@@ -102,7 +101,7 @@ def with_answers(base: Workload, answers: Answers) -> Workload:
 
 
 def mixed(parts: Mix, name: str = "") -> Mixture | SessionMix:
-    """The mixture of ``{"profile:CHAT": 0.6, "rag": (mine, 0.4)}``; weights are relative to each other. Where
+    """The mixture of ``{"profile:CHAT": 0.6, "rag": (mine, 0.4)}``; weights are relative to each other. If
     all parts are of sessions, each session is from one of them; else their turns are single requests.
 
     Called ``0.6 profile:CHAT + 0.4 rag`` where it has no name. Raises SuiteError with all mistakes.
@@ -117,13 +116,13 @@ def mixed(parts: Mix, name: str = "") -> Mixture | SessionMix:
 
 
 def mixture_of(name: str, parts: Sequence[Part]) -> Mixture | SessionMix:
-    """The mixture of parts: of whole sessions where all of them are of sessions, else of single requests."""
+    """The mixture of parts: of whole sessions if all of them are of sessions, else of single requests."""
     of_sessions = all(isinstance(part.workload, OfSessions) for part in parts)
     return (SessionMix if of_sessions and parts else Mixture)(name, tuple(parts))
 
 
 def mixture_parts(parts: Mix) -> tuple[list[Part], list[str]]:
-    """The parts of :func:`mixed`, and what is wrong with the others, in words."""
+    """The parts of :func:`mixed`, and the mistakes in the others, in words."""
     made: list[Part] = []
     mistakes: list[str] = []
     given: Mapping[Any, Any] = parts  # a marker is not typed
@@ -145,7 +144,7 @@ def mixture_parts(parts: Mix) -> tuple[list[Part], list[str]]:
 
 
 def reference_variant(name: str, specification: Mapping[str, Any]) -> Workload | None:
-    """The reference workload that calls itself ``name`` and specifies itself so, made anew from that.
+    """The reference workload with this name and specification, made anew from the latter.
 
     Knows the request classes of the fairness test, a fixed output (AMB-11) and the lengths of Long Context;
     None for anything else, and for a specification that no reference workload has.
@@ -229,7 +228,7 @@ def _checked(candidate: Workload) -> Workload:
 
 
 def _is_as_it_says(candidate: Workload) -> bool:
-    """Whether what claims to be a profile is one as the catalogue has it, but for changes that its
+    """Whether a workload that claims to be a profile is that of the catalogue, except for changes that its
     specification declares."""
     while isinstance(candidate, WithFixedOutput | WithoutOutput | Salted | SharedPrefix | WithCuts):
         candidate = candidate.base
@@ -241,8 +240,8 @@ def _is_as_it_says(candidate: Workload) -> bool:
 
 
 def _is_reference(candidate: Workload) -> bool:
-    """Whether it is of a type that guards the reference names itself: none of these can be made with such a
-    name and other parameters."""
+    """Whether its type guards the reference names itself: none of these types can be made with such a name
+    and other parameters."""
     while type(candidate) is WithFixedOutput:
         candidate = candidate.base
     if type(candidate) in (SyntheticWorkload, LongContextWorkload):

@@ -1,4 +1,4 @@
-"""Request classes of the fairness test: one workload, of which every class takes a range of lengths.
+"""Request classes of the fairness test: each class takes a range of lengths of one workload.
 
 AMB-07: the class is drawn by the mix ratio, then input and output from the base workload's laws, each redrawn
 until it lies in the range of the class. METHODOLOGY §4.4 fixes the order of the draws.
@@ -22,7 +22,7 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkl
 Range = tuple[int, int]
 
 _RAREST = 1e-4
-"""A range that fewer of the draws fall into would make drawing take forever."""
+"""Least share of the draws within a range: below it drawing would take forever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RequestClass:
 
 SHORT: Final = RequestClass("short", input=(64, 256), output=(32, 128), share=0.8)
 LONG: Final = RequestClass("long", input=(1024, 4096), output=(256, 1024), share=0.2)
-"""The classes of the draft's example (section 5.6.2), mixed 80 to 20."""
+"""Two request classes of the draft's example (section 5.6.2), mixed 80 to 20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ClassMix(StreamedWorkload):
         return self.base.standard
 
     def isolated(self, name: str) -> ClassMix:
-        """One class alone, as the baseline of the fairness test."""
+        """The workload with this class alone, the baseline of the fairness test."""
         return replace(self, classes=(replace(self.named(name), share=1.0),))
 
     def named(self, name: str) -> RequestClass:
@@ -78,7 +78,7 @@ class ClassMix(StreamedWorkload):
         raise SuiteError(f"no request class {name!r}", where=self.where, remedy=f"there are: {known}")
 
     def mean_tokens(self, name: str | None = None) -> float:
-        """Expected input plus output limit of a request of class ``name``; of the mix without a name.
+        """Expected input plus output limit of a request of class ``name``; without a name that of the mix.
 
         Exact, from the laws as rounded and clamped. AMB-08 makes class rates from it.
         """

@@ -42,17 +42,17 @@ _JOINT = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class CodeFunction:
-    """A function up to the point where it is to be completed."""
+    """The text of a function up to the point where it is to be completed."""
 
     prompt: str
     language: str = "Python"
     tokens: int | None = None
-    """The length in tokens of cl100k_base; counted where it is not given."""
+    """Length in tokens of cl100k_base; None: it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeCompletionWorkload(StreamedWorkload):
-    """Functions in file order, and the texts that repository contexts are cut from, at least ten.
+    """Functions in file order, and at least ten texts from which repository contexts are cut.
 
     Draw order (AMB-34): ten context lengths ``randint(512, 1024)``; then the flags that say who begins with a
     context (``sharing_flags``, 80 %); per request, if flagged, the context by the inverse Zipf CDF from one
@@ -140,7 +140,7 @@ class CodeCompletionWorkload(StreamedWorkload):
 
 
 def contexts_from(texts: Sequence[str], count: int = CONTEXTS) -> tuple[str, ...]:
-    """Repository contexts for data that has none: the texts one after the other, in ``count`` pieces.
+    """Repository contexts for data that has none: the texts concatenated, in ``count`` pieces.
 
     Each piece ends with the text that brings it to the longest context length. Raises SuiteError when the
     texts are not enough.
@@ -166,7 +166,7 @@ def contexts_from(texts: Sequence[str], count: int = CONTEXTS) -> tuple[str, ...
 
 
 def _zipf_rank(point: float) -> int:
-    """Rank, from 0, whose step of the cumulative Zipf distribution holds ``point``."""
+    """The rank, from 0, whose step of the cumulative Zipf distribution contains ``point``."""
     return min(bisect_right(_ZIPF, point), CONTEXTS - 1)
 
 

@@ -44,17 +44,17 @@ SYSTEM_PROMPT: Final = (
 _FRACTION: Final = 0.5
 _JOINT = "\n\n"
 _COUNTED: Final = 16_384
-"""Conversations whose tokens are counted once, however often a seed draws them."""
+"""Number of conversations whose tokens are counted once, however often a seed draws them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """First human turn of a conversation and the first assistant turn that answers it."""
+    """The first human turn of a conversation and the first assistant turn that answers it."""
 
     human: str
     assistant: str
     human_tokens: int | None = None
-    """The length in tokens of cl100k_base, as the next one; counted where it is not given."""
+    """Length in tokens of cl100k_base, as is the next field; None: it is counted."""
     assistant_tokens: int | None = None
 
 

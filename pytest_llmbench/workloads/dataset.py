@@ -1,4 +1,4 @@
-"""Workloads taken from a data set: prompts as text, and where they come from (METHODOLOGY §4.5).
+"""Workloads from a data set: prompts as text, and where they are from (METHODOLOGY §4.5).
 
 Nothing is read here. Whoever has the file parses it and hands over values; no data set is bundled.
 """
@@ -27,26 +27,26 @@ from pytest_llmbench.workloads.synthetic import (
 )
 
 NOT_STORED: Final = {"stored": False}
-"""Metadata of a field that no report holds: texts of users."""
+"""Metadata of fields with users' texts, which no report stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetIdentity:
-    """What the draft wants said about a data set: which, which version, which part, what was done to it."""
+    """The identity of a data set, as the draft requires: name, version, subset, processing."""
 
     name: str
     version: str
     subset_method: str
-    """How the part that is used was chosen; ``all`` for the whole."""
+    """How the subset was chosen; ``all`` for the whole."""
     preprocessing: tuple[str, ...] = ()
-    """Every step, in order; empty means none."""
+    """Every processing step, in order; empty: none."""
     subset: str = ""
-    """Name of the part, where it has one."""
+    """Name of the subset; empty if it has none."""
     file_sha256: str = ""
-    """Digest of the file that was read."""
+    """Digest of the file that was read; empty if it is not known."""
 
     def mistakes(self) -> list[str]:
-        """What is not said, in words."""
+        """Required statements that are missing, in words."""
         needed = {"name": self.name, "version": self.version, "subset_method": self.subset_method}
         return [f"the data set has no {key}" for key, value in needed.items() if not value]
 
@@ -69,7 +69,7 @@ class Prompt:
     text: str
     max_tokens: int
     input_tokens: int | None = None
-    """The length in tokens of cl100k_base; counted where it is not given."""
+    """Length in tokens of cl100k_base; None: it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class DatasetWorkload(StreamedWorkload):
     shuffled: bool = True
     temperature: float = 0.0
     digest: str = field(init=False, repr=False)
-    """SHA-256 of the prompts and their limits."""
+    """SHA-256 of the prompts and their output limits."""
 
     def __post_init__(self) -> None:
         mistakes = self.dataset.mistakes() + temperature_mistakes(self.temperature)
@@ -140,7 +140,7 @@ class DatasetWorkload(StreamedWorkload):
 
 
 def text_mistakes(texts: Iterable[str]) -> list[str]:
-    """What is wrong with a list of prompts, in words."""
+    """Mistakes in a list of prompts, in words."""
     listed = list(texts)
     if not listed:
         return ["there are no prompts"]
@@ -149,7 +149,7 @@ def text_mistakes(texts: Iterable[str]) -> list[str]:
 
 
 def texts_digest(texts: Iterable[str]) -> str:
-    """SHA-256 of texts, each with its length ahead, so that no two lists have the same."""
+    """SHA-256 of texts, each preceded by its length, so that no two lists have the same."""
     digest = hashlib.sha256()
     for text in texts:
         content = text.encode("utf-8", errors="surrogatepass")
@@ -159,7 +159,7 @@ def texts_digest(texts: Iterable[str]) -> str:
 
 
 def observed_lengths(tokens: Sequence[int], tokenizer: str = "cl100k_base") -> dict[str, Any]:
-    """Lengths as found in a data set, stated as METHODOLOGY §4.1 wants. The data set is the histogram."""
+    """The lengths found in a data set as METHODOLOGY §4.1 requires: a histogram of the data set."""
     p50, p95, p99 = (float(value) for value in np.percentile(tokens, (50, 95, 99)))
     params = {
         "source": "the data set, each entry once",

@@ -1,4 +1,4 @@
-"""Prompts of exactly a wanted length, as somebody else counts it (a server with its chat template).
+"""Prompts of an exact length by somebody else's count, such as that of a server with its chat template.
 
 Which tokens a server makes of a text is known only by asking it. The search here asks as rarely as it can: it
 assumes that every word more is about a token more, corrects itself by what comes back, and stops at the first
@@ -18,20 +18,20 @@ from pytest_llmbench.workloads.readable import as_ids, readable_ids
 Count = Callable[[str], int]
 
 MOST_CALLS = 40
-"""Counts that are asked for before the search gives up."""
+"""Most counts that are made before the search gives up."""
 _SPARE = 64
-"""Pieces beyond twice the target, for whoever counts several of ours as one token."""
+"""Spare pieces beyond twice the target, for whoever counts several of ours as one token."""
 _FILLERS = (" a", ".", " and", " so", " here", " always")
 _IDLE_FILLERS = 2
-"""Times that a filler may be added without another token; one that never makes one is given up."""
+"""How often a filler may be added without another token; one that never makes one is given up."""
 _STEPS_BACK = 4
 _MOST_PAIRS = 12
-"""Pairs of words that are counted before none is found that may change places."""
+"""Most pairs of words that are tried for changing places."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExactPrompt:
-    """A text that is counted as exactly the wanted length, and how many counts it took to find it."""
+    """A text of exactly the wanted length, and how many counts it took to find it."""
 
     text: str
     tokens: int
@@ -55,7 +55,7 @@ def exact_prompt(
 
 
 def exact_text(pieces: Sequence[str], target: int, count: Count, most_calls: int = MOST_CALLS) -> ExactPrompt:
-    """The beginning of ``pieces``, with filler where needed, that ``count`` counts as ``target`` tokens.
+    """The beginning of ``pieces``, filled up where needed, that ``count`` counts as ``target`` tokens.
 
     The number of pieces is found by bisection whose first guesses follow the counts seen; where the count
     jumps over the target, the longest beginning below it is filled up, word by word.
@@ -85,7 +85,8 @@ class _Search:
         return self._filled(below)
 
     def _filled(self, pieces: int) -> ExactPrompt:
-        """The first ``pieces`` fall short, one more is too long: fillers of other lengths close the gap."""
+        """The prompt filled up by other fillers, where the first ``pieces`` fall short and one more is too
+        long."""
         for kept in range(pieces, max(-1, pieces - _STEPS_BACK), -1):
             for filler in _FILLERS:
                 text = "".join(self._pieces[:kept])
@@ -119,7 +120,7 @@ class _Search:
 
 
 def reordered(text: str, count: Count, seed: int) -> str:
-    """The words of ``text`` in another order, that begins with another word. Deterministic in ``seed``.
+    """The words of ``text`` in another order, with another first word. Deterministic in ``seed``.
 
     As many tokens for every tokenizer that splits a text into words first. The ends are exceptions: a chat
     template may take away the space in front of the first word, so a pair that is counted alike either way
@@ -141,7 +142,7 @@ def reordered(text: str, count: Count, seed: int) -> str:
 
 
 def cut_to(text: str, tokens: int) -> str:
-    """The beginning of ``text`` that has exactly ``tokens`` tokens of cl100k_base.
+    """The beginning of ``text`` with exactly ``tokens`` tokens of cl100k_base.
 
     A cut can change how the last tokens merge, or split a character; then the text is cut a little earlier
     and filled up with words. Raises SuiteError for a text that is too short.

@@ -1,4 +1,4 @@
-"""Laws that lengths are drawn from, in tokens (METHODOLOGY §4.1: kind, parameters, bounds)."""
+"""Distributions of lengths, in tokens (METHODOLOGY §4.1: kind, parameters, bounds)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from pytest_llmbench.errors import SuiteError, shown
 
 MOST_TOKENS: Final = 10_000_000
-"""The most tokens of one prompt or reply; no model reads more."""
+"""Most tokens of one prompt or reply; no model reads more."""
 
 
 class LengthLaw(Protocol):
@@ -21,18 +21,18 @@ class LengthLaw(Protocol):
 
     @property
     def type(self) -> str:
-        """The kind of the law, in the draft's words: fixed, uniform, normal, lognormal, empirical."""
+        """The kind of distribution, in the draft's words: fixed, uniform, normal, lognormal, empirical."""
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The parameters of the law as JSON values; together with ``type`` they define it."""
+        """The parameters of the distribution as JSON values; together with ``type`` they define it."""
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The smallest and the largest length that can be drawn."""
 
     def draw(self, generator: random.Random) -> int:
-        """The next length. What it takes from the generator is part of the law's definition."""
+        """The next length. Which numbers it takes from the generator is part of the definition."""
 
     def at_least(self, tokens: int) -> float:
         """Probability that a drawn length is ``tokens`` or more."""
@@ -40,7 +40,7 @@ class LengthLaw(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always ``tokens``. Takes nothing from the generator."""
+    """Return ``tokens``, always. Takes nothing from the generator."""
 
     tokens: int
 
@@ -219,7 +219,7 @@ class Empirical:
 
     @classmethod
     def histogram(cls, counts: Mapping[int, float]) -> Empirical:
-        """Make a law from a mapping of each length to how often it occurs."""
+        """Make a distribution from a mapping of each length to how often it occurs."""
         return cls(tuple(counts), tuple(counts.values()))
 
     @property
@@ -253,8 +253,9 @@ class Empirical:
 
 
 def law_of(lengths: Any, what: str) -> LengthLaw:
-    """The law that is meant: a number is fixed, a pair uniform, a list chooses among its lengths, a mapping
-    is a histogram, and a law is itself. Raises SuiteError for anything else, which it calls ``what``."""
+    """The distribution for what an author gave: a number is fixed, a pair uniform, a list chooses among its
+    lengths, a mapping is a histogram, and a distribution is itself. Raises SuiteError for anything else,
+    which it calls ``what``."""
     if isinstance(lengths, int) and not isinstance(lengths, bool):
         return Fixed(lengths)
     if isinstance(lengths, Mapping):
@@ -273,7 +274,7 @@ _ROUNDING: Mapping[str, Any] = {"rounding": "half to even, then clamped"}
 
 
 def specification_of(law: LengthLaw, tokenizer: str) -> dict[str, Any]:
-    """A law as METHODOLOGY §4.1 wants it stated: kind, parameters, unit and whose tokens they are."""
+    """A distribution as METHODOLOGY §4.1 wants it stated: kind, parameters, unit and tokenizer."""
     return {"type": law.type, "params": dict(law.params), "unit": "tokens", "tokenizer": tokenizer}
 
 
@@ -283,7 +284,8 @@ def probability_between(law: LengthLaw, low: int, high: int) -> float:
 
 
 def mean_between(law: LengthLaw, low: int | None = None, high: int | None = None) -> float:
-    """Expected length, given that it lies between ``low`` and ``high`` (default: the bounds of the law).
+    """Expected length, given that it is between ``low`` and ``high`` (default: the bounds of the
+    distribution).
 
     Exact up to rounding: the sum over k of P(length ≥ k), by the law's own distribution after rounding and
     clamping. Raises SuiteError where the law never gives such a length.

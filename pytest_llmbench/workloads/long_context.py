@@ -27,9 +27,9 @@ from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT, RE
 QUESTION_TOKENS: Final = 100
 OUTPUT_TOKENS: Final = 256
 MIXED_TARGETS: Final = (8192, 16384, 32768, 65536, 131072)
-"""Lengths of the mixed workload (appendix A.5.1)."""
+"""Target lengths of the mixed workload (appendix A.5.1)."""
 SCALING_TARGETS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-"""Lengths of the scaling test, unless it names others (section 5.9.2, AMB-03)."""
+"""Default target lengths of the scaling test (section 5.9.2, AMB-03)."""
 UNIFORM_NAME: Final = "long-context-uniform"
 
 _QUOTED = 12
@@ -85,7 +85,7 @@ class LongContextWorkload(StreamedWorkload):
         return self._is_reference
 
     def at_length(self, target: int) -> LongContextWorkload:
-        """The same workload at one fixed target length, as a level of the scaling test."""
+        """This workload at one fixed target length, as a level of the scaling test."""
         name = "long-context" if self.name == UNIFORM_NAME else self.name
         return replace(self, targets=Fixed(target), name=name)
 
@@ -131,14 +131,15 @@ class LongContextWorkload(StreamedWorkload):
 
 
 def long_context(limit_tokens: int | None = None) -> LongContextWorkload:
-    """The mixed workload: targets of the appendix's list that leave room for the output in the context."""
+    """The mixed workload: those targets of the appendix's list that leave room for the output in the
+    context."""
     return LongContextWorkload(Choice(fitting_targets(MIXED_TARGETS, limit_tokens)))
 
 
 def fitting_targets(
     targets: Sequence[int], limit_tokens: int | None, *, at_least: int = 1, output_tokens: int = OUTPUT_TOKENS
 ) -> tuple[int, ...]:
-    """The targets that fit a context of ``limit_tokens`` together with the output; all without a limit.
+    """The targets that, with the output, fit into a context of ``limit_tokens``; all without a limit.
 
     Raises SuiteError when fewer than ``at_least`` are left.
     """
@@ -174,7 +175,8 @@ def _prompt(generator: BulkRandom, target: int) -> npt.NDArray[np.uint32]:
 
 @cache
 def _question() -> tuple[list[int], list[int], int, int]:
-    """Ids of the question before and after the quoted words, of the document's end and of a full stop."""
+    """The ids of the question before and after the quoted words, the id that ends the document, and that of a
+    full stop."""
     return encoded(_BEFORE_QUOTE), encoded(_AFTER_QUOTE), encoded(".\n\n")[0], encoded(".")[0]
 
 

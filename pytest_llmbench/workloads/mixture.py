@@ -27,7 +27,7 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload, name_mistakes
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a mixture. ``weight`` is relative to those of the other parts."""
+    """One part of a mixture. ``weight`` is relative to the weights of the other parts."""
 
     name: str
     workload: Workload
@@ -36,14 +36,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _OfParts(StreamedWorkload):
-    """What draws from several workloads by their weights."""
+    """Base of workloads that draw from several others by weight."""
 
     name: str
     parts: tuple[Part, ...]
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Expected share of each part, of the requests or of the sessions."""
+        """Expected share of each part in the requests, or in the sessions."""
         return _shares(self.parts)
 
     @property
@@ -102,12 +102,14 @@ class SessionMix(_OfParts):
 
     @property
     def shared_tokens(self) -> int:
-        """No beginning is common to the sessions of all parts: their shapes count it as their own."""
+        """Length of the common beginning: 0, as sessions of all parts have none in common. Their shapes count
+        it as their own."""
         return 0
 
     @property
     def answers(self) -> Answers:
-        """Those of its parts: live ones before those that are compared, and these before recorded ones."""
+        """The answers of its parts: live ones take precedence over compared ones, and these over recorded
+        ones."""
         strictest: tuple[Answers, ...] = ("live", "live-compared")
         told = {answers_of(part.workload) for part in self.parts}
         return next((each for each in strictest if each in told), "recorded")
@@ -123,7 +125,7 @@ class SessionMix(_OfParts):
             yield replace(session, own_tokens=session.own_tokens + shared)
 
     def drawn(self, seed: int) -> Iterator[str]:
-        """The part that each session is from, by its name, without end."""
+        """The name of the part that each session is from, without end."""
         return (self.parts[picked].name for picked in _picks(self.parts, BulkRandom(seed)))
 
     @property
@@ -156,7 +158,7 @@ def _shares(parts: tuple[Part, ...]) -> tuple[float, ...]:
 
 
 def _picks(parts: tuple[Part, ...], generator: BulkRandom) -> Iterator[int]:
-    """The place of the part that each request or session is from, without end."""
+    """The index of the part that each request or session is from, without end."""
     cumulated = list(accumulate(_shares(parts)))
     while True:
         point = generator.random()
@@ -214,7 +216,8 @@ def _specification(all_parts: tuple[Part, ...], order: list[str]) -> dict[str, A
 def chat_reasoning_mix(
     chat: Workload, reasoning: Workload, ratio: float = 0.4, name: str = "chat-and-reasoning"
 ) -> Mixture:
-    """Chat requests with a share ``ratio`` of reasoning requests among them (long thoughts, long answers)."""
+    """Chat requests with a share ``ratio`` of reasoning requests among them (long reasoning, long
+    answers)."""
     if not 0 < ratio < 1:
         raise SuiteError(f"ratio is {ratio}: give the share of reasoning, between 0 and 1", where=name)
     return Mixture(name, (Part("chat", chat, 1 - ratio), Part("reasoning", reasoning, ratio)))
@@ -230,7 +233,7 @@ def _mixed_length(parts: list[tuple[Part, float, Mapping[str, Any]]], side: str)
 
 
 def _datasets(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The data sets of the parts as one; each is stated whole under ``parts``."""
+    """The data sets of the parts as one; each is stated in full under ``parts``."""
     found = [stated["dataset"] for _, _, stated in parts if "dataset" in stated]
     if not found:
         return {}
@@ -240,13 +243,13 @@ def _datasets(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, A
 
 
 def _profiles(stated: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the profiles among the parts say of themselves."""
+    """The statements of the profiles among the parts."""
     found = [profile for each in stated for profile in each.get("profiles", ())]
     return {"profiles": found} if found else {}
 
 
 def _cuts(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The users of all parts who cut requests."""
+    """The cuts of all parts, as one statement."""
     found = [(share, stated["cuts"]) for _, share, stated in parts if "cuts" in stated]
     if not found:
         return {}
@@ -287,7 +290,7 @@ def _part_mistakes(parts: tuple[Part, ...], fewest: int = 2) -> list[str]:
 
 
 def _disagreements(parts: tuple[Part, ...]) -> list[str]:
-    """What has to be one value for all requests and is not."""
+    """Mistakes: properties that must be equal in all parts and are not."""
     stated = [part.workload.specification() for part in parts]
     values = {
         "temperature": [each["temperature"] for each in stated],
@@ -305,5 +308,5 @@ CHAT_AND_REASONING = chat_reasoning_mix(
     SyntheticWorkload("chat", Uniform(64, 512), Uniform(512, 1024)),
     SyntheticWorkload("reasoning", Uniform(128, 1024), Uniform(1024, 4096)),
 )
-"""Four of ten requests have room for long thoughts. Output limits of chat leave room for short ones, since a
-model that reasons does so before every answer."""
+"""The usual mix, in which four of ten requests have room for long reasoning. Output limits of chat leave room
+for short reasoning, since a model that reasons does so before every answer."""

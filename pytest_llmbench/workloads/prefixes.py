@@ -1,4 +1,4 @@
-"""The shared prefixes of a workload by themselves: what a warm prefix cache is filled with (AMB-18)."""
+"""The shared prefixes of a workload as requests, with which a warm prefix cache is filled (AMB-18)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Prefixes:
         return dict(self.base.specification())
 
     def _carriers(self, seed: int) -> list[PlannedRequest]:
-        """The first request with each prefix; of prefixes with an id in common the longest. Of a session its
-        first turn: what later ones share is their own history, and no other session's."""
+        """The first request with each prefix; the longest of those whose prefixes have an id in common. Of a
+        session only its first turn: what later ones share is their own history, and no other session's."""
         longest: dict[int, PlannedRequest] = {}
         for request in drawn(self.base, 0, self.among, seed):
             first = request.turn is None or request.turn.number == 1

@@ -40,7 +40,7 @@ from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT
 PREFIX: Final = "profile:"
 SOURCE: Final = "after draft-mondal-llm-serving-workload-profiles-00"
 LIMITED: Final = ("ttft.p99", "e2e.p99", "latency.p99")
-"""What a profile may suggest a limit on."""
+"""Metrics on which a profile may suggest a limit."""
 
 _FILE: Final = "profiles.toml"
 _KEYS: Final = frozenset(
@@ -56,22 +56,23 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Beginnings that prompts have in common: ``of`` at a time, of ``tokens`` (least, most) each."""
+    """Beginnings that prompts have in common: ``of`` at a time, each of ``tokens`` (least, most)."""
 
     what: str
     tokens: Range
     of: int
     share: float = 1.0
-    """Share of the requests that begin with one; the others have a beginning of their own, as long."""
+    """Share of the requests that begin with a shared one; the others have a beginning of their own, as
+    long."""
     exponent: float = 0.0
-    """Of Zipf's law by which one is chosen; 0: all alike."""
+    """Exponent of Zipf's law by which one is chosen; 0: all are equally likely."""
     uses: Range | None = None
-    """After so many requests (least, most) a new one takes its place; None: never."""
+    """Number of requests (least, most) after which a new one takes its place; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One line of ``profiles.toml``; what its keys mean stands there."""
+    """One entry of ``profiles.toml``, which explains the keys."""
 
     code: str
     group: str
@@ -80,14 +81,14 @@ class Profile:
     output: Range
     latency: str
     limits: tuple[tuple[str, float], ...] = ()
-    """(metric, milliseconds), to be told and not to be applied."""
+    """Suggested limits, (metric, milliseconds), which are shown and not applied."""
     heads: Heads | None = None
     own: Range | None = None
     calls: float | None = None
-    """The heads are tools; this share of the requests has to be answered with a call of one, the others with
-    the arguments of one as JSON. ``None``: words."""
+    """Share of the requests that have to be answered with a tool call; the others with the arguments of one
+    as JSON. The heads are then tools. ``None``: answers are free text."""
     cuts: Cuts | None = None
-    """Its users cut some of the requests; ``None``: none."""
+    """When users cut their requests; ``None``: they never do."""
     session: bool = False
     left_out: str = ""
     not_known: str = ""
@@ -98,12 +99,12 @@ class Profile:
 
     @property
     def suggestions(self) -> tuple[str, ...]:
-        """``ttft.p99 <= 500 ms``."""
+        """The suggested limits as text: ``ttft.p99 <= 500 ms``."""
         return tuple(f"{metric} <= {limit:g} ms" for metric, limit in self.limits)
 
     @property
     def own_law(self) -> LengthLaw:
-        """Of the tokens after the head; of all of them where there are no heads."""
+        """Distribution of the input tokens after the head; of all input tokens where there are no heads."""
         return spread(self.own or self.input)
 
 
@@ -128,7 +129,7 @@ class ProfileWorkload(StreamedWorkload):
         return True
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """Lengths of the heads; none where they are replaced as the stream goes on."""
+        """Lengths of the heads; empty if they are replaced as the stream goes on."""
         heads = self.profile.heads
         if heads is None or heads.uses is not None:
             return ()
@@ -207,8 +208,9 @@ def _output_length(profile: Profile) -> dict[str, Any]:
 
 
 def spread(tokens: Range) -> LengthLaw:
-    """Log-normal around the geometric middle of a range that holds four of its standard deviations, so
-    95 of 100 lengths before they are clamped to it. The draft gives ranges and no laws."""
+    """Log-normal distribution around the geometric middle of a range that holds four of its standard
+    deviations, so 95 of 100 lengths before they are clamped to it. The draft gives ranges and no
+    distributions."""
     low, high = (math.log(end) for end in tokens)
     if tokens[0] == tokens[1]:
         return Fixed(tokens[0])
@@ -226,19 +228,19 @@ def profile_workload(name: str) -> ProfileWorkload:
 
 
 def without_output(stated: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The codes of the profiles that generate nothing, of those given as ``specification()["profiles"]``."""
+    """The codes of those profiles, given as ``specification()["profiles"]``, that generate nothing."""
     known = profiles()
     codes = (str(each.get("code")) for each in stated)
     return [code for code in codes if code in known and not known[code].generates]
 
 
 def told_of(stated: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What there is to say of profiles, given as ``specification()["profiles"]``: a line each."""
+    """Notes on profiles, given as ``specification()["profiles"]``: a line each."""
     return [_told(each) for each in stated]
 
 
 def _told(stated: Mapping[str, Any]) -> str:
-    """It may come from a stored report, which need not be ours."""
+    """The note on one profile. Its statement may come from a stored report, which need not be ours."""
     limits = ", ".join(map(str, stated.get("suggested_limits") or ())) or "no limit"
     session = ", a session by nature, sent as single requests" if stated.get("session_by_nature") else ""
     return (
@@ -249,12 +251,12 @@ def _told(stated: Mapping[str, Any]) -> str:
 
 @cache
 def profiles() -> Mapping[str, Profile]:
-    """The profiles that can be asked for, by their code, in the order of the groups."""
+    """Code → profile, in the order of the groups."""
     return MappingProxyType(read_profiles(_document()))
 
 
 def groups() -> Mapping[str, str]:
-    """Letter of each group → what it is called."""
+    """Letter of a group → its name."""
     found: Mapping[str, str] = _document()["groups"]
     return found
 
@@ -355,7 +357,7 @@ def _is_range(value: Any) -> bool:
 
 
 class _Head(NamedTuple):
-    """A beginning of prompts; ``tools``: the tools that it is the JSON text of."""
+    """A beginning of prompts; ``tools``: the tools if it is their JSON text."""
 
     ids: Any
     tools: str = ""
@@ -366,8 +368,8 @@ def _words(generator: BulkRandom, tokens: int) -> _Head:
 
 
 class _Forms:
-    """The forms that replies are asked for, in order of the requests: which is a call, and of the others the
-    tool whose arguments are the answer."""
+    """The structures that replies are asked for, in the order of the requests: whether it is a call, and
+    otherwise the tool whose arguments are the answer."""
 
     def __init__(self, calls: float, seed: int) -> None:
         self._generator = BulkRandom(derived_seed(seed, "forms"))
@@ -381,11 +383,11 @@ class _Forms:
 
 
 class _Pool:
-    """The heads of one stream. Drawn from a generator of their own: of each its length, how often it is
-    used if that is bounded, its words."""
+    """The heads of one stream, drawn from a generator of their own: for each its length, how often it is used
+    if that is bounded, its words."""
 
     def __init__(self, heads: Heads, seed: int, *, structured: bool = False) -> None:
-        """``structured``: the heads are tools."""
+        """``structured``: whether the heads are tools."""
         self._heads, self._structured = heads, structured
         self._generator = BulkRandom(derived_seed(seed, "heads"))
         self._law = spread(heads.tokens)
@@ -395,7 +397,7 @@ class _Pool:
         self._cumulated = list(accumulate((rank + 1) ** -heads.exponent for rank in range(heads.of)))
 
     def _new(self) -> tuple[int, _Head, float]:
-        """Number, head, how often it may still be used."""
+        """A new head: its number, the head, and how often it may be used."""
         number, self._made = self._made, self._made + 1
         tokens = self._law.draw(self._generator)
         uses = math.inf if self._heads.uses is None else self._generator.randint(*self._heads.uses)
@@ -408,7 +410,7 @@ class _Pool:
         return _Head(array("I", encoded(tools)), tools)
 
     def draw(self) -> tuple[int | None, _Head]:
-        """The number of a shared head and itself; None and one that nobody else has."""
+        """A shared head with its number, or None and a head that no other request has."""
         if not next(self._flags):
             return None, self._head(self._law.draw(self._generator))
         point = self._generator.random() * self._cumulated[-1]

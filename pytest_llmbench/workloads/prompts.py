@@ -1,4 +1,4 @@
-"""Prompts as text: decoded from token ids, and counted again to see what length came of it.
+"""Prompts as text: decoded from token ids, and counted again to find the resulting length.
 
 Random ids do not survive the way through text: pieces of UTF-8 characters become replacement characters, and
 neighbouring tokens merge differently. So requested and realised lengths differ and both are reported
@@ -15,7 +15,7 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 
 
 def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base") -> list[PlannedRequest]:
-    """The same requests with their text, decoded from the ids where there is none yet."""
+    """The requests with their text, decoded from the ids if they have none yet."""
 
     def with_its(request: PlannedRequest) -> PlannedRequest:
         text = text_of(request, tokenizer)
@@ -25,8 +25,8 @@ def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base"
 
 
 def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | None:
-    """The request's text, decoded from its ids where there is none yet; None where it has neither. Messages
-    are rendered."""
+    """The text of a request, decoded from its ids if it has none yet; None if it has neither. Messages are
+    rendered."""
     if request.messages is not None:
         return request.messages.rendered
     if request.text is not None or request.token_ids is None:
@@ -43,5 +43,5 @@ def texts_of(requests: Sequence[PlannedRequest], tokenizer: str = "cl100k_base")
 
 
 def _undecoded(request: PlannedRequest) -> Sequence[int] | None:
-    """The ids of which its text has to be made."""
+    """The ids from which its text has to be decoded; None if it does not."""
     return request.token_ids if request.text is None and request.messages is None else None

@@ -78,11 +78,12 @@ well west wet wheel white whole wide wife wild win wind window wine wing winter 
 wood wool word work world worth write wrong year yellow yesterday young zero
 """
 WORDS = tuple(_WORD_LIST.split())
-"""Part of the definition of every workload made of them: another list, other sequences."""
+"""The list of words. It is part of the definition of every workload made of them: another list gives other
+sequences."""
 
 _SHORTEST_SENTENCE, _LONGEST_SENTENCE = 8, 20
 FEWEST_TOOL_TOKENS: Final = 160
-"""The least length that a set is made for: a tool, and room to fill."""
+"""Least length of a set of tools: one tool, and room to fill up."""
 _DESCRIPTION_WORDS = (6, 24)
 
 
@@ -122,7 +123,7 @@ def as_ids(ids: npt.NDArray[np.uint32]) -> array[int]:
 
 @cache
 def word_ids() -> npt.NDArray[np.uint32]:
-    """Ids of :data:`WORDS`, each with its leading space."""
+    """The ids of :data:`WORDS`, each with its leading space."""
     return np.array([encoded(f" {word}")[0] for word in WORDS], dtype=np.uint32)
 
 
@@ -158,7 +159,7 @@ def tools_of_length(generator: BulkRandom, tokens: int) -> str:
 
 
 def salted_tools(tools: list[Any], words: str) -> str:
-    """The same tools, the description of the first beginning with ``words``."""
+    """The tools, as JSON, with ``words`` at the beginning of the first description."""
     first = tools[0]["function"]
     described = f"{words} {first.get('description', '')}"
     changed = {"description": described} | {k: v for k, v in first.items() if k != "description"}
@@ -170,7 +171,7 @@ def _length(tools: list[dict[str, Any]]) -> int:
 
 
 def _tools(generator: BulkRandom) -> Iterator[dict[str, Any]]:
-    """Tools without end; the number in its name makes each one unique."""
+    """An endless series of tools; the number in its name makes each one unique."""
     number = 0
     while True:
         number += 1

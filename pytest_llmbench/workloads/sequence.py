@@ -1,4 +1,5 @@
-"""Request sequences: drawn once and remembered, and their identity, the SHA-256 of their compact JSON text.
+"""Request sequences: drawn once and remembered, and their identity, the SHA-256 of their compact JSON
+text.
 
 A session asks for many slices of the same sequence: every level of a sweep, every window of a search, every
 digest of them. Drawing each from the first request on would cost more than the load itself, so the sequence
@@ -23,17 +24,19 @@ from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.stream import StreamedWorkload
 
 CACHED_TOKENS = 32_000_000
-"""Input tokens kept of all sequences together (128 MB as ids): those that were asked for last."""
+"""Most input tokens that are kept of all sequences together (128 MB as ids); those asked for last are
+kept."""
 _LEAST_WEIGHT = 256
-"""Tokens that a shorter request counts as: it is an object too, and very short ones would be millions."""
+"""Least number of tokens that a request counts as: it is an object too, and very short ones would be
+millions."""
 AT_ONCE = 64
-"""Requests that are drawn together where a slice is only gone through: long prompts are a megabyte each."""
+"""How many requests are drawn together if a slice is only gone through: long prompts are a megabyte each."""
 
 Stretch = tuple[int, int, int]
-"""Part of a sequence: its seed, the first of its requests that is meant, and how many."""
+"""Part of a sequence: its seed, the number of the first request, and the number of requests."""
 
 _DIGESTS = 2048
-"""Digests that are remembered, a few hundred bytes each."""
+"""Number of digests that are remembered, a few hundred bytes each."""
 
 
 def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[PlannedRequest]:
@@ -50,7 +53,7 @@ def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[Pla
 
 
 def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[PlannedRequest]:
-    """:func:`drawn` for going through once: of a long slice never more than a part exists."""
+    """:func:`drawn` for going through once: of a long slice only a part exists at any time."""
     if not isinstance(workload, StreamedWorkload):
         yield from drawn(workload, first, count, seed)
         return
@@ -62,22 +65,22 @@ def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[P
 
 
 def forget_drawn() -> None:
-    """Forget all requests that are remembered, not their digests: whatever is asked for is drawn again."""
+    """Forget all remembered requests, but not their digests: whatever is asked for is drawn again."""
     _sequences.clear()
 
 
 def drawn_sha256(workload: Workload, first: int, count: int, seed: int) -> str:
-    """:func:`sequence_sha256` of :func:`drawn`, remembered."""
+    """The :func:`sequence_sha256` of :func:`drawn`, remembered."""
     return stretches_sha256(workload, [(seed, first, count)])
 
 
 def slices_sha256(workload: Workload, slices: Sequence[tuple[int, int]], seed: int) -> str:
-    """:func:`sequence_sha256` of several slices (first, count) of a sequence, one after the other."""
+    """The :func:`sequence_sha256` of several slices (first, count) of a sequence, one after the other."""
     return stretches_sha256(workload, [(seed, first, count) for first, count in slices])
 
 
 def stretches_sha256(workload: Workload, stretches: Sequence[Stretch]) -> str:
-    """:func:`sequence_sha256` of stretches of several sequences, one after the other."""
+    """The :func:`sequence_sha256` of stretches of several sequences, one after the other."""
     if not _is_hashable(workload):
         return sequence_sha256(_all_of(workload, stretches))
     whole = tuple(stretches)
@@ -112,7 +115,7 @@ def sequence_sha256(requests: Iterable[PlannedRequest]) -> str:
 
 
 class SequenceDigest:
-    """:func:`sequence_sha256` of requests that come one at a time."""
+    """Computes :func:`sequence_sha256` of requests that come one at a time."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256(b"[")
@@ -122,13 +125,13 @@ class SequenceDigest:
         self.add_json(_request_json(request))
 
     def add_json(self, told: bytes) -> None:
-        """:meth:`add` of a request whose text is known."""
+        """Add a request whose JSON text is known, as :meth:`add` does."""
         self._digest.update(self._separator)
         self._digest.update(told)
         self._separator = b","
 
     def copy(self) -> SequenceDigest:
-        """Another that goes on from here."""
+        """A copy that can be continued separately."""
         other = SequenceDigest()
         other._digest, other._separator = self._digest.copy(), self._separator
         return other
@@ -140,18 +143,18 @@ class SequenceDigest:
 
 
 def begin_loads() -> None:
-    """A test begins: its loads follow none of those before."""
+    """Begin a test: its loads follow none of those before."""
     _digests.latest.clear()
 
 
 def follow_known(workload: Workload, load: Stretch) -> None:
-    """A load of the test was taken before, for another test: those after it follow it all the same."""
+    """Note a load of the test that another test measured before: those after it follow it all the same."""
     if _is_hashable(workload):
         _digests.follow(workload, load)
 
 
 class LoadDigest:
-    """The digest of what a load takes of a sequence from number ``first`` on, as it is taken.
+    """Computes the digest of what a load takes of a sequence from number ``first`` on, as it is taken.
 
     A test states one digest of all its loads, one after the other. So where a load follows those before it
     in the test (``follows``, which a warm-up does not), their digest goes on beside its own, and neither is
@@ -172,7 +175,7 @@ class LoadDigest:
         self._count += 1
 
     def end(self) -> str:
-        """The load is over: its own digest. All are remembered."""
+        """End the load; returns its own digest. All digests are remembered."""
         if self._count and _is_hashable(self._workload):
             load = self._seed, self._first, self._count
             _digests.remember(self._workload, (load,), self._own)
@@ -182,13 +185,13 @@ class LoadDigest:
 
 
 class _Digests:
-    """Digests of stretches, which others can go on from. Each step on the table is one that no other thread
-    can come between."""
+    """Remembers digests of stretches, which others can continue. Each step on the table is one that no other
+    thread can come between."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Workload, tuple[Stretch, ...]], SequenceDigest] = {}
         self.latest: dict[Workload, tuple[Stretch, ...]] = {}
-        """What the loads of a workload have been of that others may follow."""
+        """Workload → the stretches of its loads so far, which others may follow."""
 
     def remember(self, workload: Workload, stretches: tuple[Stretch, ...], digest: SequenceDigest) -> None:
         self._known[workload, stretches] = digest
@@ -197,7 +200,7 @@ class _Digests:
                 self._known.pop(oldest, None)
 
     def before(self, workload: Workload, load: Stretch) -> SequenceDigest | None:
-        """The digest of all loads before this one, if it follows them."""
+        """The digest of all loads before this one, if it follows them; else None."""
         before = self.latest.get(workload)
         if not before or _with(before, load) is None:
             return None
@@ -205,14 +208,14 @@ class _Digests:
         return digest if known == len(before) else None
 
     def follow(self, workload: Workload, load: Stretch, digest: SequenceDigest | None = None) -> None:
-        """The load is over; ``digest``: with all before it."""
+        """Note the end of a load. ``digest``: that of all loads so far; None if it is not known."""
         together = _with(self.latest.get(workload, ()), load)
         if together is not None and digest is not None:
             self.remember(workload, together, digest)
         self.latest[workload] = together if together and (workload, together) in self._known else (load,)
 
     def longest(self, workload: Workload, stretches: tuple[Stretch, ...]) -> tuple[SequenceDigest, int]:
-        """A digest of the first of the stretches, as many as are known, and how many these are."""
+        """The digest of as many of the first stretches as are known, and how many these are."""
         for known in range(len(stretches), 0, -1):
             digest = self._known.get((workload, stretches[:known]))
             if digest is not None:
@@ -221,8 +224,8 @@ class _Digests:
 
 
 def _with(before: tuple[Stretch, ...], load: Stretch) -> tuple[Stretch, ...] | None:
-    """The stretches of the loads before and of this one, if it goes on where they end: in their sequence, or
-    with another from its beginning."""
+    """The stretches of the loads before and of this one, if it continues them, in their sequence or with
+    another from its beginning; else None."""
     seed, first, count = load
     if before and (seed, first) == (before[-1][0], sum(before[-1][1:])):
         return (*before[:-1], (seed, before[-1][1], before[-1][2] + count))
@@ -236,7 +239,7 @@ _digests = _Digests()
 
 @dataclass(slots=True)
 class _CachedSequence:
-    """What has been drawn of a sequence: the requests from number ``start`` on, and where to go on."""
+    """The drawn requests of a sequence from number ``start`` on, and the stream to go on with."""
 
     source: Iterator[PlannedRequest]
     start: int = 0
@@ -244,7 +247,7 @@ class _CachedSequence:
     tokens: int = 0
 
     def draw_up_to(self, end: int, first: int) -> None:
-        """Draws on to request ``end``; what comes before ``first`` is dropped when too much is kept."""
+        """Draw on to request ``end``; requests before ``first`` are dropped if too many are kept."""
         while self.start + len(self.kept) < end:
             fresh = list(islice(self.source, min(256, end - self.start - len(self.kept))))
             if not fresh:
@@ -254,7 +257,7 @@ class _CachedSequence:
             self.drop(first)
 
     def drop(self, before: int) -> None:
-        """Forgets requests ahead of number ``before``, as many as it takes to keep no more than the cap."""
+        """Drop requests before number ``before``, as many as needed to keep no more than the cap."""
         dropped = 0
         while self.tokens > CACHED_TOKENS and self.start + dropped < before and dropped < len(self.kept):
             self.tokens -= _weight(self.kept[dropped])
@@ -278,7 +281,7 @@ class _SequenceCache:
         self._seed = seed
         self._cached: list[_CachedSequence | None] = [None]
         self.tokens = 0
-        """Tokens kept, as they count against the cap."""
+        """Number of tokens kept, as they count against the cap."""
 
     def read(self, first: int, count: int) -> Sequence[PlannedRequest]:
         try:
@@ -297,7 +300,7 @@ class _SequenceCache:
         return found
 
     def _drawn_on(self, cached: _CachedSequence | None, first: int, count: int) -> _CachedSequence:
-        """What is kept, with the wanted requests drawn; a fresh one where it began after them."""
+        """The kept sequence with the wanted requests drawn; a new one if it began after them."""
         if cached is None or cached.start > first:
             return self._fresh(first, count)
         if isinstance(self._workload, StreamedWorkload):
@@ -329,8 +332,8 @@ def _weight(request: PlannedRequest) -> int:
 
 
 class _Sequences:
-    """The remembered sequences. When they have more tokens than the cap, those that were asked for least
-    recently are forgotten. Threads: as in :class:`_Digests`."""
+    """The remembered sequences. If they have more tokens than the cap, those asked for least recently are
+    forgotten. For threads see :class:`_Digests`."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Workload, int], _SequenceCache] = {}
@@ -400,5 +403,5 @@ def _ids_json(ids: Sequence[int]) -> bytes:
 
 @cache
 def _kind(code: str) -> np.dtype[Any]:
-    """The type of the numbers of an array with this type code."""
+    """The NumPy type of the numbers in an array with this type code."""
     return np.dtype(code)

@@ -1,4 +1,5 @@
-"""Workloads of sessions: turns, pauses and lengths from seeded laws, prompts that grow turn by turn.
+"""Workloads of sessions: turns, pauses and lengths from seeded distributions, prompts that grow turn by
+turn.
 
 Every prompt is readable text of an exact length: the beginning that all sessions share (``system_tokens``),
 that of its group, the session's own document, then the history: questions and recorded answers of the turns
@@ -55,14 +56,14 @@ from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, RESERVED_NAMES
 Ids = npt.NDArray[np.uint32]
 
 MOST_TURNS: Final = 10_000
-"""The most turns of a session."""
+"""Most turns of a session."""
 _TOKENIZER: Final = "cl100k_base"
 _NS_PER_MS: Final = 1_000_000
 
 
 @runtime_checkable
 class RewordsSessions(Protocol):
-    """A workload of sessions that can ask some of its sequence again in other words: of equal shape, with no
+    """A workload of sessions that can repeat parts of its sequence in other words: with equal shape, and no
     prompt in common."""
 
     @property
@@ -75,14 +76,14 @@ class RewordsSessions(Protocol):
 
     def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
         """The sessions ``numbers`` (ascending) of the sequence of ``seed``, in the words of another seed.
-        They are numbered from 0, and so are the requests."""
+        Sessions and requests are numbered from 0."""
 
     def specification(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWorkload(StreamedWorkload):
-    """Sessions whose turns, pauses and lengths are drawn from laws.
+    """Sessions whose turns, pauses and lengths are drawn from distributions.
 
     Draw order: per session, from ``random.Random`` of a seed of its own, the number of turns and the length
     of its own document; per turn its pause (not of the first), new input and output. The words come from
@@ -93,28 +94,30 @@ class SessionWorkload(StreamedWorkload):
     name: str
     turns: LengthLaw
     input_tokens: LengthLaw
-    """New input of a turn."""
+    """Distribution of the new input of a turn, in tokens."""
     output_tokens: LengthLaw
-    """Ceiling of a reply, and length of the recorded answer."""
+    """Distribution of the output limit of a turn, which is also the length of the recorded answer."""
     pause_ms: LengthLaw | None = None
-    """Between the end of what a turn waits for and the instant it is due, in milliseconds; None: no pause."""
+    """Distribution of the pause between the end of what a turn waits for and the instant at which it is due,
+    in milliseconds; None: no pause."""
     system_tokens: int = 0
-    """Beginning of every prompt."""
+    """Length of the beginning of every prompt."""
     group_tokens: int = 0
-    """Beginning that the sessions of a group share, after ``system_tokens``."""
+    """Length of the beginning that the sessions of a group share, after ``system_tokens``."""
     groups: int = 1
     own_tokens: LengthLaw | None = None
-    """A document of the session, after the shared beginning."""
+    """Length of the session's own document, after the shared beginning; None: there is none."""
     fan_out: int = 1
-    """So many turns follow one at once, and the next waits for all of them; 1: one after the other."""
+    """How many turns follow one at once, and are all waited for by the next; 1: one turn after the other."""
     reset_every: int = 0
-    """Each so many turns one forgets the history; 0: none."""
+    """Number of turns after which the history is dropped; 0: never."""
     context_tokens: int | None = None
-    """A session ends before the first turn that needs more, with its reply."""
+    """Largest context of the model: a session ends before the first turn that, with its reply, needs more.
+    None: no limit."""
     temperature: float = 0.0
     cuts: Cuts | None = None
-    """The user cuts some of the turns; the session goes on after them, with the recorded answers, or with as
-    much of the live one as had come."""
+    """Cuts of turns by the user; the session goes on after them, with the recorded answers, or with as much
+    of the live one as had come. None: no cuts."""
     answers: Answers = "recorded"
 
     def __post_init__(self) -> None:
@@ -146,7 +149,7 @@ class SessionWorkload(StreamedWorkload):
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens at the beginning of every prompt of a group."""
+        """Length of the beginning of every prompt in a group, in tokens."""
         return self.system_tokens + self.group_tokens
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:  # noqa: ARG002 - they are as long for every seed
@@ -253,13 +256,13 @@ class SessionWorkload(StreamedWorkload):
 
 @dataclass(frozen=True, slots=True)
 class ProbeSessions(StreamedWorkload):
-    """Some sessions of another workload, in other words: what a load of that is compared with."""
+    """Some sessions of another workload in other words, with which a load of that is compared."""
 
     base: RewordsSessions
     shapes_seed: int
-    """Seed of the sequence of ``base`` that the sessions are of."""
+    """Seed of the sequence of ``base`` that the sessions are taken from."""
     numbers: tuple[int, ...]
-    """Their numbers in it, ascending."""
+    """Numbers of the sessions in that sequence, ascending."""
 
     @property
     def name(self) -> str:
@@ -296,7 +299,8 @@ def _law(law: LengthLaw, unit: str) -> dict[str, Any]:
 
 
 def _wait_for(number: int, fan_out: int) -> tuple[int, ...]:
-    """With a fan-out of k: one turn, k that wait for it, one that waits for these, and so on."""
+    """The turns that a turn waits for. With a fan-out of k: one turn, k that wait for it, one that waits for
+    these, and so on."""
     if number == 1:
         return ()
     place = (number - 1) % (fan_out + 1)
@@ -308,7 +312,7 @@ def _wait_for(number: int, fan_out: int) -> tuple[int, ...]:
 
 
 def _heads(workload: SessionWorkload, seed: int) -> list[Ids]:
-    """The shared beginning of each group."""
+    """The ids of the shared beginning of each group."""
     generator = BulkRandom(derived_seed(seed, "session beginnings"))
     system = readable_ids(generator, workload.system_tokens)
     groups = [
@@ -327,7 +331,7 @@ def requests_of(
     temperature: float = 0.0,
     grouped: bool = True,
 ) -> list[PlannedRequest]:
-    """The turns of session ``number`` as requests ``first`` and following, with the words drawn here.
+    """The turns of session ``number`` as requests ``first`` and following; their words are drawn here.
 
     ``head``: ids of the beginning that it shares. Raises SuiteError with all mistakes of the session.
     """
@@ -355,7 +359,7 @@ def requests_of(
 
 
 def _with_live_answers(session: Session, requests: Sequence[PlannedRequest]) -> list[PlannedRequest]:
-    """Turns with recorded answers as messages with roles, in which these are to give way to live ones."""
+    """The turns with messages in which recorded answers will be replaced by live ones."""
     decode = reference_tokenizer().decode
     found: list[PlannedRequest] = []
     for turn, request in zip(session.turns, requests, strict=True):
@@ -379,7 +383,7 @@ def _with_live_answers(session: Session, requests: Sequence[PlannedRequest]) -> 
 
 
 def live_turn(request: PlannedRequest, said: MessageArray) -> PlannedRequest:
-    """A turn of a session with live answers, which asks these messages."""
+    """A turn of a session with live answers, with these messages."""
     place = replace(_place_of(request), live=True, reads=said.reads)
     kept = 0 if said.reads else place.kept_tokens
     return replace(request, messages=said, turn=replace(place, kept_tokens=kept))
@@ -391,15 +395,15 @@ def _place_of(request: PlannedRequest) -> Turn:
 
 
 def answers_mistakes(answers: str) -> list[str]:
-    """What is wrong with a choice of answers, in words."""
+    """Mistakes in a choice of answers, in words."""
     return [] if answers in ANSWERS else [f"answers is {answers!r}: give one of {', '.join(ANSWERS)}"]
 
 
 def _prompts(
     session: Session, lengths: Sequence[tuple[int, int]], head: Ids, generator: BulkRandom
 ) -> list[memoryview[int]]:
-    """The prompts. Turns that follow one another in a line share one array, of which each is a beginning: a
-    session takes the memory of its longest prompts, not of all."""
+    """The prompts of a session. Turns that follow one another in a line share one array, of which each is a
+    beginning: a session takes the memory of its longest prompts, not of all."""
     own, asked, answered = _pieces(session, generator)
     line_of, ends = _lines(session, lengths)
     lines = [np.empty(end, dtype=np.uint32) for end in ends]
@@ -419,7 +423,7 @@ def _prompts(
 
 
 def _lines(session: Session, lengths: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """For each turn the line it stands in, and how long each line gets. A turn that several continue is
+    """The line of each turn, and the final length of each line. A turn that several turns continue is
     continued in its own line by the first of them."""
     line_of: list[int] = []
     ends: list[int] = []
@@ -437,7 +441,7 @@ def _lines(session: Session, lengths: Sequence[tuple[int, int]]) -> tuple[list[i
 
 
 def _pieces(session: Session, generator: BulkRandom) -> tuple[Ids, list[Ids], list[Ids]]:
-    """The words of a session: its own document, and of each turn what is asked and answered."""
+    """The words of a session: its own document, the questions and the answers of its turns."""
     sizes = [session.own_tokens]
     for turn in session.turns:
         sizes += [turn.input_tokens, turn.output_tokens]
@@ -448,7 +452,7 @@ def _pieces(session: Session, generator: BulkRandom) -> tuple[Ids, list[Ids], li
 
 
 def turns_of(workload: OfSessions, sessions: int, seed: int, first: int = 0) -> int:
-    """How many turns ``sessions`` sessions have, from number ``first`` on."""
+    """Number of turns of ``sessions`` sessions, from number ``first`` on."""
     return sum(len(session.turns) for session in islice(workload.shapes(seed), first, first + sessions))
 
 
@@ -492,7 +496,7 @@ NAMES: Final = tuple(f"{SESSION}{name}" for name in _SHAPES)
 
 @cache
 def named_sessions(name: str) -> SessionWorkload:
-    """The workload of sessions called ``session:NAME``. SuiteError, with the known names, for another."""
+    """The workload of sessions called ``session:NAME``. SuiteError, with the known names, for any other."""
     shape = _SHAPES.get(name.removeprefix(SESSION))
     if shape is None:
         close = difflib.get_close_matches(name, NAMES, n=1)
@@ -502,8 +506,9 @@ def named_sessions(name: str) -> SessionWorkload:
 
 
 def described_sessions(described: Mapping[str, Any]) -> SessionWorkload:
-    """The workload of ``{"sessions": {…}}``. Lengths are a number, a pair (uniform), a list, a histogram or a
-    law; ``pause_s`` a number of seconds, a pair or a list. Raises SuiteError with all mistakes."""
+    """The workload described by ``{"sessions": {…}}``. Lengths are a number, a pair (uniform), a list, a
+    histogram or a distribution; ``pause_s`` is a number of seconds, a pair or a list. Raises SuiteError with
+    all mistakes."""
     keys = described.get(_KEY) if set(described) == {_KEY} else None
     if not isinstance(keys, Mapping):
         raise SuiteError(f"{shown(described)} describes no workload", remedy='write {"sessions": {…}}')
@@ -544,7 +549,7 @@ def _given(key: str, value: Any) -> dict[str, Any]:
 
 
 def _pause(value: Any) -> LengthLaw | None:
-    """Seconds as a law of milliseconds; None for no pause."""
+    """A distribution of milliseconds from seconds; None for no pause."""
     if value == 0 and not isinstance(value, bool):
         return None
     return seconds_law(value, "pause_s")

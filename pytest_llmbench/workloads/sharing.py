@@ -1,4 +1,4 @@
-"""Prefixes that requests have in common: who begins with one, and how often that came true."""
+"""Shared prefixes: which requests begin with one, and how often they really do."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.sequence import passing
 
 FLAG_BLOCK = 10
-"""Requests per shuffled list of flags."""
+"""Number of requests per shuffled list of flags."""
 
 
 @runtime_checkable
 class SharesPrefixes(Protocol):
-    """A workload that knows its shared prefixes ahead of drawing."""
+    """A workload that knows its shared prefixes before drawing."""
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """Lengths of its shared prefixes in tokens; position k is that of ``prefix_id`` k.
+        """Lengths of its shared prefixes in tokens; index k belongs to ``prefix_id`` k.
 
         Empty where they are not known ahead.
         """
@@ -43,7 +43,8 @@ def sharing_flags(generator: random.Random, fraction: float) -> Iterator[bool]:
 
 
 def realised_sharing(workload: Workload, first: int, count: int, seed: int) -> dict[str, Any]:
-    """What a stretch of the sequence really shares, for the fact ``workload.prefix_sharing``.
+    """The realised sharing of prefixes in a stretch of the sequence, for the fact
+    ``workload.prefix_sharing``.
 
     Keys: ``realised_fraction``, ``contexts`` (lengths of the prefixes in tokens), ``realised_by_rank``
     (requests per prefix). Of a workload that does not know its prefixes ahead, those that occur, the most

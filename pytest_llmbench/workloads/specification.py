@@ -1,4 +1,4 @@
-"""Is a workload completely specified? (METHODOLOGY §4.1, section 4.3.1 of the draft)"""
+"""Checks whether a workload is completely specified (METHODOLOGY §4.1, section 4.3.1 of the draft)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ REQUIRED_ITEMS = (
     "temperature",
     "stop",
 )
-"""What every workload states. ``stop`` may be an empty list; nothing else may be empty."""
+"""Items that every workload has to state. ``stop`` may be an empty list; nothing else may be empty."""
 
 DATASET_ITEMS = ("dataset.name", "dataset.version", "dataset.subset_method", "dataset.preprocessing")
-"""What a workload taken from a dataset states as well (METHODOLOGY §4.5)."""
+"""Items that a workload from a data set has to state as well (METHODOLOGY §4.5)."""
 
 CONTROLS = ("max_tokens", "stop", "both")
 LENGTH_TYPES = ("fixed", "uniform", "normal", "lognormal", "empirical")
@@ -38,7 +38,8 @@ _MAY_BE_EMPTY = ("stop", "dataset.preprocessing")
 
 
 def check_specification(workload: Workload) -> list[str]:
-    """Every item that is missing or not in the draft's vocabulary, in words; empty when complete."""
+    """The items that are missing or not in the draft's vocabulary, in words; empty if the specification is
+    complete."""
     specification: Any = workload.specification()
     if not isinstance(specification, Mapping):
         return [f"specification() gives {type(specification).__name__}, not a mapping"]

@@ -1,4 +1,4 @@
-"""What our workloads have in common: an endless stream of requests from a seed, and seeds for its parts."""
+"""The base of our workloads: an endless stream of requests from a seed, and seeds for its parts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_llmbench.model.request import PlannedRequest, Workload
 
 
 class StreamedWorkload(ABC):
-    """A workload that is an endless stream, so that a longer sequence goes on where a shorter one ended."""
+    """A workload that is an endless stream, so that a longer sequence continues a shorter one."""
 
     __slots__ = ()
 
     @property
     def where(self) -> str:
-        """The workload as errors call it."""
+        """Name of the workload in errors."""
         return f"workload {self.name!r}"  # type: ignore[attr-defined]
 
     @property
@@ -54,12 +54,13 @@ class StreamedWorkload(ABC):
 
 
 def draws_anew(workload: Workload) -> bool:
-    """Whether prompts of two seeds are never the same; of a foreign workload that is not known."""
+    """Whether prompts of two seeds are never the same; False for a foreign workload, of which it is not
+    known."""
     return isinstance(getattr(workload, "draws_anew", None), bool) and bool(workload.draws_anew)  # type: ignore[attr-defined]
 
 
 def stream_of(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
-    """The requests of any workload, one after the other; of a foreign one drawn again in doubling lengths."""
+    """The requests of any workload, one after the other; a foreign one is drawn again in doubling lengths."""
     if isinstance(workload, StreamedWorkload):
         yield from workload.stream(seed)
         return
@@ -73,7 +74,7 @@ def stream_of(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
 
 
 def single_requests(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
-    """:func:`stream_of` of a workload that is made into another one: turns of sessions are turns no more,
+    """:func:`stream_of` a workload that is made into another one. Turns of sessions become single requests,
     since what is changed about them is not what their session was made of."""
     for request in stream_of(workload, seed):
         yield request if request.turn is None else replace(request, turn=None, messages=None)
@@ -86,6 +87,6 @@ def derived_seed(seed: int, purpose: str) -> int:
 
 
 def part_seed(seed: int, part: str) -> int:
-    """The seed of the part of a measurement that has this name: the first 4 bytes of SHA-256 of
-    ``"seed/part"``, as a number. The seed itself for no name."""
+    """The seed of the part of a measurement with this name: the first 4 bytes of SHA-256 of ``"seed/part"``,
+    as a number. Without a name, the seed itself."""
     return derived_seed(seed, part) >> 32 if part else seed

@@ -1,4 +1,4 @@
-"""Synthetic workloads: random token ids without meaning, lengths from declared laws.
+"""Synthetic workloads: random token ids without meaning, lengths from declared distributions.
 
 Two are reference workloads: Synthetic-Uniform isolates inference from content (section 4.3.2.1 and appendix
 A.1 of the draft), Synthetic-Skewed has a realistic spread of lengths (4.3.2.2, A.2). Others of the same
@@ -28,7 +28,7 @@ STANDARD_NAMES: Final = (
     "code-completion",
     "long-context",
 )
-"""The five reference workloads of the draft (METHODOLOGY §4.2). Their names may not be borrowed."""
+"""Names of the five reference workloads of the draft (METHODOLOGY §4.2), which no other workload may have."""
 
 RESERVED_NAMES: Final = (*STANDARD_NAMES, "long-context-uniform")
 """The standard names and the variant of Long Context in the body of the draft (AMB-03)."""
@@ -46,7 +46,7 @@ _REFERENCE_LAWS: Final[Mapping[str, tuple[LengthLaw, LengthLaw]]] = {
 
 
 def name_mistakes(name: str) -> list[str]:
-    """What is wrong with the name of a custom workload, in words."""
+    """Mistakes in the name of a custom workload, in words."""
     if not name:
         return ["it has no name: give it one, reports show it"]
     if name in RESERVED_NAMES:
@@ -68,7 +68,7 @@ class SyntheticWorkload(StreamedWorkload):
     output_tokens: LengthLaw
     highest_token_id: int = HIGHEST_CL100K_ID
     tokenizer: str = "cl100k_base"
-    """The tokenizer whose ids they are. Another tokenizer or upper id makes the workload a custom one
+    """The tokenizer that the ids belong to. Another tokenizer or upper id makes the workload a custom one
     (AMB-32)."""
     temperature: float = 0.0
 
@@ -97,7 +97,7 @@ class SyntheticWorkload(StreamedWorkload):
     def request(
         self, generator: BulkRandom, index: int, input_tokens: int, max_tokens: int, class_label: str = ""
     ) -> PlannedRequest:
-        """A request of lengths that are drawn already; its ids are drawn here."""
+        """A request whose lengths have been drawn; its ids are drawn here."""
         return PlannedRequest(
             index=index,
             max_tokens=max_tokens,
@@ -144,7 +144,7 @@ def _mistakes(workload: SyntheticWorkload) -> list[str]:
 
 
 def temperature_mistakes(temperature: float) -> list[str]:
-    """What is wrong with a sampling temperature, in words."""
+    """Mistakes in a sampling temperature, in words."""
     if math.isfinite(temperature) and temperature >= 0:
         return []
     return [f"temperature is {temperature}: give a number, not negative"]

@@ -21,19 +21,19 @@ MOONCAKE_BLOCK: Final = 512
 
 _REMEMBERED_BLOCKS: Final = 4096
 LONGEST_MS: Final = 366 * 86_400_000.0
-"""The longest trace: a year."""
+"""Longest trace, in milliseconds: a year."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One request of a trace: when, how long, and what its prompt is made of."""
+    """One request of a trace: when, how long, and what its prompt consists of."""
 
     offset_ms: float
-    """The time from the start of the trace."""
+    """Time from the start of the trace, in milliseconds."""
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
-    """Names of the blocks of the prompt, in order; equal names are equal content. Empty when not known."""
+    """Ids of the blocks of the prompt, in order; equal ids are equal content. Empty if they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TraceWorkload(StreamedWorkload):
     block_tokens: int = MOONCAKE_BLOCK
     highest_token_id: int = HIGHEST_CL100K_ID
     timed: bool = True
-    """False where the trace has no instants: then ``arrival="trace"`` has nothing to go by."""
+    """Whether the trace has instants; without them ``arrival="trace"`` cannot be used."""
     digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,8 +67,8 @@ class TraceWorkload(StreamedWorkload):
 
     @property
     def offsets_ns(self) -> tuple[int, ...]:
-        """Arrival instants of the entries, for :class:`~pytest_llmbench.model.plan.OpenLoop`; none where the
-        trace has none."""
+        """Arrival instants of the entries in nanoseconds, for :class:`~pytest_llmbench.model.plan.OpenLoop`;
+        empty if the trace has none."""
         if not self.timed:
             return ()
         return tuple(round(entry.offset_ms * 1_000_000) for entry in self.entries)
@@ -128,7 +128,7 @@ class TraceWorkload(StreamedWorkload):
 
 
 def shared_blocks(hash_ids: Sequence[int], seen: set[int]) -> int:
-    """How many of the first blocks are among those that were ``seen``; all are from now on."""
+    """How many of the first blocks are among those ``seen``; all of them are added to these."""
     shared = next((k for k, block in enumerate(hash_ids) if block not in seen), len(hash_ids))
     seen.update(hash_ids)
     return shared
@@ -148,8 +148,8 @@ def _stated(workload: TraceWorkload) -> tuple[dict[str, Any], dict[str, Any], di
 
 
 def stated_sharing(shared_tokens: Sequence[int]) -> dict[str, Any]:
-    """Prefix sharing as METHODOLOGY §4.1 wants it stated. ``shared_tokens``: of each request those that an
-    earlier one began with."""
+    """Prefix sharing as METHODOLOGY §4.1 wants it stated. ``shared_tokens``: for each request the tokens with
+    which an earlier one began."""
     sharers = [tokens for tokens in shared_tokens if tokens]
     length: dict[str, Any] = {"type": "fixed", "params": {"tokens": 0}}
     if sharers:
@@ -159,12 +159,12 @@ def stated_sharing(shared_tokens: Sequence[int]) -> dict[str, Any]:
 
 
 class BlockContents:
-    """The blocks of one pass through a trace: their content, and which beginnings have been seen."""
+    """The blocks of one pass through a trace: their content, and which beginnings have occurred."""
 
     def __init__(
         self, seed: int, repetition: int, block_tokens: int, draw: Callable[[int, int], array[int]]
     ) -> None:
-        """``draw``: from a seed so many ids. Each block has a seed of its own, made of the seed, the
+        """``draw``: draws so many ids from a seed. Each block has a seed of its own, made of the seed, the
         repetition of the trace and the hash id."""
         self._purpose = (seed, repetition)
         self._block_tokens = block_tokens
@@ -173,11 +173,11 @@ class BlockContents:
         self._content: dict[int, array[int]] = {}
 
     def shared_with_earlier(self, hash_ids: Sequence[int]) -> int:
-        """Number of leading blocks that an earlier request had; remembers those of this one."""
+        """How many leading blocks an earlier request had; remembers the blocks of this one."""
         return shared_blocks(hash_ids, self._seen)
 
     def prompt(self, hash_ids: Sequence[int], tokens: int) -> array[int]:
-        """The blocks one after the other, cut to so many tokens."""
+        """The blocks one after the other, cut to ``tokens``."""
         ids = array("I")
         for block in hash_ids:
             ids += self._block(block)

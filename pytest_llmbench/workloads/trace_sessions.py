@@ -1,4 +1,5 @@
-"""Workloads of recorded sessions: the turns of a trace, with its causes, pauses, lengths and shared blocks.
+"""Workloads of recorded sessions: the turns of a trace, with its causes, pauses, lengths and shared
+blocks.
 
 What is sent is readable text of exactly the recorded length. Where the trace names the blocks of a prompt,
 equal names are equal words, so prompts begin alike where they did; else a prompt goes on from that of the
@@ -56,26 +57,29 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TracedTurn:
-    """A turn as it was recorded. Lengths in tokens."""
+    """A turn as it was recorded; lengths are in tokens."""
 
     input_tokens: int
     """Length of its whole prompt."""
     output_tokens: int
-    """Length of its reply, and ceiling of the one that is asked for."""
+    """Length of its recorded reply, which is also the output limit."""
     wait_for: tuple[int, ...] = ()
-    """Numbers of the turns that have to end before it, from 1; none: it waits for the session's start."""
+    """Numbers of the turns that have to end before it, from 1; empty: it waits for the start of the
+    session."""
     pause_ms: float = 0.0
-    """The time from the last of these ends, or from the start of the session, to the instant it is due."""
+    """Time from the last of these ends, or from the start of the session, to the instant at which it is due,
+    in milliseconds."""
     hash_ids: tuple[int, ...] = ()
-    """Names of the blocks of its prompt, in order; equal names are equal content. Empty when not known: then
-    its prompt begins with that of the first turn it waits for, if it is longer than that."""
+    """Ids of the blocks of its prompt, in order; equal ids are equal content. Empty if they are not known:
+    its prompt then begins with that of the first turn that it waits for, if it is longer than that."""
     reset: bool = False
-    """Whether it forgets what was before: without hash ids its prompt is all new."""
+    """Whether it drops the history: without hash ids its prompt is all new."""
     messages: MessageArray | None = field(default=None, repr=False, metadata=NOT_STORED)
-    """What it asks, sent as it stands; its texts have ``input_tokens`` tokens of cl100k_base. None: words."""
+    """The messages of the prompt, sent as they are; their texts have ``input_tokens`` tokens of cl100k_base.
+    None: words are sent."""
     kept_tokens: int | None = None
     """How many of the first tokens of its messages are those of the first turn that it waits for. Counted by
-    the workload; the count stands for the messages where a report left them out."""
+    the workload; where a report left the messages out, the count stands for them."""
 
     @property
     def pause_ns(self) -> int:
@@ -84,20 +88,20 @@ class TracedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TracedSession:
-    """Turns in an order in which each comes after those that it waits for."""
+    """The turns of a session, in an order in which each comes after those that it waits for."""
 
     turns: tuple[TracedTurn, ...]
     offset_ms: float = 0.0
-    """The time from the start of the trace to that of the session."""
+    """Time from the start of the trace to that of the session, in milliseconds."""
 
 
 class _Beginning(NamedTuple):
-    """What the prompt of a turn begins with, in tokens."""
+    """How much of a prompt's beginning is known from earlier prompts, in tokens."""
 
     kept: int
-    """Of the prompt of the first turn it waits for."""
+    """Tokens in common with the prompt of the first turn that it waits for."""
     shared: int
-    """Of any earlier prompt of the trace."""
+    """Tokens in common with any earlier prompt of the trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +124,19 @@ class TraceSessionWorkload(StreamedWorkload):
     dataset: DatasetIdentity
     block_tokens: int = MOONCAKE_BLOCK
     timed: bool = True
-    """False where the trace does not say when sessions start: then ``arrival="trace"`` has nothing to go
-    by."""
+    """Whether the trace says when sessions start; if not, ``arrival="trace"`` cannot be used."""
     shuffled: bool = False
-    """Whether the seed settles the order of the sessions: ``random.Random(own seed).shuffle``."""
+    """Whether the order of the sessions is drawn from the seed: ``random.Random(own seed).shuffle``."""
     cuts: Cuts | None = None
-    """The user cuts some of the turns; the session goes on after them, with the recorded answers, or with as
-    much of the live one as had come."""
+    """Cuts of turns by the user; the session goes on after them, with the recorded answers, or with as much
+    of the live one as had come. None: no cuts."""
     answers: Answers = "recorded"
-    """Live ones stand where the messages of a turn go on from those of the first turn that it waits for."""
+    """Which answers enter the history. Live ones are possible where the messages of a turn continue those of
+    the first turn that it waits for."""
     messages_sha256: str = ""
-    """Digest of the messages that are sent; made of them where there are any. Empty: words are sent."""
+    """Digest of the messages that are sent, computed where there are any. Empty: words are sent."""
     system_tokens: int = 0
-    """Typical length of a system prompt among the messages, likewise."""
+    """Typical length of a system prompt in the messages, computed likewise."""
     digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -157,20 +161,20 @@ class TraceSessionWorkload(StreamedWorkload):
 
     @property
     def offsets_ns(self) -> tuple[int, ...]:
-        """Instants at which sessions start, for :class:`~pytest_llmbench.model.plan.SessionStarts`; none
-        where the trace has none."""
+        """Instants at which sessions start in nanoseconds, for
+        :class:`~pytest_llmbench.model.plan.SessionStarts`; empty if the trace has none."""
         if not self.timed:
             return ()
         return tuple(round(session.offset_ms * _NS_PER_MS) for session in self.sessions)
 
     @property
     def draws_anew(self) -> bool:
-        """False of messages: there are no others."""
+        """Whether another seed gives other prompts; False with messages, which are always the same."""
         return not self.messages_sha256
 
     @property
     def shared_tokens(self) -> int:
-        """No beginning is common to all prompts, as far as the trace says."""
+        """Length of a common beginning of all prompts: 0, as far as the trace says."""
         return 0
 
     def shapes(self, seed: int) -> Iterator[Session]:
@@ -183,14 +187,14 @@ class TraceSessionWorkload(StreamedWorkload):
         return self._cut(_in_order(self, seed)._worded(seed), seed)
 
     def _cut(self, requests: Iterator[PlannedRequest], seed: int) -> Iterator[PlannedRequest]:
-        """The requests, with the times after which the users of that seed cut them."""
+        """The requests with the times after which the users of that seed cut them."""
         if self.cuts is None:
             return requests
         pairs = zip(requests, self.cuts.times_ns(seed), strict=False)
         return (each if ns is None else replace(each, cut_after_ns=ns) for each, ns in pairs)
 
     def _worded(self, seed: int) -> Iterator[PlannedRequest]:
-        """The sessions as they stand here, without end, in the words of a seed."""
+        """The sessions in the order of this workload, without end, in the words of a seed."""
         index = number = repetition = 0
         while True:
             blocks = BlockContents(seed, repetition, self.block_tokens, _block)
@@ -218,8 +222,9 @@ class TraceSessionWorkload(StreamedWorkload):
 
     def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
         """The sessions ``numbers`` (ascending), in the words of another seed, numbered from 0. What their
-        prompts share is that of the whole trace, also with sessions that are not among them. Of messages the
-        contents are random words of the same length, equal where they were equal; tools and calls stay."""
+        prompts share is that of the whole trace, also with sessions that are not among them. The contents of
+        messages are replaced by random words of the same length, equal where they were equal; tools and calls
+        stay."""
         places = {number: place for place, number in enumerate(numbers)}
         index = 0
         worded = _in_other_words(_in_order(self, seed), words_seed)._worded(words_seed)
@@ -237,7 +242,8 @@ class TraceSessionWorkload(StreamedWorkload):
 
 @lru_cache(maxsize=8)
 def _in_other_words(workload: TraceSessionWorkload, seed: int) -> TraceSessionWorkload:
-    """The workload with random words in place of the contents of its messages, equal ones for equal ones."""
+    """The workload with random words in place of the contents of its messages; equal contents get equal
+    words."""
     generator = BulkRandom(derived_seed(seed, "messages in other words"))
     made: dict[Message, Message] = {}
 
@@ -266,7 +272,7 @@ def encoded_text(text: str) -> array[int]:
 
 
 def ids_of(said: MessageArray) -> array[int]:
-    """Ids of the texts of an array, one after the other: what is counted of it."""
+    """Ids of the texts of an array, one after the other, as they are counted."""
     found = array("I")
     for text in said.texts:
         found += encoded_text(text)
@@ -274,7 +280,7 @@ def ids_of(said: MessageArray) -> array[int]:
 
 
 def _live_arrays(session: TracedSession) -> list[MessageArray]:
-    """The messages of each turn, in which recorded answers are to give way to live ones."""
+    """The messages of each turn, in which recorded answers will be replaced by live ones."""
     found: list[MessageArray] = []
     for turn in session.turns:
         said = turn.messages
@@ -292,14 +298,14 @@ def _live_arrays(session: TracedSession) -> list[MessageArray]:
 
 
 def _answers(said: MessageArray, before: MessageArray) -> bool:
-    """Whether messages are those before them, an answer and more."""
+    """Whether the messages are those before them, an answer and more."""
     end = len(before.messages)
     goes_on = len(said.messages) > end + 1 and said.messages[:end] == before.messages
     return goes_on and said.messages[end].role == "assistant"
 
 
 def _not_live(sessions: Sequence[TracedSession]) -> list[str]:
-    """Why the server's own answers cannot stand in the history of a trace."""
+    """Why the server's own answers cannot be used in the history of a trace."""
     said = [turn.messages for session in sessions for turn in session.turns]
     if any(each is None for each in said):
         return ["live answers need a trace with messages: of lengths alone nobody knows where answers stand"]
@@ -322,7 +328,7 @@ def _messages_sha256(sessions: Sequence[TracedSession]) -> str:
 
 
 def _system_tokens(sessions: Sequence[TracedSession]) -> int:
-    """The median over sessions of what the system says before the first turn."""
+    """The median over sessions of the length of what the system says before the first turn."""
     first = [session.turns[0].messages for session in sessions]
     said = [
         sum(len(encoded_text(message.content)) for message in each.messages if message.role == "system")
@@ -343,7 +349,8 @@ def _in_order(workload: TraceSessionWorkload, seed: int) -> TraceSessionWorkload
 
 
 def _block(seed: int, tokens: int) -> array[int]:
-    """Words alone: blocks of 16 tokens are many, and a generator that can draw sentences is slow to make."""
+    """The ids of a block: words alone, since blocks of 16 tokens are many, and a generator that can draw
+    sentences is slow to make."""
     return array("I", random.Random(seed).choices(_word_list(), k=tokens))
 
 
@@ -375,8 +382,8 @@ def _prompts(
 
 @lru_cache(maxsize=8)
 def _beginnings(workload: TraceSessionWorkload) -> tuple[tuple[_Beginning, ...], ...]:
-    """For each turn of each session what its prompt begins with: the closed form of what a prefix cache that
-    forgets nothing can have of it."""
+    """For each turn of each session what is known of its prompt's beginning: the closed form of what a prefix
+    cache that forgets nothing can have of it."""
     size = workload.block_tokens
     seen: dict[int, int] = {}
     found = []
@@ -390,8 +397,8 @@ def _beginnings(workload: TraceSessionWorkload) -> tuple[tuple[_Beginning, ...],
 
 
 def _sent_before(turn: TracedTurn, block_tokens: int, seen: dict[int, int]) -> int:
-    """Tokens that the first blocks of a prompt and earlier prompts have in common. ``seen``: of each block
-    how many of its tokens were in a prompt, which may have cut it; those of this one are from now on."""
+    """How many tokens the first blocks of a prompt have in common with earlier prompts. ``seen``: for each
+    block how many of its tokens were in a prompt, which may have cut it; the blocks of this one are added."""
     shared, all_of_it = 0, True
     for place, block in enumerate(turn.hash_ids):
         own = min(block_tokens, max(0, turn.input_tokens - place * block_tokens))
@@ -437,7 +444,7 @@ def _common_tokens(said: MessageArray, before: MessageArray) -> int:
 
 
 def common_blocks(turn: TracedTurn, other: TracedTurn) -> int:
-    """How many of the first blocks of their prompts are the same."""
+    """How many of the first blocks of two prompts are the same."""
     pairs = zip(turn.hash_ids, other.hash_ids, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -473,7 +480,7 @@ def _shape(turn: TracedTurn, session: TracedSession, begins: _Beginning) -> Sess
 
 @lru_cache(maxsize=8)
 def _specification(workload: TraceSessionWorkload) -> Mapping[str, Any]:
-    """Remembered, since every plan's key asks for it."""
+    """The specification of the workload; remembered, since every plan's key asks for it."""
     turns = [turn for session in workload.sessions for turn in session.turns]
     pauses = [round(turn.pause_ms) for turn in turns if turn.wait_for]
     shared = [begins.shared for own in _beginnings(workload) for begins in own]
@@ -541,7 +548,7 @@ def _mistakes(sessions: Sequence[TracedSession], block_tokens: int) -> list[str]
 
 
 def _message_mistakes(turn: TracedTurn, said: MessageArray) -> Iterator[str]:
-    """What is wrong with the messages of a turn; with its length only where nothing else is."""
+    """Mistakes in the messages of a turn; its length is checked only if there are no others."""
     found = said.mistakes()
     yield from found
     tokens = len(ids_of(said))

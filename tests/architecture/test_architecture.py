@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -128,6 +129,12 @@ MAX_MODULE_LINES = 700
 MAX_FILES = 25
 """In a folder: more than that is a list and not a room."""
 
+FRAGMENT = re.compile(
+    r"…|(Of|Both|As|For(?! each )|In|On|By|To|With|From|At|Beside|Behind|Into|Likewise|None|Not|Neither|Nor"
+    r"|So|And|But|Or)\b"
+)
+"""Words that begin what is part of a sentence: a docstring has to say by itself what the thing is."""
+
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -154,6 +161,8 @@ class Source:
     """Names that are called as they are, not as an attribute."""
     functions: tuple[tuple[str, int], ...]
     """Each with its number of lines."""
+    fragments: tuple[str, ...]
+    """Docstrings, each with its line, that begin like :data:`FRAGMENT`."""
 
     @property
     def tops(self) -> set[str]:
@@ -167,7 +176,9 @@ def source_of(path: Path) -> Source:
     imports: list[str] = []
     called: set[str] = set()
     functions: list[tuple[str, int]] = []
+    fragments: list[str] = []
     for node in ast.walk(tree):
+        fragments += fragments_of(node)
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports += imported(node)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -175,8 +186,22 @@ def source_of(path: Path) -> Source:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions.append((node.name, (node.end_lineno or node.lineno) - node.lineno + 1))
     return Source(
-        len(text.splitlines()), ast.get_docstring(tree), tuple(imports), frozenset(called), tuple(functions)
+        len(text.splitlines()),
+        ast.get_docstring(tree),
+        tuple(imports),
+        frozenset(called),
+        tuple(functions),
+        tuple(fragments),
     )
+
+
+def fragments_of(node: ast.AST) -> Iterator[str]:
+    body = getattr(node, "body", None)
+    for statement in body if isinstance(body, list) else ():
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            said = statement.value.value
+            if isinstance(said, str) and FRAGMENT.match(said.lstrip()):
+                yield f"line {statement.lineno}: {said.splitlines()[0]}"
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -286,6 +311,10 @@ def test_no_folder_is_a_heap() -> None:
 
 def test_modules_say_what_they_are() -> None:
     none_of(dotted(path) for path in MODULES if not source_of(path).docstring)
+
+
+def test_docstrings_say_what_the_thing_is() -> None:
+    none_of(f"{dotted(path)}, {line}" for path in MODULES for line in source_of(path).fragments)
 
 
 def test_public_names_resolve_and_are_sorted() -> None:

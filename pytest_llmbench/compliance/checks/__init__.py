@@ -1,1 +1,2 @@
-"""The predicates: one per entry of the catalogue, by area."""
+"""The predicates: one per entry of the catalogue, by area. The docstring of a predicate states what meets the
+entry."""

@@ -116,7 +116,7 @@ def no_out_of_memory(view: EvidenceView) -> Answer:
 
 
 def restarted(one: Tested) -> bool:
-    """A counter of the engine fell during the run."""
+    """Whether a counter of the engine fell during the run."""
     engine = one.run.engine
     if engine is None:
         return False

@@ -16,7 +16,8 @@ FEWEST_RTT_SAMPLES = 10
 COARSEST_STAMP_NS = 1_000_000
 FEWEST_STAMPS = 100
 LONGEST_WITHIN_MACHINE_MS = 5.0
-"""Median over loopback on a machine that is busy; on an idle one it is some hundredths of a millisecond."""
+"""Largest median round trip within one machine: that of loopback on a busy one; on an idle one it is some
+hundredths of a millisecond."""
 ADJUSTMENT_TOLERANCE_MS = 1e-3
 _CLIENT_QUANTITIES = ("ttft", "itl", "tpot", "e2e")
 

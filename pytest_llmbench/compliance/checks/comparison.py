@@ -25,7 +25,7 @@ CHECKLIST = (
     "production_configuration",
     "differences",
 )
-"""Items of section 6.4."""
+"""The items of section 6.4."""
 HARDWARE = tuple(
     f"sut.hardware.{name}" for name in ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
 )
@@ -38,7 +38,7 @@ LOAD = (
     "load.duration_s",
 )
 _RELATIVE_LOAD = ("load.rate_rps", "load.concurrency")
-"""The facts that differ, and may, in a test that takes percentages of each system's own capacity."""
+"""Facts that may differ in a test that takes percentages of each system's own capacity."""
 
 check("P-6.2-method-stated")(stated("comparison.normalisation"))
 
@@ -54,7 +54,7 @@ def others(view: EvidenceView) -> tuple[TestResult, ...]:
 
 
 def _across(view: EvidenceView, key: str, *facts: str) -> list[dict[str, Any]]:
-    """The wanted facts of every system: of their results, or as ``comparison.key`` states them."""
+    """The wanted facts of every system: from their results, or as ``comparison.key`` states them."""
     found = others(view)
     if found:
         for fact in facts:
@@ -99,7 +99,7 @@ def equivalent_boundary(view: EvidenceView) -> Answer:
 
 
 def hardware_differs(view: EvidenceView) -> bool:
-    """Type, count or memory (AMB-48); unknown counts as different."""
+    """Whether type, count or memory differ (AMB-48); unknown counts as different."""
     try:
         entries = _across(view, "comparison.hardware", *HARDWARE)
     except NoEvidenceError:

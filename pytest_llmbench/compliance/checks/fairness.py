@@ -25,7 +25,8 @@ LOWEST_PERCENT, HIGHEST_PERCENT = 70.0, 90.0
 STARVATION_FACTOR, UNFAIR_BELOW = 5.0, 0.9
 _RATE_TOLERANCE = 0.01
 _LOAD_TOLERANCE = 0.10
-"""The rates follow from expected lengths; those of some hundred requests vary around them."""
+"""Tolerance of the load: rates follow from expected lengths, and those of some hundred requests vary around
+them."""
 _COLUMNS = ("Class", "Count", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99")
 
 check("P-5.6.3-min-duration-300s")(at_least_s(SHORTEST_S, MIX))

@@ -21,12 +21,12 @@ check = Checks()
 
 COARSEST_CLOCK_NS = 1_000_000
 FALSE_ALARM = 1e-6
-"""Chance that a true Poisson schedule is called none."""
+"""Chance that a true Poisson schedule is rejected."""
 FEWEST_GAPS = 50
 MOST_BUFFERED = 0.05
-"""Share of the replies that something between may have held back."""
+"""Largest share of the replies that something on the way may have buffered."""
 FEWEST_REPLIES = 100
-"""The fewest replies of a run whose share is looked at by itself."""
+"""Fewest replies of a run whose share is looked at by itself."""
 
 
 @check("M-4.2.1-timer-resolution-1ms")
@@ -192,7 +192,8 @@ def request_isolation(view: EvidenceView) -> Answer:
 
 
 def _not_held_to(run: Observation) -> str:
-    """A run under looser limits shows nothing: what this machine did to it was let pass."""
+    """What is wrong with a run under looser limits: it shows nothing, as what this machine did to it was let
+    pass."""
     return f"the generator's machine was held to looser limits: {'; '.join(run.host_limits.loosened)}"
 
 
@@ -215,7 +216,7 @@ def _late_sends(view: EvidenceView, run: Observation, load: OpenLoop) -> str | N
 
 
 def _lag_ns(records: Records) -> npt.NDArray[np.int64]:
-    """dispatched - scheduled, in the order of the schedule."""
+    """The lag dispatched - scheduled in nanoseconds, in the order of the schedule."""
     both = has(records.scheduled_ns) & has(records.dispatched_ns)
     lag_ns = (records.dispatched_ns - records.scheduled_ns)[both]
     return np.asarray(lag_ns[np.argsort(records.scheduled_ns[both], kind="stable")])

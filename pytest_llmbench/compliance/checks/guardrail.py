@@ -33,7 +33,7 @@ check("S-5.10.2-workload")(advised("conversation"))
 
 
 def _by_configuration(view: EvidenceView) -> dict[str, dict[float, Tested]]:
-    """Configuration → percentage of capacity → level."""
+    """Levels by configuration and percentage of capacity."""
     found: dict[str, dict[float, Tested]] = defaultdict(dict)
     for one in tested(view, *CONFIGURATIONS):
         percent = one.level.percent_of_capacity
@@ -81,7 +81,7 @@ def configurations(view: EvidenceView) -> Answer:
 
 
 def _switched(one: Tested) -> bool:
-    """What is stated of the system as it then was is the configuration; silence states nothing."""
+    """Whether the system stated the level's configuration at that time; silence states nothing."""
     wanted = {
         BASELINE: (False, False), INPUT: (True, False), OUTPUT: (False, True), FULL: (True, True),
     }[one.level.role]  # fmt: skip

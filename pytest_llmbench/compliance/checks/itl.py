@@ -205,7 +205,7 @@ def load_as_percentage(view: EvidenceView) -> Answer:
 
 @check("P-5.4.2-method-specified")
 def method_specified(view: EvidenceView) -> Answer:
-    """Asked for by the marker, or chosen from a run that came before the first level."""
+    """The method was asked for by the marker, or chosen from a run that came before the first level."""
     option, reason = _option(view), view.need("streaming.itl_option_reason")
     before = [level.label for level in view.result.levels if level.role != SWEEP]
     chosen_early = "asked" in reason or any(label in reason for label in before)
@@ -258,7 +258,7 @@ def _disagreement(view: EvidenceView, family: str, statistics: tuple[str, ...]) 
 
 
 def _once_more(gaps: ItlSamples, family: str, statistic: str) -> tuple[float, int]:
-    """The statistic, and of how many samples."""
+    """The statistic worked out once more from the gaps, and its number of samples."""
     if family == "itl":
         return _of_gaps(gaps, statistic), gaps.counts.gaps
     values = jitter_ms(gaps) if family == "jitter" else longest_pause_ms(gaps)

@@ -23,7 +23,8 @@ SWEEP, REPORTED = "level", "reported"
 
 
 def at_least_s(seconds: float, *roles: str) -> Predicate:
-    """Met when every level of these roles was held for so long, by its plan and by its records."""
+    """A predicate that is met when every level of these roles was held for so long, by its plan and by its
+    records."""
 
     def predicate(view: EvidenceView) -> Answer:
         levels = tested(view, *roles)
@@ -90,7 +91,8 @@ def completion_below_90(view: EvidenceView) -> Answer:
 
 
 def _falls_short(one: Tested) -> bool:
-    """A level so short that nothing was due in its window falls short only where nothing was completed."""
+    """Whether completions fall short of the arrivals; a level so short that nothing was due in its window
+    does only where nothing was completed."""
     return not one.records.ok.any() if one.balance is None else one.balance.short
 
 
@@ -115,7 +117,7 @@ def tail_above_ten_fold(view: EvidenceView) -> Answer:
 
 
 def _groups(levels: Sequence[Tested]) -> list[list[Tested]]:
-    """The sweep and the search: each is measured against its own lowest level."""
+    """The levels of the sweep and those of the search: each is measured against the lowest of its group."""
     sweep = [one for one in levels if one.level.role == SWEEP]
     search = [one for one in levels if one.level.role != SWEEP]
     return [group for group in (sweep, search) if group]

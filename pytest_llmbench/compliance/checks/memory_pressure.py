@@ -43,7 +43,7 @@ def cascade_monitoring(view: EvidenceView) -> Answer:
 
 
 def _percent(one: Tested) -> str:
-    """The qualifier of the level's metrics; of sessions how many were at once."""
+    """The qualifier of the level's metrics; for sessions how many were active at once."""
     load = one.run.plan.load
     if isinstance(load, SessionSlots):
         return f"{load.sessions} sessions"
@@ -54,7 +54,7 @@ def _percent(one: Tested) -> str:
 
 
 def _of_sessions(view: EvidenceView) -> bool:
-    """Whether the requests are turns, which the draft does not know."""
+    """Whether the requests are turns of sessions, which the draft does not know."""
     return any(isinstance(one.run.plan.load, SessionSlots) for one in tested(view, *PRESSURE))
 
 

@@ -21,7 +21,8 @@ check = Checks()
 
 DISABLED, COLD, WARM = "disabled", "cold", "warm"
 MOST_WHEN_OFF = 0.01
-"""Share of the input that a cache which is off may seem to serve: a system prompt of the server's own."""
+"""Largest share of the input that a cache which is off may seem to serve: a system prompt of the server's
+own."""
 MOST_FIRST_HITS = 0.10
 _STATISTICS = ("p50", "p95", "p99")
 _SCHEDULE_TOLERANCE_NS = 1_000
@@ -54,7 +55,7 @@ def _state(view: EvidenceView, state: str) -> Tested:
 
 
 def _of_sessions(view: EvidenceView) -> bool:
-    """Whether the requests are turns, which the draft does not know."""
+    """Whether the requests are turns of sessions, which the draft does not know."""
     return isinstance(_state(view, WARM).run.plan.load, SessionLoad)
 
 
@@ -88,7 +89,7 @@ def two_configurations(view: EvidenceView) -> Answer:
 
 
 def _cached_share(records: Records) -> float | None:
-    """Cached over all input tokens; None where the server never tells."""
+    """Cached over all input tokens; None where the server never reports cached tokens."""
     told = records.ok & has(records.cached_tokens)
     if not told.any():
         return None
@@ -156,7 +157,7 @@ def baseline_warmup(view: EvidenceView) -> Answer:
 
 
 def _warmups_of(view: EvidenceView, one: Tested) -> list[Observation]:
-    """Unmeasured runs on the same variant ahead of it, where the result keeps them."""
+    """The unmeasured runs on the same variant before it, where the result keeps them."""
     return [
         run
         for run in view.result.observations

@@ -1,6 +1,5 @@
-"""The table that predicates are entered into, and predicates by the row: facts as they have to be, and tables
-of the draft with something in each of their rows and columns.
-"""
+"""The registry of predicates, and ready-made ones: for facts that have to be stated, and for tables of the
+draft with something in each of their rows and columns."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from pytest_llmbench.model.result import Table
 
 
 def lacking_rows(table: Table, *wanted: str) -> list[str]:
-    """Row titles (their beginnings) that the table has not, or not with a value."""
+    """Beginnings of row titles that the table lacks, or has without a value."""
     return [
         title
         for title in wanted
@@ -20,7 +19,7 @@ def lacking_rows(table: Table, *wanted: str) -> list[str]:
 
 
 def lacking_columns(table: Table, *wanted: str) -> list[str]:
-    """Column titles (their beginnings) that the table has not; ``rows`` where it is empty."""
+    """Beginnings of column titles that the table lacks; ``rows`` where it is empty."""
     lacking = [title for title in wanted if not any(column.startswith(title) for column in table.columns)]
     return lacking if table.rows else [*lacking, "rows"]
 
@@ -36,7 +35,7 @@ Predicate = Callable[[EvidenceView], Answer]
 
 
 class Checks(dict[str, Predicate]):
-    """Entry id → predicate, for one area. Used as a decorator: ``@check("M-4.4.1-vocab-size")``.
+    """Predicates by entry id, for one area. Used as a decorator: ``@check("M-4.4.1-vocab-size")``.
 
     A predicate may raise ``NoEvidenceError``, which makes the entry unmet.
     """
@@ -64,7 +63,7 @@ def merged(*areas: Checks) -> Mapping[str, Predicate]:
 
 
 def stated(*keys: str) -> Predicate:
-    """Met when every one of these facts is stated."""
+    """A predicate that is met when every one of these facts is stated."""
 
     def predicate(view: EvidenceView) -> Answer:
         values = view.need_all(*keys)
@@ -74,7 +73,7 @@ def stated(*keys: str) -> Predicate:
 
 
 def one_of(key: str, *allowed: object) -> Predicate:
-    """Met when the fact has one of the allowed values."""
+    """A predicate that is met when the fact has one of the allowed values."""
 
     def predicate(view: EvidenceView) -> Answer:
         value = view.need(key)

@@ -32,7 +32,7 @@ _FROM_SERVER = (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)
 
 
 def _every(view: EvidenceView, subject: BoolColumn, stored: BoolColumn, what: str) -> Answer:
-    """Met when every request of ``subject`` has ``what`` stored."""
+    """The answer of an entry that is met when every request of ``subject`` has ``what`` stored."""
     lacking = int((subject & ~stored).sum())
     view.note("requests", int(subject.sum()))
     view.note("lacking", lacking)
@@ -123,7 +123,7 @@ def terminology(view: EvidenceView) -> Answer:
 
 @check("S-7.2-vary-workloads")
 def vary_workloads(view: EvidenceView) -> Answer:
-    """More than one workload or seed in the report."""
+    """There is more than one workload or seed in the report."""
     own = view.need_all("workload.name", "workload.seed")
     drawn = {own} | {
         (sibling.facts.value("workload.name"), sibling.facts.value("workload.seed"))

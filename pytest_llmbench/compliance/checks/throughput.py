@@ -35,7 +35,7 @@ _SUMMARY_ROWS = (
     "Tokens per GPU-second",
 )
 _STEP_TOLERANCE = 0.01
-"""Rates of plans have three or four digits."""
+"""Tolerance of steps between rates: rates of plans have three or four digits."""
 
 check("M-5.2.2.1-workload-defined")(workload_defined)
 check("P-5.3.2-workload-named")(workload_defined)

@@ -19,7 +19,7 @@ SHORTEST_S, FEWEST_LEVELS = 60.0, 10
 LOWEST_PERCENT = 10.0
 KNEE_FACTOR = 2.0
 SOURCES = ("declared", "published", "search", "throughput")
-"""One of these words says where a capacity comes from; what it rests on is another question."""
+"""Words for the origin of a capacity; the evidence for it is another question."""
 _RATE_TOLERANCE = 0.01
 _THROUGHPUT = "output_token_throughput"
 _FAMILIES, _STATISTICS = ("ttft", "tpot", "e2e"), ("p50", "p95", "p99")
@@ -94,7 +94,7 @@ def capacity_estimate(view: EvidenceView) -> Answer:
 
 
 def shares_wrong(levels: Sequence[Tested], rate: float) -> list[Tested]:
-    """Levels whose offered rate is not their percentage of the capacity."""
+    """The levels whose offered rate is not their percentage of the capacity."""
     return [
         one
         for one in levels

@@ -84,7 +84,8 @@ def closed_loop_parameters(view: EvidenceView) -> Answer:
 
 @check("M-5.1.2.2-poisson-required")
 def poisson_required(view: EvidenceView) -> Answer:
-    """This run has Poisson arrivals, or a sibling with equal test, SUT, workload and rate has (AMB-05)."""
+    """This run has Poisson arrivals, or another result in the report with equal test, SUT, workload and rate
+    has (AMB-05)."""
     arrival, rate, name = view.need_all("load.arrival", "load.rate_rps", "workload.name")
     if arrival == "poisson":
         return view.met("Poisson arrivals")

@@ -110,7 +110,8 @@ def advised(workload: str) -> Predicate:
 
 
 def _uses(view: EvidenceView, workload: str) -> Answer:
-    """This run or a sibling of the same test on the same SUT uses ``workload`` (AMB-06)."""
+    """The entry is met when this run or another result of the same test on the same SUT uses ``workload``
+    (AMB-06)."""
     if view.need("workload.name") == workload:
         return advised(workload)(view)
     published = view.evidence.published_digests

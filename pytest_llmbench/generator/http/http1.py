@@ -24,11 +24,13 @@ from pytest_llmbench.wire.uniform import MOST_BYTES
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _EVENT, _LINE = b"data:", b"}\n"
-"""What each event of a stream has once at least, by its framing; the second is the end of a line of JSON."""
+"""Bytes that every event of a stream contains at least once, for each of the two framings; the second is the
+end of a line of JSON."""
 _UNKNOWN, _COMPLETE = Framing.UNKNOWN, End.COMPLETE
-"""By names of their own, as they are asked for with each reply: a look-up in an enumeration takes 0.2 µs."""
+"""Module-level names, as they are asked for with each reply: a look-up in an enumeration takes 0.2 µs."""
 _RIGHT_BEHIND_NS = 1_000_000_000
-"""Idle limits of servers are longer."""
+"""A connection closed within this time after a reply was closed because of it: idle limits of servers are
+longer."""
 
 
 class Owner(Protocol):
@@ -37,11 +39,12 @@ class Owner(Protocol):
     eager: bool
     """Parse at every read: set once this server was seen to end replies in an unusual way."""
     too_early: int
-    """Reads whose stamp lay before what must have come first; they have been given its instant."""
+    """How many reads had a stamp earlier than the instant that must precede it; they were given that
+    instant."""
     known: KnownReplies
 
     def adopt(self, connection: Http1Connection) -> None:
-        """A connection has come into being."""
+        """Take a new connection into the pool."""
 
     def release(self, connection: Http1Connection) -> None:
         """Take back a connection that is idle and may be used again."""
@@ -53,10 +56,10 @@ class Owner(Protocol):
         """Remove a connection that is gone."""
 
     def resend(self, exchange: Exchange) -> None:
-        """Send on a fresh connection; the kept one had been closed before a byte of the request got there."""
+        """Send on a new connection; the kept one had been closed before a byte of the request got there."""
 
     def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None:
-        """Have ``look`` called on a connection whose response seems to have ended, now or when others have
+        """Call ``look`` soon on a connection whose response seems to have ended: now, or when others have
         been read."""
 
 
@@ -71,7 +74,8 @@ class Http1Connection:
         self._parser = ReplyParser()
         self._exchange: Exchange | None = None
         self._parsed: list[bytes] = []
-        """Reads of this response that have been parsed, as long as something may be learnt from them."""
+        """Reads of this response that have been parsed, kept as long as a later response may be recognised by
+        them."""
         self._room = MOST_BYTES
         self._chunked = False
         self._reused = False
@@ -80,7 +84,8 @@ class Http1Connection:
         self.alive = False
 
     def submit(self, exchange: Exchange, *, reused: bool) -> None:
-        """Write the request; T_submit is the write that gives the kernel its last byte (METHODOLOGY §14).
+        """Write the request; T_submit is the instant of the write that gives the kernel its last byte
+        (METHODOLOGY §14).
 
         Of a write that takes everything, the instant before it is kept: waking the server is part of the
         write, so the server may be at work, and we descheduled, before a stamp behind it could be taken.
@@ -106,7 +111,7 @@ class Http1Connection:
                 self._owner.eager = True
 
     def look(self, exchange: Exchange) -> None:
-        """Whether the response has ended, as it seemed to when the owner was told."""
+        """Recognise or parse a response that seemed to have ended; finish the exchange if it has."""
         if exchange is not self._exchange:
             return  # the connection's end, or the sweep, came before
         if self._parser.framing is _UNKNOWN and self._chunked and exchange.submitted_ns is not None:
@@ -201,7 +206,7 @@ class Http1Connection:
             self._received_unframed(exchange, data)
 
     def _stamp(self, exchange: Exchange, at_ns: int, since_ns: int | None) -> int:
-        """Note the instant of a read of the reply; returns it.
+        """Note the instant of a read of the reply and return it.
 
         ``since_ns``: when reads were looked for before, of one that is late, came apart and holds several
         events.
@@ -218,7 +223,8 @@ class Http1Connection:
         return at_ns
 
     def _came_apart(self, since_ns: int | None) -> int | None:
-        """``since_ns``, of a late read that several packets may have brought. A link is asked once a read."""
+        """``since_ns`` if the read was late and may have come in several packets, else None. Ask once for
+        each read: the link counts packets from call to call."""
         return since_ns if since_ns is not None and self._link.came_apart() else None
 
     def _received_unframed(self, exchange: Exchange, data: bytes) -> None:
@@ -316,7 +322,7 @@ class Http1Connection:
         return exchange.request.wire
 
     def _tell_head(self, exchange: Exchange) -> None:
-        """Tell a response that is not complete its status and headers."""
+        """Give the exchange of an incomplete response its status and headers."""
         exchange.status, exchange.headers = self._parser.status, self._parser.headers
 
     def _ends_by_closing(self) -> bool:
@@ -324,7 +330,7 @@ class Http1Connection:
         return self._parser.framing is Framing.UNTIL_CLOSE
 
     def _closing(self) -> str:
-        """What the server did."""
+        """How the server ended the connection, in words."""
         return "closed the connection"
 
     def _how_it_broke(self, error: Exception | None, exchange: Exchange, reused: bool) -> str:
@@ -341,13 +347,14 @@ class Http1Connection:
         exchange.finish(end, at_ns, error)
 
     def _was_stale(self, exchange: Exchange) -> bool:
-        """The server had closed the kept connection before: it has seen nothing of this request."""
+        """Whether the server had closed the kept connection before the request came: it has seen nothing of
+        it."""
         fresh = not self._reused or bool(exchange.stamps) or exchange.stale_retries > 0
         return not fresh and self._link.nothing_delivered()
 
 
 def _holds_several(data: bytes) -> bool:
-    """Events; looks no further than to the second."""
+    """Whether the bytes hold two events or more. The search ends at the second."""
     if data.find(_EVENT, data.find(_EVENT) + 1) > 0:
         return True
     return data.find(_LINE, data.find(_LINE) + 1) > 0
@@ -363,10 +370,10 @@ _AT_ONCE = 64
 """Connections opened side by side when prewarming: more would overrun short accept queues."""
 _CLOSE_S = 5.0
 _LOOKS_NS = 200_000
-"""Spent on responses that seem to have ended before more is read."""
+"""The longest time, in nanoseconds, spent on responses that seem to have ended before more is read."""
 _HANG_UPS = 3
-"""A server that closes so many connections right behind their first reply, and answered on none twice, closes
-all. Requests on connections that it had not closed yet would be lost."""
+"""Number of connections closed by the server right behind their first reply, with no second reply on any,
+after which it is taken to close all. Requests on connections that it had not closed yet would be lost."""
 _NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -397,10 +404,10 @@ class Http1Transport:
         self.too_early = 0
         self.known = KnownReplies()
         self._seeming: deque[tuple[Http1Connection, Exchange]] = deque()
-        """Responses that seem to have ended."""
+        """Responses that seem to have ended and wait to be parsed, with their connections."""
         self.busy = False
         self._keeps = False
-        """A connection has had a second reply."""
+        """Whether any connection has had a second reply."""
         self._hang_ups = 0
 
     @property
@@ -425,7 +432,7 @@ class Http1Transport:
         return len(self._free)
 
     def _missing(self, count: int) -> int:
-        """Connections that are to be opened until ``count`` requests at a time can be sent at once."""
+        """How many connections have to be opened until ``count`` requests can be sent at once."""
         return count - len(self._free)
 
     def send(self, exchange: Exchange) -> None:
@@ -477,7 +484,7 @@ class Http1Transport:
             self._all_closed.set()
 
     def resend(self, exchange: Exchange) -> None:
-        """Send on a connection of its own, yet to be opened."""
+        """Send on a new connection of its own."""
         exchange.connecting_ns = self._clock.monotonic_ns()
         exchange.due_ns = 0
         task = asyncio.get_running_loop().create_task(self._open_and_submit(exchange))
@@ -585,11 +592,11 @@ class Http1Transport:
         return connection
 
     def _connection(self, tls: TlsChannel | None, ready: asyncio.Future[None]) -> Http1Connection:
-        """A connection that is yet to be opened."""
+        """The protocol object for a connection that is about to be opened."""
         return Http1Connection(self, self._clock, tls, ready)
 
     async def _resolved(self) -> list[str]:
-        """The host's addresses, looked up once."""
+        """The addresses of the host, looked up once."""
         if self._target.unix_path:
             return [self._target.unix_path]
         if not self._addresses:
@@ -599,7 +606,7 @@ class Http1Transport:
 
 
 class _Opening:
-    """The attempt to open a connection for an exchange: its channel until there is one."""
+    """The attempt to open a connection for an exchange; the exchange's channel until there is one."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task

@@ -58,19 +58,19 @@ class KernelTimes:
         self._trusted_from_ns = 0
         self._look_at_ns = monotonic_ns() + _FOLLOW_NS
         self._may_switch_on = True
-        """No kernel has been asked in vain."""
+        """Whether stamps may still be switched on; False once a kernel was asked for them and gave none."""
         self.unstamped = 0
-        """Reads without a stamp of the kernel; the first packets after switching it on have none."""
+        """How many reads had no stamp of the kernel; the first packets after switching it on have none."""
         self.distrusted = 0
-        """Stamps from before a step of the wall clock, or from the future."""
+        """How many stamps were from before a step of the wall clock, or from the future."""
         self.steps = 0
-        """Steps of the wall clock."""
+        """How many steps of the wall clock were seen."""
         self.waited_ns = 0
         """How long the last packet of the last read lay in its socket; 0 without a stamp of the kernel."""
 
     @staticmethod
     def stamp(sock: socket.socket) -> None:
-        """Have the reads of ``sock`` stamped. Raises OSError."""
+        """Ask the kernel to stamp the reads of ``sock``. Raises OSError."""
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     async def switched_on(self) -> None:
@@ -114,7 +114,7 @@ class KernelTimes:
         self._look_at_ns = self._monotonic() + _FOLLOW_NS
 
     def _difference(self, looks: int) -> int:
-        """Wall clock less monotonic clock, by the narrowest of ``looks`` brackets."""
+        """Wall clock less monotonic clock in nanoseconds, from the narrowest of ``looks`` brackets."""
         best: tuple[int, int] | None = None
         for _ in range(looks):
             before = self._monotonic()

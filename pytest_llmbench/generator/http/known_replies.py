@@ -21,13 +21,14 @@ from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.uniform import MOST_BYTES, Lesson, plain_texts
 
 _HOLE = b"\0"
-"""Stands for each byte of the id; a response that holds one is parsed."""
+"""The byte that takes the place of each byte of the id; a response that contains it is parsed."""
 _END_OF_HEAD = b"\r\n\r\n"
 _NEW_LINE = b"\r\n"
 _BREAK = b"\n\n"
 _HEX = b"0123456789abcdefABCDEF"
 _MOST_SHAPES = 8
-"""A server has one shape at a time, but replies of several seconds may be under way, each with its date."""
+"""How many shapes are remembered. A server has one at a time, but replies of several seconds may be under
+way, each with its date."""
 _MOST_ENDINGS = 512
 _MEANINGFUL = frozenset(
     {
@@ -43,7 +44,7 @@ _MEANINGFUL = frozenset(
 )
 
 EndingKey = tuple[bytes, int, bool]
-"""What comes behind the texts, how many texts there are, and whether one of them is visible."""
+"""The bytes behind the texts, how many texts there are, and whether one of them is visible."""
 
 
 @dataclass(slots=True)
@@ -51,20 +52,20 @@ class KnownReply:
     """A response that was recognised. Positions are those of its bytes as received."""
 
     summary: StreamSummary
-    """Another reply's; only its instants and its text are not this one's."""
+    """The summary of an earlier reply; all of it holds for this one but its instants and its text."""
     status: int
     count: int
-    """Text events."""
+    """Number of text events."""
     visible: int | None
-    """The first of them that is not white space."""
+    """Index of the first text event that is not white space; None where there is none."""
     first_line_end: int
     """The position at which the data line of the first event of any kind ends."""
     start: int
     """The position at which the data line of the event before the texts ends, or would end."""
     tail: int
-    """Bytes of a text event and its chunk that come behind the text."""
+    """Bytes of a text event and its chunk behind the text."""
     lengths: Sequence[int]
-    """Bytes before that: size of the chunk, head of the event, text."""
+    """For each text event the bytes before its tail: chunk size, head of the event, text."""
 
     def line_ends(self) -> list[int]:
         """The positions at which the data lines of the text events end."""
@@ -72,11 +73,12 @@ class KnownReply:
 
 
 class _Sizes(dict[int, bytes]):
-    """The size of a chunk as written, by the length of what comes before its tail, the size included."""
+    """A table of chunk sizes as the server writes them, by the length of what comes before the tail, the size
+    included."""
 
     def __init__(self, style: bytes, head: int, tail: int) -> None:
-        """``style`` of the digits; ``head`` and ``tail``: lengths of what stands around the text, the line
-        break behind the size included, that behind the chunk not."""
+        """``style``: how the server writes digits. ``head`` and ``tail``: lengths of what stands around the
+        text, the line break behind the size included, that behind the chunk not."""
         self.style = style
         self.head = head
         self.tail = tail
@@ -96,13 +98,14 @@ class _Sizes(dict[int, bytes]):
 
 @dataclass(slots=True)
 class _Shape:
-    """A response: ``before``; for each text the chunk size, ``head``, the text, ``tail``; an ending."""
+    """The form of a response: ``before``; for each text the chunk size, ``head``, the text, ``tail``; an
+    ending."""
 
     status: int
     opening: bytes
     id_at: int
     hole: bytes
-    """A hole as long as the id."""
+    """Placeholder for the id: as many hole bytes as the id has bytes."""
     before: list[bytes]
     """The pieces between the ids; ``head`` is split in the same way."""
     head: list[bytes]
@@ -143,7 +146,8 @@ class _Shape:
         )
 
     def pieces(self, rest: bytes, identity: bytes) -> tuple[list[bytes], bytes]:
-        """What comes behind ``before``: size, head and text of each text event; the ending, without ids."""
+        """Split what comes behind ``before``: size, head and text of each text event; the ending, without
+        ids."""
         pieces = rest.split(self.tail)
         ending = pieces.pop()
         if self.tails_after:
@@ -154,7 +158,7 @@ class _Shape:
 
 
 def _total(heads: dict[int, bytes], lengths: Sequence[int]) -> int:
-    """Bytes of the heads of pieces with these lengths."""
+    """Total length of the heads of pieces with these lengths, in bytes."""
     widths = set(map(len, heads.values()))
     if len(widths) == 1:  # as it is where all sizes have as many digits
         return widths.pop() * len(lengths)
@@ -171,10 +175,10 @@ class KnownReplies:
     def __init__(self) -> None:
         self._shapes: list[_Shape] = []
         self.openings: tuple[bytes, ...] = ()
-        """How those that can be recognised begin: their heads, as far as they hold no id."""
+        """The beginnings of recognisable responses: their heads, up to where the id comes."""
 
     def read(self, reads: Sequence[bytes]) -> KnownReply | None:
-        """A response that seems complete, if it is known; ``None``: it has to be parsed."""
+        """Recognise a response that seems complete; ``None``: it has to be parsed."""
         raw = reads[0] if len(reads) == 1 else b"".join(reads)
         if len(raw) > MOST_BYTES or _HOLE in raw:
             return None
@@ -286,7 +290,7 @@ def _is_sized(chunk: _Chunk, style: bytes) -> bool:
 
 
 def _alike(one: _Shape, other: _Shape) -> bool:
-    """Whether what a shape says but for its endings is the same."""
+    """Whether two shapes are the same but for their endings."""
     names = (
         "status", "opening", "id_at", "hole", "before", "head", "tail", "tails_after", "first_line_end",
     )  # fmt: skip

@@ -1,6 +1,5 @@
-"""The socket below a connection: what it offers, what it tells, and the event loop's own kind; and a way
-through an HTTP proxy: CONNECT first, and then the bytes of the connection behind it.
-"""
+"""The links below a connection: sockets of our own, transports of the event loop, and a tunnel through an
+HTTP proxy (CONNECT first, then the bytes of the connection)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pytest_llmbench.http_proxy import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
 
 
 def unacknowledged(file_number: int) -> int | None:
-    """Bytes that the kernel took and the other side's kernel has not said to have received.
+    """How many bytes the kernel has taken that the peer has not acknowledged.
 
     ``None`` where the system does not tell.
     """
@@ -37,15 +36,14 @@ class Link(Protocol):
     """Carries bytes. Nothing it does calls the connection back before it has returned."""
 
     def write(self, data: bytes) -> bool:
-        """Sends, or keeps what the kernel does not take; True: the kernel took everything."""
+        """Send, and keep what the kernel does not take at once. True if the kernel took everything."""
 
     def came_apart(self) -> bool:
         """Whether what was read last may have come in several packets. What one packet brought came together,
         however late it was read."""
 
     def nothing_delivered(self) -> bool:
-        """Tell, at the end of the stream, whether the other side cannot have read a byte of what was written
-        last.
+        """Whether, at the end of the stream, the peer cannot have read a byte of what was written last.
 
         The end of a stream tells how much the other side had received when it ended it (RFC 9293, section
         3.4). If that was nothing of it, whoever ended it has never seen it. A reset tells no such thing.
@@ -56,16 +54,17 @@ class Link(Protocol):
 
 
 class Linked(Protocol):
-    """A connection, as its link sees it."""
+    """A connection, as seen by the link below it."""
 
     def attach(self, link: Link) -> None:
         """The link is up. Called once, first."""
 
     def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
-        """A read, and when the last of it arrived; of a late one also since when all of it has."""
+        """Take a read. ``at_ns``: when its last packet arrived; ``since_ns``, for a late read: an instant
+        after which all of it arrived."""
 
     def written(self) -> None:
-        """The kernel has taken what ``write`` could not give it at once."""
+        """Be told that the kernel has taken what ``write`` could not give it at once."""
 
     def ended(self, error: Exception | None) -> None:
         """Be told that no more bytes will come.
@@ -78,7 +77,7 @@ class Linked(Protocol):
 
 
 class LoopLink(asyncio.Protocol):
-    """A transport of the event loop: works everywhere; reads are stamped in user space."""
+    """A link over a transport of the event loop: works everywhere; reads are stamped in user space."""
 
     def __init__(self, linked: Linked, monotonic_ns: Callable[[], int]) -> None:
         self._linked = linked
@@ -132,7 +131,8 @@ class LoopLink(asyncio.Protocol):
 
 
 class SocketLink:
-    """Reads with ``recvmsg_into`` into the buffer of all. One read each time; what is left is told again.
+    """A link over a socket of our own, read with ``recvmsg_into`` into one shared buffer. One read each time
+    it is ready; epoll tells again if something is left.
 
     ``_taken``: bytes of the last write that the kernel took.
     ``_surplus``: packets that came in beyond one for each read, when that was last looked at.
@@ -249,7 +249,7 @@ class SocketLink:
         self._linked.written()
 
     def _down(self, error: Exception | None) -> None:
-        """Closes; the connection hears of it later, not in the middle of what it is doing."""
+        """Close the socket. The connection is told later, not in the middle of what it is doing."""
         if not self._open:
             return
         self._open = False
@@ -264,12 +264,12 @@ class SocketLink:
 
 
 class TunnelRefusedError(OSError):
-    """The proxy has not connected to the target."""
+    """The proxy has refused to connect to the target."""
 
 
 class Tunnel:
-    """Stands between a link to the proxy and the connection that the link is for, which hears of the link
-    when the proxy has answered 2xx."""
+    """A tunnel through a proxy. It stands between a link and its connection, which is told of the link when
+    the proxy has answered 2xx."""
 
     def __init__(self, behind: Linked, request: bytes) -> None:
         self._behind = behind

@@ -1,4 +1,4 @@
-"""An HTTP/1.x response, parsed exactly, fed whenever it suits the caller."""
+"""A parser for HTTP/1.x responses, exact, fed whenever it suits the caller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class NotHTTPError(ValueError):
 
 
 class ReplyParser:
-    """One response at a time of one connection: feed bytes, read the fields, ``begin`` the next.
+    """Parses the responses of one connection, one at a time: feed bytes, read the fields, ``begin`` the
+    next.
 
     Interim responses (1xx) are passed over. Bytes after the end of the response make it ``surplus``: the
     response stands, but the connection must not be used again.
@@ -35,9 +36,10 @@ class ReplyParser:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
-        """Callback of httptools, as are those below; called for every chunk, so it is no function of ours."""
+        """Callback of httptools, as are the methods below; called for every chunk, so it is no Python
+        function."""
         self._pieces_of_body = 0
-        """How many of them belong to a response that is complete; what comes behind is surplus."""
+        """How many of the pieces belong to a complete response; those behind it are surplus."""
         self._parser = httptools.HttpResponseParser(self)
         self._began = False
         self.begin()

@@ -63,7 +63,7 @@ def usual_headers(target: Target, further: Mapping[str, str] | None = None) -> d
 
 
 def user_agent() -> str:
-    """What we call ourselves."""
+    """Value of the header User-Agent: our name and version."""
     version = installed_version("pytest-llmbench")
     # None: run from a source tree that was never installed
     return "pytest-llmbench" if version is None else f"pytest-llmbench/{version}"

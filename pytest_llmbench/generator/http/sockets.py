@@ -22,36 +22,37 @@ from pytest_llmbench.timing.alarm import TimerFd
 READ_BYTES = 256 * 1024
 """Most bytes of one read."""
 _AT_ONCE = 32
-"""Sockets that are read before the loop sees to anything else."""
+"""How many sockets are read in one go before the loop gets to its other work."""
 LATE_NS = 250_000
-"""A read whose last packet lay longer than this in its socket was late, and so is what is read after it until
-all sockets have been seen to. Less is a wake-up of the loop. In turns, so much later than a turn."""
+"""The time in nanoseconds above which a packet waited too long in its socket: that read is late, and so is
+what is read after it until all sockets have been seen to. Less is a wake-up of the loop. In turns, the time
+behind a turn."""
 
 _TURN_NS = 500_000
 _TURNS = 64
 _FEW_READS = _TURNS
-"""Fewer than this in so many turns, and each may wake us again."""
+"""Fewest reads in ``_TURNS`` turns; with fewer the loop is woken for each read again."""
 
 Ready = Callable[[bool], None]
-"""A function that is told that a socket has bytes, its end or an error; with ``True``: that it takes bytes
-again."""
+"""Called when a socket has bytes, its end or an error; with ``True`` when it takes bytes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """When sockets are looked at in turns."""
+    """The limits beyond which sockets are looked at in turns."""
 
     wake_ups: int = 256
     busy_ns: int = 256 * 100_000
-    """The time within which so many wake-ups are too many."""
+    """The time, in nanoseconds, within which so many wake-ups are too many."""
     chunks_apart_ns: int = 5 * _TURN_NS
     requests_apart_ns: int = 50 * _TURN_NS
-    """The average time between chunks, and between requests, on one connection: closer ones are not for
+    """The least average time between chunks, and between requests, on one connection, for reading in
     turns."""
 
 
 class Sockets:
-    """Tells sockets that they are ready, many for one wake-up of the loop.
+    """Watches many sockets with one epoll and tells each that it is ready, many for one wake-up of the
+    loop.
 
     Our own epoll for another reason as well: uvloop stops watching a descriptor with an error after one more
     read, so that of a reset right behind data nothing would be heard. Here the kernel says it until the
@@ -74,20 +75,23 @@ class Sockets:
         self._ready: dict[int, Ready] = {}
         self._timer = _timer()
         self.in_turns = False
-        """Looked at now and then, as being woken for each read would cost too much."""
+        """Whether the sockets are looked at at intervals, as being woken for each read would cost too
+        much."""
         self.several = False
-        """More than one socket is being read: what can be done later is better done when all have been."""
+        """Whether more than one socket is being read: what can be done later is better done when all have
+        been."""
         self.late = False
-        """Something of this round was read late."""
+        """Whether something in this round was read late."""
         self.late_ns = LATE_NS
         """The waiting time of a read above which it counts as late."""
         self.looked_ns = 0
-        """Everything that had arrived by then has been read: nothing that is read now had."""
+        """The instant of the last complete look: what is read now arrived after it."""
         self.writes = 0
-        """Requests sent, counted by whoever writes. This and what follows: since ``_since_ns``."""
+        """Requests sent since ``_since_ns``, counted by whoever writes. The counters below have the same
+        start."""
         self._reads = 0
         self._count = 0
-        """Wake-ups, or turns."""
+        """Number of wake-ups since then, or of turns while reading in turns."""
         self._read: set[int] = set()
         self._since_ns = 0
         loop.add_reader(self._epoll.fileno(), self._woken)
@@ -97,7 +101,7 @@ class Sockets:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def await_room(self, descriptor: int, *, awaited: bool) -> None:
-        """Whether to tell when the socket takes bytes again."""
+        """Set whether to tell when the socket takes bytes again."""
         self._epoll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if awaited else 0))
 
     def remove(self, descriptor: int) -> None:
@@ -159,7 +163,7 @@ class Sockets:
         self._loop.add_reader(self._epoll.fileno(), self._woken)
 
     def _look_on(self) -> None:
-        """All that is ready, with the loop's other work in between."""
+        """Read all sockets that are ready, with the loop's other work in between."""
         if not self._epoll.closed and self._look() == _AT_ONCE:
             self._loop.call_soon(self._look_on)
 

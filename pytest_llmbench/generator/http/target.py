@@ -32,11 +32,12 @@ SUPPORTED = (
 _DEFAULT_PORTS = {"http": 80, "https": 443, SCHEME: 80, "ws": 80, "wss": 443}
 _TLS = ("https", "wss", "grpcs")
 _OF_HANDSHAKES = ("upgrade", "sec-websocket-")
-"""Headers of a WebSocket's handshake begin like this."""
+"""Prefixes of the header names that belong to a WebSocket handshake."""
 _REMEDY = "correct this URL, or what the SUT file says of headers and certificates"
-"""The endpoint, a baseline's or a variant's: the URL in ``where`` says which."""
+"""Remedy in the errors about a target: the endpoint, a baseline's or a variant's; the URL in ``where`` says
+which."""
 _OF_CALLS = ("te", "trailer", "upgrade", "keep-alive", "proxy-connection", "http2-settings")
-"""Headers that HTTP/2 has not, or has one value for."""
+"""Names of headers that HTTP/2 does not have, or that may have only one value there."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,13 +56,13 @@ class Target:
     headers: tuple[tuple[str, str], ...] = ()
     ssl_context: ssl.SSLContext | None = field(default=None, compare=False)
     insecure: bool = False
-    """True: the server's certificate is not checked."""
+    """Whether the check of the server's certificate is skipped."""
     unix_path: str = ""
-    """The socket that is connected to in place of host and port."""
+    """Path of the Unix socket that is used in place of host and port; empty: none."""
     http2: bool = False
     """Requests go over HTTP/2: with ALPN over TLS, else with prior knowledge."""
     proxy: HttpProxy | None = None
-    """What is connected to in place of host and port, and told where to go on to."""
+    """The HTTP proxy that connections are opened to; None: they go to host and port."""
 
     @classmethod
     def parse(
@@ -123,7 +124,7 @@ class Target:
 
     @property
     def place(self) -> str:
-        """Where connections go, for messages."""
+        """The address that connections are opened to, as messages show it."""
         through = f" through the proxy {self.proxy.url}" if self.proxy is not None else ""
         return self.unix_path or f"{self.host}:{self.port}{through}"
 
@@ -134,12 +135,12 @@ class Target:
 
     @property
     def is_tunnelled(self) -> bool:
-        """Whether the proxy is asked for a tunnel; else it is given each request, with the whole URL."""
+        """Whether the proxy is asked for a tunnel. If not, it is given each request with the whole URL."""
         return bool(self.tunnel_request)
 
     @property
     def tunnel_request(self) -> bytes:
-        """What the proxy is asked first; empty: it is given each request."""
+        """The CONNECT request for the proxy; empty where it is given each request instead."""
         if self.proxy is None or not (self.http2 or self.ssl_context is not None):
             return b""
         return self.proxy.connect_request(self.host, self.port)
@@ -181,7 +182,8 @@ def _tls_context(
     insecure: bool,
     client: ClientCertificate | None,
 ) -> ssl.SSLContext | None:
-    """The context that asks for the protocol ``alpn``; ``mistakes`` gets another one if there can be none."""
+    """The context that asks for the protocol ``alpn``; None, with the reason in ``mistakes``, if there can be
+    none."""
     try:
         context = client_context(ca_file, insecure=insecure, client=client)
     except OSError as error:

@@ -18,10 +18,10 @@ class TlsChannel:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
         self.established = False
         self.closed = False
-        """The server has said that it will send no more."""
+        """Whether the server has said that it will send no more."""
 
     def handshake(self, received: bytes = b"") -> bytes:
-        """Goes on with the handshake; returns what to write. Raises :class:`ssl.SSLError`.
+        """Go on with the handshake; returns what to write. Raises :class:`ssl.SSLError`.
 
         ``established`` turns true when it is done; application data may have arrived by then, so read next.
         """
@@ -55,5 +55,5 @@ class TlsChannel:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def pending(self) -> bytes:
-        """Bytes that the protocol itself wants written: alerts, key updates."""
+        """Bytes that the protocol itself has to write: alerts, key updates."""
         return self._outgoing.read()

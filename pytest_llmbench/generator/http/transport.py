@@ -1,6 +1,5 @@
-"""What a transport is: a small protocol, the exchange it works on, and the source of the instants of its
-reads, with how often that did not work.
-"""
+"""The protocol of a transport, the exchange that it carries, and how its reads were stamped, with the
+exceptions."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ KERNEL = "kernel (SO_TIMESTAMPNS)"
 
 @dataclass(frozen=True, slots=True)
 class Stamping:
-    """Counts since a transport was made, or since an earlier look at it."""
+    """How reads were stamped: counts since a transport was made, or since an earlier look at it."""
 
     kernel: bool = False
-    """Reads are stamped by the kernel."""
+    """Whether reads are stamped by the kernel."""
     unstamped: int = 0
     """Reads that have the instant of the read, since the kernel gave none."""
     distrusted: int = 0
@@ -59,7 +58,8 @@ class End(Enum):
     """How an exchange ended, as the transport sees it."""
 
     COMPLETE = auto()
-    """The whole response is here, whatever its status. With an error it has that behind all it holds."""
+    """The whole response has arrived, whatever its status. With an error, the error came behind the complete
+    response."""
     UNREACHABLE = auto()
     """No connection could be made."""
     BROKEN = auto()
@@ -67,11 +67,11 @@ class End(Enum):
     GARBAGE = auto()
     """The server's bytes are not of the protocol."""
     EXHAUSTED = auto()
-    """This machine has no descriptor or local port left: our fault, not the server's."""
+    """This machine has no file descriptor or local port left: our fault, not the server's."""
     TIMEOUT = auto()
     CANCELLED = auto()
     CUT_BY_USER = auto()
-    """The user that the plan gave it has gone away."""
+    """The simulated user has gone away, as the plan said."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,16 +94,16 @@ class Exchange:
     late_reads: list[tuple[int, int]] = field(default_factory=list)
     """Places among ``stamps`` of reads that came late, each with an instant after which all of it arrived."""
     shared_reads: list[tuple[int, int]] = field(default_factory=list)
-    """The same of late reads that had bytes of other exchanges too: there not even the last has its own
-    instant."""
+    """Places of late reads that had bytes of other exchanges too, in the same form: not even the last chunk
+    of such a read has an instant of its own."""
     unparsed: list[bytes] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     status: int | None = None
-    """Known as soon as the head of the response has been parsed."""
+    """HTTP status, known as soon as the head of the response has been parsed; None until then."""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     known: KnownReply | None = None
     teach: Callable[[Lesson], None] | None = None
-    """A function for whoever finds that later responses may be recognised by this one."""
+    """A function to be given what later responses may be recognised by; None where they cannot be."""
     end: End | None = None
     error: str | None = None
     finished_ns: int = 0
@@ -111,10 +111,10 @@ class Exchange:
     due_ns: int = 0
     """No deadline can have run out before this instant (kept by the sweep)."""
     channel: Channel | None = None
-    """What carries it at the moment."""
+    """The connection, or the attempt to open one, that carries the exchange at the moment."""
 
     def finish(self, end: End, at_ns: int, error: str | None = None) -> None:
-        """Marks it as ended and tells its owner. Once only."""
+        """Mark the exchange as ended and tell its owner. Once only."""
         if self.end is not None:
             return
         self.end, self.finished_ns, self.error = end, at_ns, error
@@ -144,17 +144,19 @@ class Transport(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether exchanges that seem to have ended wait to be looked at: what can wait itself had better."""
+        """Whether exchanges that seem to have ended wait to be parsed; other work that can wait should wait
+        then."""
 
     @property
     def stamping(self) -> Stamping:
         """How reads have been stamped so far."""
 
     async def prewarm(self, count: int, timeout_s: float) -> int:
-        """Have ``count`` idle connections ready; returns how many there are (fewer if it cannot)."""
+        """Prepare ``count`` idle connections; returns how many there are (fewer if it cannot)."""
 
     def send(self, exchange: Exchange) -> None:
-        """Put it on the wire. Never waits, never fails, never ends the exchange before it returns."""
+        """Put the exchange on the wire. Never waits, never fails, never ends the exchange before it
+        returns."""
 
     async def close(self) -> None:
         """Close all connections."""

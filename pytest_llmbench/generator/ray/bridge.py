@@ -84,7 +84,7 @@ class MachineClock:
         return ClockLine(self.start, self.end)
 
     def before(self, actor: ActorHandle) -> ClockOffset:
-        """The offset, with no load running."""
+        """The offset of an actor's clock before a load, while none is running."""
         with self._reading:
             if time.monotonic_ns() - self.end.at_ns > _FRESH_NS:
                 self.end = self._read(actor)

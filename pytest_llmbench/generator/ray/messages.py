@@ -46,7 +46,7 @@ class Enlist:
 
 @dataclass(frozen=True, slots=True)
 class Enlisted:
-    """All of them are up."""
+    """Says that all enlisted workers are up."""
 
 
 @dataclass(frozen=True, slots=True)

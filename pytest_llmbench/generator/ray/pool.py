@@ -154,7 +154,7 @@ class RayMember:
             return self.bridge.ending()
 
     def put_down(self) -> None:
-        """Have the actor of a worker that does not answer killed. The worker's line dies of that."""
+        """Ask for the actor of a worker that does not answer to be killed. The worker's line dies of that."""
         self.bridge.line.say(PutDown(self.setup.number))
 
     def kill(self) -> None:

@@ -1,1 +1,1 @@
-"""What a plan's requests came to, on its way from the loop to columns; and the requests on theirs to it."""
+"""Records of requests on their way from the event loop to columns, and requests on their way to it."""

@@ -14,14 +14,15 @@ from pytest_llmbench.model.records import BLOCK, Records
 
 
 def write_columns(records: Records, path: Path) -> None:
-    """One file of blocks."""
+    """Write records to a file of blocks."""
     with BlockFile(path) as file:
         _fill(file, records)
         file.seal()
 
 
 def read_columns(path: Path, memory_bytes: int = MEMORY_BYTES) -> Records:
-    """What :func:`write_columns` wrote; of a long run in a file of its own, which goes with the Records."""
+    """Read what :func:`write_columns` wrote. Long runs stay in a file, which belongs to the Records
+    returned."""
     with BlockFile.opened(path) as file:
         if path.stat().st_size > memory_bytes:
             return merged_files([file])

@@ -22,24 +22,25 @@ MEMORY_BYTES = 16 * 1024 * 1024
 _ROW_BYTES = 1200
 _FORGOTTEN_AT_ONCE = 3
 _ENTRY_BYTES = 48
-"""A chunk: its stamp and its tokens, as Python's numbers in lists."""
+"""Memory of one chunk in bytes: its stamp and its tokens, as Python integers in lists."""
 
 
 class RowLog:
     """Takes records in the order in which requests end. To be closed."""
 
     def __init__(self, spool: SpoolWriter | None = None, *, memory_bytes: int = MEMORY_BYTES) -> None:
-        """``spool``: where the owner writes each record anyway. Else what there is no room for goes to one
-        of our own."""
+        """``spool``: the file to which the owner writes each record anyway; None: records beyond the memory
+        go to a file of our own."""
         self._shared = spool
         self._own: SpoolWriter | None = None
         self._room = memory_bytes
         self._recent: deque[RequestRecord] = deque()
         self._count = 0
         self._forgets = False
-        """They all have to be read from the shared spool: those in memory go, a few at a time."""
+        """Whether all records are read from the shared spool at the end: those in memory are dropped, a few
+        at a time."""
         self.last_finished_ns: int | None = None
-        """The latest end of all requests."""
+        """The latest end of all requests; None before the first."""
 
     def __len__(self) -> int:
         return self._count
@@ -64,7 +65,7 @@ class RowLog:
             self._spool_of_ours().write(oldest)
 
     def records(self) -> Records:
-        """All of them as columns, in order of submission. To be called once."""
+        """All records as columns, in order of submission. To be called once."""
         if self._count == len(self._recent):
             return Records.from_rows(self._recent)
         spool = self._shared or self._spool_of_ours()

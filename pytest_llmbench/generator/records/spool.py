@@ -32,7 +32,8 @@ _TOGETHER = 16
 _BATCH_BYTES = 64 * 1024
 """The bytes read at a time, some 400 short records: as objects they take ten times that."""
 _COLUMN_BATCH_BYTES = 1024 * 1024
-"""Likewise where columns are made of them, whose making takes half a millisecond however few there are."""
+"""Number of bytes read at a time where columns are made of the records: making them takes half a millisecond,
+however few there are."""
 
 _LENGTH = struct.Struct("<I")
 _PICKLED = b"\x80"
@@ -43,11 +44,12 @@ _KINDS = tuple(
     (_NAMES.index(name), members, {member: code for code, member in enumerate(members)})
     for name, members in KINDS.items()
 )
-"""Members of enumerations go as numbers."""
+"""Fields that hold members of an enumeration, which are written as numbers: place of the field, members,
+their codes."""
 _RAGGED = frozenset(name for names in RAGGED.values() for name in names)
 _TIMINGS = _NAMES.index("server_timings")
 Column = Sequence[Any]
-"""The values of a field; a single one, where all are the same."""
+"""The values of a field; a single one where all are the same."""
 
 
 class SpoolWriter:
@@ -59,7 +61,7 @@ class SpoolWriter:
         self._writing, self._packing = threading.Lock(), threading.Lock()
         self._flush_s = flush_s
         self._rows: list[tuple[Any, ...]] = []
-        """Not packed yet."""
+        """Records that are not packed yet, as tuples."""
         self._waiting: list[bytes] = []
         self._closing = threading.Event()
         self._failure: OSError | None = None
@@ -67,7 +69,8 @@ class SpoolWriter:
         self._thread.start()
 
     def write(self, record: RequestRecord) -> None:
-        """Does not touch the disk. Raises OSError once the disk has failed: then records are being lost."""
+        """Take a record, without touching the disk. Raises OSError once the disk has failed: then records are
+        being lost."""
         if self._failure is not None:
             raise self._failure
         self._rows.append(_values(record))
@@ -75,14 +78,14 @@ class SpoolWriter:
             self._pack()
 
     def flush(self) -> None:
-        """Everything written so far is in the file then. Raises OSError where that failed."""
+        """Write everything so far to the file. Raises OSError where that failed."""
         if not self._closing.is_set():
             self._flush()
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Everything is in the file then. Safe to call twice."""
+        """Write everything to the file and close it. Safe to call twice."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -133,7 +136,7 @@ def _packed(rows: Sequence[tuple[Any, ...]]) -> bytes:
 
 
 class SpoolReader:
-    """Follows a spool. Whoever writes it may be killed while writing: records that are not there whole are
+    """Reads a spool while it is being written. The writer may be killed meanwhile: incomplete records are
     left out.
 
     What it gives at a time is no more than some thousand records, however far the spool has gone ahead.
@@ -148,12 +151,12 @@ class SpoolReader:
         return [record for batch in self.batches() for record in batch]
 
     def batches(self, batch_bytes: int = _BATCH_BYTES) -> Iterator[list[RequestRecord]]:
-        """The same, some at a time. What is left when the caller stops comes with the next call."""
+        """The records in batches. What is left when the caller stops comes with the next call."""
         for frames in self._frames(batch_bytes):
             yield [record for count, columns in frames for record in _records(count, columns)]
 
     def columns(self, batch_bytes: int = _COLUMN_BATCH_BYTES) -> Iterator[dict[str, Any]]:
-        """The values of each field instead, as ``Records.from_columns`` takes them."""
+        """The values of each field, as ``Records.from_columns`` takes them, in batches."""
         for frames in self._frames(batch_bytes):
             counts = [count for count, _ in frames]
             by_field = zip(*(columns for _, columns in frames), strict=True)
@@ -163,7 +166,7 @@ class SpoolReader:
             }
 
     def _frames(self, batch_bytes: int) -> Iterator[list[tuple[int, list[Column]]]]:
-        """What was packed together, and how many records that are."""
+        """The groups of records that were packed together, as columns, each with its number of records."""
         size = batch_bytes
         with contextlib.suppress(FileNotFoundError), FileIO(self._path) as file:
             while True:
@@ -203,7 +206,7 @@ def _records(count: int, columns: list[Column]) -> Iterator[RequestRecord]:
 
 
 def _joined(counts: Sequence[int], columns: Sequence[Column]) -> list[Any]:
-    """The values of all, of whose columns each is of so many records."""
+    """The values of one field over all groups: its column in each, and how many records each has."""
     return list(chain.from_iterable(map(_whole, counts, columns)))
 
 

@@ -20,18 +20,18 @@ from pytest_llmbench.errors import GeneratorError, StoreError
 from pytest_llmbench.model.request import PlannedRequest
 
 FRAME_LENGTH = struct.Struct("<I")
-"""What comes before each packed request: its length in bytes."""
+"""Header of each packed request: its length in bytes."""
 MEMORY_BYTES = 8 * 1024 * 1024
-"""The bytes of a share that stay in memory; beyond that it goes to the disk."""
+"""The most bytes of a share that stay in memory; the rest goes to disk."""
 _INSTANTS_AT_ONCE = 512
-"""The instants that are read together while load is running: some microseconds."""
+"""How many instants are read together while load is running: some microseconds."""
 
 _READ_AT_ONCE = 32 * 1024
-"""Bytes of packed requests, likewise."""
+"""How many bytes of packed requests are read together while load is running."""
 
 
 class Supply:
-    """What has arrived of a share. Filled first, then read, once. To be closed.
+    """The part of a worker's share that has arrived. Filled first, then read, once. To be closed.
 
     A request costs some microseconds to read, so it may be done while load is running.
     """
@@ -44,7 +44,7 @@ class Supply:
         self._failure: OSError | None = None
 
     def add(self, frames: bytes, instants: bytes) -> None:
-        """Does not raise: a disk that is full is told by :meth:`check`."""
+        """Add packed requests and instants. Does not raise: :meth:`check` tells of a full disk."""
         self._size += len(frames)
         if self._failure is not None:
             return
@@ -70,7 +70,7 @@ class Supply:
             raise GeneratorError(f"of {size} bytes of requests {self._size} have arrived")
 
     def requests(self, count: int) -> Iterator[PlannedRequest]:
-        """The first ``count``, one at a time."""
+        """The first ``count`` requests, one at a time."""
         for frame in islice(self._each(), count):
             yield PlannedRequest(*pickle.loads(frame))
 
@@ -89,7 +89,7 @@ class Supply:
                 return
 
     def instants_ns(self, count: int) -> Iterator[int]:
-        """The instants at which the requests are due, from the start."""
+        """The instants at which the first ``count`` requests are due, in nanoseconds from the start."""
         self._instants.seek(0)
         for first in range(0, count, _INSTANTS_AT_ONCE):
             some: array[int] = array("q")
@@ -107,7 +107,8 @@ def _file(directory: Path, memory_bytes: int) -> tempfile.SpooledTemporaryFile[b
 
 @dataclass
 class DealtWorkload:
-    """The requests of one worker, ready drawn. They keep their numbers in the whole sequence.
+    """The workload of one worker: its requests, drawn already. They keep their numbers in the whole
+    sequence.
 
     Cannot be hashed: nothing remembers it beyond its plan.
     """
@@ -116,9 +117,9 @@ class DealtWorkload:
     size: int
     """The size of the packed requests in bytes."""
     mean_tokens: float
-    """Output tokens that a request of the whole plan asks for."""
+    """The mean of the output tokens that the requests of the whole plan ask for."""
     supply: Supply | None = None
-    """The supply that holds them, at the worker."""
+    """The supply with the requests, at the worker; None elsewhere."""
     standard: bool = False
 
     def stocked(self, supply: Supply) -> DealtWorkload:
@@ -127,11 +128,11 @@ class DealtWorkload:
         return replace(self, supply=supply)
 
     def stream(self, count: int) -> Iterator[PlannedRequest]:
-        """The first ``count``, each read when it is asked for."""
+        """The first ``count`` requests, each read when it is asked for."""
         return iter(()) if self.supply is None else self.supply.requests(count)
 
     def instants_ns(self, count: int) -> Iterator[int]:
-        """The instants at which the requests of an open loop are due, from the start."""
+        """The instants at which the requests of an open loop are due, in nanoseconds from the start."""
         return iter(()) if self.supply is None else self.supply.instants_ns(count)
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:  # noqa: ARG002 - drawn already

@@ -120,7 +120,7 @@ class Coordinator:
         self.mistake: Exception | None = None
         """Why nothing can be sent: what the requests are drawn from, or a worker, found that out."""
         self.failure: Exception | None = None
-        """Raised by the caller's code."""
+        """The exception that the caller's code raised; None without one."""
         self._on_record = on_record
         self._on_progress = on_progress
         self._deciding = threading.Lock()

@@ -151,7 +151,7 @@ class DistributedLoadGenerator:
             self._busy.release()
 
     def take_over(self, pool: LocalCrew) -> None:
-        """Have plans sent by workers that are coming up already."""
+        """Let workers that are coming up already send the plans."""
         pool.set_up(self._setup)
         self._pool = pool
 
@@ -271,7 +271,7 @@ class DistributedLoadGenerator:
 
 
 def _read_ahead(blocks: Iterator[tuple[int, Requests]], count: int) -> Iterator[tuple[int, Requests]]:
-    """The same, with the first ones drawn."""
+    """``blocks`` with the first ``count`` already drawn."""
     return chain(list(islice(blocks, count)), blocks)
 
 
@@ -285,9 +285,9 @@ def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _step_back() -> None:
-    """This thread, which keeps the records, yields to who measures: on a host with as many cores as there are
-    servers and workers it takes one of them every now and then. The thread ends with the plan, and a new one
-    has the usual priority again."""
+    """Lower the priority of this thread, which keeps the records, below those that measure: on a host with as
+    many cores as there are servers and workers it takes one of them every now and then. The thread ends with
+    the plan, and a new one has the usual priority again."""
     give_back_unused_memory()  # of the requests that have been drawn
     if sys.platform == "linux":  # elsewhere priorities are those of processes
         with suppress(OSError):  # a sandbox may refuse

@@ -84,7 +84,7 @@ class RaySpec:
     """``auto``, ``HOST:PORT`` of the head, ``ray://HOST:PORT`` of its client server; ``None``: a cluster of
     one node, started for the session on this machine."""
     workers: int | None = None
-    """``None``: one on each node."""
+    """Number of workers; ``None``: one on each node."""
     cpus: float = 1.0
     """CPUs that a worker reserves."""
 

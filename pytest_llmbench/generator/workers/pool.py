@@ -83,7 +83,7 @@ class WorkerPool:
         self._cpus, self._end_s = tuple(cpus), end_s
         self._members: dict[int, Member] = {}
         self._strangers: set[int] = set()
-        """Started, and not greeted yet."""
+        """Numbers of workers that were started and have not greeted yet."""
 
     def call(self, count: int) -> None:
         """Start those of the first ``count`` that are missing; they come up by themselves. GeneratorError."""

@@ -82,7 +82,8 @@ class Setup:
     """Count prompts and replies where the server gives no figures: with the reference tokenizer, or with the
     one of this file, whose content goes along since other machines do not have it."""
     counts_early: bool = True
-    """Have that tokenizer ready before the first plan; else after it, when nothing is being measured."""
+    """Whether that tokenizer is made ready before the first plan; else after it, when nothing is being
+    measured."""
     session_deadline_ns: int | None = None
     declared: Declared = field(default_factory=Declared)
     session_header: str = SESSION_HEADER
@@ -157,7 +158,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there? Answered by ``Pong`` at once, whatever else goes on."""
+    """Asks whether the other end is alive. Answered by ``Pong`` at once, whatever else goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ class Done:
     selfcheck: SelfCheck
     facts: Mapping[str, Fact]
     decoded_ns: int | None = None
-    """All records had been made."""
+    """Instant at which all records had been made; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,8 @@ class Line:
         self._speaking = threading.Lock()
 
     def say(self, message: object) -> bool:
-        """False if the other end is gone. Raises SuiteError for what cannot be said: objects of the suite."""
+        """Send a message; returns False if the other end is gone. Raises SuiteError for what cannot be sent:
+        objects of the suite."""
         try:
             with self._speaking:
                 self.connection.send(message)

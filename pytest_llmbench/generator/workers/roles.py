@@ -21,7 +21,7 @@ class Member(Protocol):
         """How it ended, in words. To be asked once the line is dead."""
 
     def put_down(self) -> None:
-        """Have a worker that does not answer killed. Its line dies of that."""
+        """Ask for a worker that does not answer to be killed. Its line dies of that."""
 
     def kill(self) -> None:
         """Kill the worker at once and close the line."""

@@ -20,14 +20,14 @@ from pytest_llmbench.store.files import whole_file
 
 CSV_COLUMNS = ("nodeid", "attempt", *COLUMNS)
 CHUNKS = ("chunk_ns", "chunk_tokens")
-"""Lists, which only Parquet has."""
+"""Columns that hold lists, which only Parquet has."""
 _NO_PYARROW = "pip install 'pytest-llmbench[parquet]', or write --csv"
 
 
 def tables(
     report: LoadedReport, test: str | None, *, everything: bool
 ) -> Iterator[tuple[LoadedTest, RequestTable]]:
-    """Each test with its requests, a load at a time; ``everything``: warm-ups, probes and void loads too.
+    """Each test with its requests, load by load. ``everything``: warm-ups, probes and void loads too.
 
     A load that several tests used is that of the one that measured it. SuiteError where no test holds
     ``test``.
@@ -48,7 +48,7 @@ def tables(
 
 
 def plain_columns(test: LoadedTest, table: RequestTable) -> dict[str, list[Any]]:
-    """Python values, None for what was not observed."""
+    """The columns as Python values, with None for what was not observed."""
     columns: dict[str, list[Any]] = {
         "nodeid": [test.nodeid] * len(table),
         "attempt": [test.entry.attempts] * len(table),
@@ -73,7 +73,7 @@ def csv_rows(found: Iterator[tuple[LoadedTest, RequestTable]]) -> Iterator[Seque
 
 
 def write_parquet(path: Path, found: Iterator[tuple[LoadedTest, RequestTable]]) -> None:
-    """The same columns, with the chunks of each request as lists.
+    """Write the same columns as Parquet, with the chunks of each request as lists.
 
     SuiteError without pyarrow, StoreError where the file cannot be written.
     """

@@ -35,11 +35,11 @@ class LoadedLoad:
     phase: str
     """``probe``, ``warmup`` or ``measure``."""
     variant: str
-    """SUT variant on which it ran; empty for the SUT itself."""
+    """SUT variant on which the load ran; empty for the SUT itself."""
     shared_from: str | None
-    """Node id of the test that measured it, when this test only used it."""
+    """Node id of the test that measured the load, if this test only used it; else None."""
     counts: bool
-    """False of an attempt that was void and was measured again."""
+    """Whether the load counts; False for an attempt that was void and was measured again."""
     _stored: StoredRecords
     _entry: TestEntry
     _index: int
@@ -49,7 +49,7 @@ class LoadedLoad:
 
     @cached_property
     def records(self) -> RequestTable:
-        """StoreError where its file is missing or damaged."""
+        """The requests of the load. StoreError if its file is missing or damaged."""
         noted = self._stored.loads(self._entry)[self._index]
         records = self._stored.of_load(self._entry, self._index, noted)
         return RequestTable([Part(self._index, self.label, records)])
@@ -60,7 +60,7 @@ class LoadedLevel:
     """One load level or one configuration of a test that has several."""
 
     entry: LevelEntry
-    """All that the report has of it."""
+    """The level as it stands in the report."""
 
     def __repr__(self) -> str:
         return f"<LoadedLevel {self.label!r}>"
@@ -79,7 +79,7 @@ class LoadedTest:
     """One test of a report."""
 
     entry: TestEntry
-    """All that the report has of it, by the names of the schema."""
+    """The test as it stands in the report, by the names of the schema."""
     _stored: StoredRecords
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class LoadedTest:
 
     @property
     def outcome(self) -> str:
-        """As pytest reported it: ``passed``, ``failed``, ``error`` …"""
+        """The outcome that pytest reported: ``passed``, ``failed``, ``error`` …"""
         return self.entry.outcome
 
     @property
@@ -106,17 +106,18 @@ class LoadedTest:
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``fail`` or ``inconclusive``, of its limits."""
+        """The verdict on the limits of the test: ``pass``, ``fail`` or ``inconclusive``."""
         return self.entry.gate.verdict
 
     @property
     def objectives(self) -> tuple[ObjectiveEntry, ...]:
-        """Its limits, each with what was measured and the verdict."""
+        """The limits of the test, each with what was measured and the verdict."""
         return tuple(self.entry.gate.objectives)
 
     @cached_property
     def metrics(self) -> Mapping[str, Estimate]:
-        """``metrics["ttft.p99"].lower``; ``point`` is None where a metric is undefined."""
+        """Metric name → estimate: ``metrics["ttft.p99"].lower``; ``point`` is None where a metric is
+        undefined."""
         return dict(self.entry.metrics)
 
     @cached_property
@@ -125,7 +126,7 @@ class LoadedTest:
 
     @property
     def by_run(self) -> Mapping[str, list[float | None]]:
-        """Metric to its value in each run; empty for a single run."""
+        """Metric name → its value in each run; empty for a single run."""
         return self.entry.by_run
 
     @cached_property
@@ -155,9 +156,10 @@ class LoadedTest:
     def records(self) -> RequestTable:
         """The measured requests: no warm-ups, no probes, and no loads that were void and measured again.
 
-        A test that searches or has levels has many loads, which ``records.label`` tells apart; one that was
-        repeated as a whole has several of each label, which ``records.load`` does, and its metrics are those
-        of the first. Of a session that was killed all that its file holds. StoreError as of :attr:`loads`.
+        A test that searches or has levels has many loads, told apart by ``records.label``. A test that was
+        repeated as a whole has several loads of each label, told apart by ``records.load``; its metrics are
+        those of the first. For a session that was killed these are all requests in its file. StoreError as
+        for :attr:`loads`.
         """
         if self.entry.loads_file is None and self.entry.records_file is not None:
             runs = read_runs(self._stored.directory / self.entry.records_file).runs
@@ -178,15 +180,16 @@ class LoadedReport:
 
     path: Path
     entry: Report
-    """All that the report has, by the names of the schema."""
+    """The report as read, by the names of the schema."""
     tests: tuple[LoadedTest, ...]
-    """In the order in which they ended; of a test that ran again each attempt."""
+    """The tests in the order in which they ended; a test that ran again is there with each attempt."""
 
     def __repr__(self) -> str:
         return f"<LoadedReport {str(self.path)!r}: {len(self.tests)} tests>"
 
     def test(self, name: str) -> LoadedTest:
-        """The test whose node id is ``name``, or the only one that holds it; of several attempts the last.
+        """The test whose node id is ``name``, or the only one whose node id contains it; with several
+        attempts, the last.
 
         SuiteError, which names the tests, for none and for several.
         """
@@ -217,7 +220,7 @@ _FRAME = (
 
 
 def load_report(path: str | os.PathLike[str]) -> LoadedReport:
-    """Reads ``report.json``, or that of a directory; records are read when they are first asked for.
+    """Read ``report.json``, or that of a directory. Records are read when they are first asked for.
 
     Reports of this major version of the schema are read, of no newer minor one. StoreError for any other, and
     for a file that is missing or damaged.
@@ -230,7 +233,7 @@ def load_report(path: str | os.PathLike[str]) -> LoadedReport:
 
 
 def _measured_again(loads: list[dict[str, Any]], index: int) -> bool:
-    """The next load of its label is its next attempt."""
+    """Whether the next load with the same label is a further attempt of this one."""
     own = loads[index]
     later = (load for load in loads[index + 1 :] if load["label"] == own["label"])
     following = next(later, None)

@@ -31,7 +31,8 @@ TextColumn = npt.NDArray[np.object_]
 NO_PANDAS = "pip install 'pytest-llmbench[pandas]', or use the arrays"
 
 LATENCIES = tuple(f"{family}_ms" for family in FAMILIES)
-"""Milliseconds, by the definitions of the metrics of that name; NaN for a request that has none."""
+"""The latency columns in milliseconds, defined as the metrics of the same name; NaN for a request that has
+none."""
 TEXTS = (
     "label", "request_id", "phase", "class_label", "outcome", "token_source", "reasoning_token_source",
     "error", "finish_reason", "schema_check", "thinking_end_reason", "end_before_cut",
@@ -43,14 +44,14 @@ COLUMNS = (
     "ok",
     *LATENCIES,
 )
-"""One entry a request each, by the names that the records file has."""
+"""Names of all columns with one entry per request, as in the records file."""
 
 
 class Part(NamedTuple):
     """The requests of one load."""
 
     load: int
-    """Its place among the loads of its test."""
+    """Index of the load among the loads of its test."""
     label: str
     records: Records
 
@@ -63,7 +64,7 @@ class RequestTable:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.records = Records.concatenate([part.records for part in parts])
-        """The columns as the metrics of this package take them."""
+        """The requests as the metrics of this package take them."""
         self._parts = parts
         self._columns: dict[str, npt.NDArray[Any]] = {}
 
@@ -91,17 +92,18 @@ class RequestTable:
 
     @property
     def ok(self) -> BoolColumn:
-        """Whether a request ended well; only those are in latencies."""
+        """Whether each request ended well; latencies have only those."""
         return self["ok"]
 
     @property
     def label(self) -> TextColumn:
-        """The load that a request belongs to: ``run 1 of 3``, ``90% of saturation``."""
+        """The label of the load that each request belongs to: ``run 1 of 3``, ``90% of saturation``."""
         return self["label"]
 
     @property
     def load(self) -> IntColumn:
-        """Its place in the ``loads`` of the test, which tells loads of one label apart."""
+        """Index of each request's load in the ``loads`` of the test; tells loads with the same label
+        apart."""
         return self["load"]
 
     @property
@@ -130,12 +132,12 @@ class RequestTable:
 
     @cached_property
     def chunk_ns(self) -> list[IntColumn]:
-        """The instants of the content chunks of each request."""
+        """The instants of the content chunks of each request, in nanoseconds."""
         return np.split(self.records.chunk_ns, self.records.chunk_offsets[1:-1]) if len(self) else []
 
     @cached_property
     def chunk_tokens(self) -> list[IntColumn]:
-        """The tokens of each of those chunks; -1 where a chunk's are not known."""
+        """The tokens of each of those chunks; -1 where they are not known."""
         return np.split(self.records.chunk_tokens, self.records.chunk_offsets[1:-1]) if len(self) else []
 
     def select(self, mask: npt.ArrayLike) -> RequestTable:
@@ -189,7 +191,7 @@ def _texts(values: Sequence[Any]) -> TextColumn:
 
 
 def import_pandas() -> Any:
-    """The module. SuiteError, which says how to get it, where it is not installed."""
+    """The module pandas. SuiteError, which says how to get it, where it is not installed."""
     try:
         import pandas
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""Several systems, arms and repetitions: what is compared, in which order, with what."""
+"""Several systems, arms and repetitions: what is compared with what, and in which order."""

@@ -27,8 +27,8 @@ from pytest_llmbench.stats.runs import FloatArray
 def against_baseline(
     measured: Mapping[str, ArmRuns], limits: Sequence[RegressionLimit], notes: Sequence[str], budget: Budget
 ) -> TestResult:
-    """The candidate's result with its comparisons, of which those of ``limits`` decide; ``notes`` come first
-    in it."""
+    """The candidate's result with its comparisons, of which those in ``limits`` decide. ``notes`` are put
+    before its own."""
     candidate, baseline = measured[CANDIDATE], measured.get(BASELINE)
     findings = candidate.invalid(budget)
     if baseline is None:
@@ -46,14 +46,14 @@ def against_baseline(
 
 
 def ab_note(runs: int, baseline: Arm, described: str) -> str:
-    """What was done, in words; ``described``: the baseline, for people."""
+    """The note on how the A/B was made; ``described``: the baseline in words."""
     records = f"; its records are in {baseline.path.name}" if baseline.path is not None else ""
     return f"A/B: {runs} runs of each arm in randomised pairs, baseline {described}{records}"
 
 
 def paired_runs(baseline: ByRun, candidate: ByRun) -> tuple[ByRun, ByRun]:
-    """Both arms by run, without the runs that only one arm has because Ctrl-C ended the other, or its
-    search."""
+    """The values by run of both arms, cut to the runs that both have: Ctrl-C, or the end of a search, may
+    leave one arm with more."""
     count = min((len(values) for arm in (baseline, candidate) for values in arm.values()), default=0)
     first, second = ({name: values[:count] for name, values in arm.items()} for arm in (baseline, candidate))
     return first, second

@@ -39,11 +39,11 @@ from pytest_llmbench.workloads.adapted import Salted
 
 R = TypeVar("R")
 Execute = Callable[[str, LoadPlan], Observation]
-"""Sends a plan to the arm of that name."""
+"""Sends a plan to the arm with this name."""
 
 
 def rounds(names: Sequence[str], seed: int) -> Iterator[tuple[str, ...]]:
-    """The orders of the arms, without end: drawn, reversed, drawn, reversed …"""
+    """An endless series of orders of the arms: drawn, reversed, drawn, reversed …"""
     generator = random.Random(derived_seed(seed, "order of the arms"))
     while True:
         order = list(names)
@@ -54,7 +54,7 @@ def rounds(names: Sequence[str], seed: int) -> Iterator[tuple[str, ...]]:
 
 @dataclass
 class _Arm(Generic[R]):
-    """A procedure that waits for the observation of ``plan``, or has its ``result``."""
+    """The procedure of one arm. It waits for the observation of ``plan``, or has its ``result``."""
 
     name: str
     procedure: Procedure[R]
@@ -63,7 +63,7 @@ class _Arm(Generic[R]):
 
     @property
     def is_warm(self) -> bool:
-        """Whether it wants to send one of its runs."""
+        """Whether the next load is one of its runs."""
         return self.plan is not None and self.plan.phase is Phase.MEASURE
 
     @property
@@ -75,7 +75,8 @@ class _Arm(Generic[R]):
         self._advance(lambda: next(self.procedure))
 
     def send(self, execute: Execute) -> Observation | None:
-        """One step. What ``execute`` raises is thrown into the procedure, as :func:`drive` does."""
+        """Execute the next load. Whatever ``execute`` raises is thrown into the procedure, as :func:`drive`
+        does."""
         assert self.plan is not None
         plan = self.plan
         try:
@@ -88,7 +89,7 @@ class _Arm(Generic[R]):
         return seen
 
     def end(self, seen: Observation) -> None:
-        """Ctrl-C ended the other arm: whatever is still to be sent is not, and the result says so."""
+        """End the arm after Ctrl-C ended another: nothing more is sent, and the result says so."""
         while self.plan is not None and self.plan.phase is Phase.MEASURE:
             nothing = _nothing_of(self.plan, seen)
             self._advance(partial(self.procedure.send, nothing))
@@ -195,35 +196,35 @@ def _nothing_of(plan: LoadPlan, seen: Observation) -> Observation:
 
 
 CANDIDATE, BASELINE = "candidate", "baseline"
-"""The names of the arms of an A/B; a test alone is a candidate."""
+"""The names of the arms of an A/B; a test alone has the first."""
 
 Send = Callable[[OpenSUT, LoadPlan, OnRecord | None], Observation]
-"""Sends a plan to a SUT, its records to the callback as they are made, and says what came of it."""
+"""Sends a plan to a SUT, hands its records to the callback as they are made, and returns the observation."""
 
 
 class Compared(NamedTuple):
-    """What arms come to together."""
+    """The joint result of the arms of a test."""
 
     result: TestResult
-    """Of the first arm, compared with the others."""
+    """The result of the first arm, compared with the others."""
     peers: tuple[TestResult, ...] = ()
-    """The results of further systems: the audit looks at them too."""
+    """The results of further systems, which the audit looks at too."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm: the SUT that is asked, under which setting, and the file for its records."""
+    """One arm: the SUT, the setting, and the file for its records."""
 
     name: str
     opened: OpenSUT
     setting: Setting
     variant: str = ""
-    """Variant of that SUT which the arm is; empty for the SUT itself."""
+    """Name of the SUT's variant that the arm measures; empty for the SUT itself."""
     path: Path | None = None
 
     @property
     def server(self) -> tuple[str, str]:
-        """Arms with equal ones ask the same server, as far as can be told."""
+        """A key of the server: arms with equal keys ask the same one, as far as can be told."""
         served = self.opened.executor.servers[self.variant]
         return (self.opened.server, served.server)
 
@@ -244,7 +245,8 @@ class Arm:
 
 
 def measure_arms(request: MeasurementRequest, arms: Sequence[Arm], send: Send) -> dict[str, ArmRuns]:
-    """Each arm's runs by its name: the arms in turns, or the one that there is. All of them are written down.
+    """The runs of each arm by its name: the arms in turns, or the one that there is. All are written to
+    files.
 
     An arm without anything to keep (Ctrl-C) is missing; KeyboardInterrupt where that is the first.
     """
@@ -286,7 +288,8 @@ def _recorded(
 
 
 def apart(arms: Sequence[Arm], definition: TestDefinition) -> tuple[list[Arm], str | None]:
-    """The arms so that none finds in a prefix cache what another left there, and what was done, in words.
+    """The arms, changed so that none finds in a prefix cache what another left there; and what was done, in
+    words.
 
     Arms on one server get prompts with another beginning, all of them, so that they stay alike. Not where the
     cache is what is tested, nor where the workload's own sharing would be lost with its beginnings.
@@ -313,7 +316,7 @@ def apart(arms: Sequence[Arm], definition: TestDefinition) -> tuple[list[Arm], s
 
 
 def measured_records(runs: ArmRuns) -> Records:
-    """Measured requests of all runs, without their streams."""
+    """The measured requests of all runs, without their streams."""
     return Records.concatenate(
         [
             seen.records.without_streams()

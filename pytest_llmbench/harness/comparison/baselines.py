@@ -1,4 +1,5 @@
-"""``--llm-save`` and ``--llm-compare``: run statistics kept, and later runs held against them.
+"""``--llm-save`` and ``--llm-compare``: the statistics of runs are saved, and later runs are compared with
+them.
 
 A baseline never moves by itself: saving makes a new file, and what is compared with is named each time.
 """
@@ -51,7 +52,7 @@ _COMMIT_DIGITS = 12
 
 @dataclass(frozen=True)
 class Comparing:
-    """The baseline of a session, and who answers for mismatches with it."""
+    """The baseline that a session compares with, and the waivers for mismatches."""
 
     path: Path
     baseline: Baseline
@@ -83,8 +84,8 @@ def comparing_by(settings: Settings, today: date) -> Comparing | ForeignComparin
 
 
 def _foreign(path: Path, waivers: tuple[Waiver, ...]) -> ForeignComparing | None:
-    """The result of another tool in a file, if that is what it is. Who names no file imports no reader of
-    them."""
+    """The result of another tool in a file; None if the file is something else. Sessions without such a file
+    import no reader of them."""
     from pytest_llmbench.harness.comparison.foreign import ForeignComparing
     from pytest_llmbench.store.foreign.reading import read_foreign
 
@@ -124,7 +125,7 @@ def refuse_early(
     limits: Sequence[RegressionLimit],
     runs: int,
 ) -> None:
-    """What keeps a comparison from being made. SuiteError."""
+    """Raise SuiteError if something already known keeps the comparison from being made."""
     where = f"--llm-compare {asked.path}"
     found = asked.test(nodeid)
     if found is None:
@@ -177,8 +178,8 @@ def compared_with(
 
 
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:
-    """Writes the baseline of a session; what is to be said about it. Void runs are left out. StoreError where
-    it cannot be written."""
+    """Write the baseline of a session; returns messages about it. Void runs are left out. StoreError if it
+    cannot be written."""
     last = {entry["nodeid"]: entry for entry in entries}  # of several attempts the last
     kept = [entry for entry in last.values() if entry["identity"] and entry["validity"]["verdict"] == "valid"]
     if not kept:
@@ -207,7 +208,8 @@ def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) 
 
 
 def automatic_name(commit: Commit | None, saved: str) -> str:
-    """``3f2a1c9b04de``, ``3f2a1c9b04de-uncommitted``; outside of a repository ``20260120T093000Z``."""
+    """The name of a baseline that was given none: ``3f2a1c9b04de`` or ``3f2a1c9b04de-uncommitted``, the
+    commit; outside of a repository the time, ``20260120T093000Z``."""
     if commit is None:
         return re.sub(r"[-:]|\.\d+", "", saved)
     return commit.id[:_COMMIT_DIGITS] + ("-uncommitted" if commit.uncommitted else "")

@@ -36,14 +36,14 @@ from pytest_llmbench.store.schema import iso_utc
 
 @dataclass(frozen=True)
 class Calibrations:
-    """The calibrations of a session."""
+    """Keeps and applies the calibrations of a session."""
 
     settings: Settings
 
     def calibrated(
         self, request: MeasurementRequest, result: TestResult, by_run: ByRun, *, virtual: bool
     ) -> TestResult:
-        """The result with what its runs say about the noise, which is kept for later sessions."""
+        """The result with the noise found between its runs, which is kept for later sessions."""
         metrics = [each.metric for each in comparisons(by_run, by_run, paired=True)]
         metrics += [objective.metric for objective in result.objectives]
         noise = {
@@ -84,7 +84,7 @@ class Calibrations:
         return f"calibration of {runs} runs saved: {path}"
 
     def flagged(self, request: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
-        """The result with a warning for each limit that is tighter than the noise, where that is known."""
+        """The result with a warning for each limit that is tighter than the noise, if that is known."""
         guarded = [each for each in result.comparisons if each.gated]
         if not (result.objectives or guarded):
             return result
@@ -132,7 +132,7 @@ def _noise(name: str, entry: NoiseEntry) -> Noise:
 
 
 def table(noise: Sequence[Noise]) -> Table:
-    """What the runs of one unchanged system say: a row for each metric."""
+    """A table of the noise between runs of one unchanged system, a row for each metric."""
     columns = (
         "Metric",
         "Typical",

@@ -29,20 +29,20 @@ from pytest_llmbench.store.foreign.foreign_run import ForeignResults, ForeignRun
 
 _OURS = "this session"
 _UNTOLD = "workload, seed, hosts, engine and its version"
-"""What no result file of another tool says in a way that could be compared."""
+"""Properties that no result file of another tool states in a comparable way."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignComparing:
-    """A result file of another tool, and who answers for the differences."""
+    """A result file of another tool, with the waivers for its differences."""
 
     path: Path
     results: ForeignResults
     waivers: tuple[Waiver, ...] = ()
 
     def runs_like(self, parameters: TestParameters) -> tuple[ForeignRun, ...]:
-        """Its runs with the load of a test; none for a test that searches its loads. SuiteError where
-        they are runs of different things."""
+        """The runs in the file that have the load of a test; none for a test that searches its loads.
+        SuiteError if they are runs of different things."""
         if not isinstance(parameters, LoadParameters):
             return ()
         runs = tuple(run for run in self.results.runs if run.load.is_like(parameters.load))
@@ -66,7 +66,7 @@ class ForeignComparing:
         limits: Sequence[RegressionLimit],
         runs: int,
     ) -> None:
-        """What keeps a comparison from being made. SuiteError.
+        """Raise SuiteError if something keeps the comparison from being made.
 
         Without limits only another model does: what is shown beside each other decides nothing.
         """
@@ -110,8 +110,8 @@ class ForeignComparing:
         )
 
     def _match(self, found: Sequence[ForeignRun], identity: Mapping[str, Any], *, gated: bool) -> Match:
-        """``gated``: figures that decide have to be of one workload and of one definition, which no file of
-        another tool shows; somebody has to answer for both."""
+        """The match of the file with the test. ``gated``: figures that decide need the same workload and the
+        same definition. No file of another tool shows either, so both have to be waived."""
         known = {"model": found[0].model, DEFINITIONS: f"that of {self.results.tool}"}
         required = ["model"] if gated or known["model"] else []
         required += ["workload"] if gated else []
@@ -131,11 +131,11 @@ class ForeignComparing:
 
     @property
     def _answered(self) -> bool:
-        """Whether somebody answers for the definitions."""
+        """Whether the difference in definitions is waived."""
         return any(waiver.field == DEFINITIONS for waiver in self.waivers)
 
     def _judged(self, row: Comparison) -> Comparison:
-        """A row of another definition has no verdict, unless somebody answers for that."""
+        """The row without a verdict if its metric is defined otherwise, unless that is waived."""
         difference = self.results.difference(row.metric)
         if difference is None:
             return row
@@ -163,7 +163,8 @@ class ForeignComparing:
         ]
 
     def _defined_otherwise(self, rows: Sequence[Comparison]) -> list[str]:
-        """Once for each family, for reports whose tables have no room for reasons."""
+        """Notes on metrics that are defined otherwise, one per family, for reports whose tables have no room
+        for reasons."""
         families = dict.fromkeys(row.metric.partition(".")[0] for row in rows)
         return [
             f"{family} of {self.results.tool} is defined otherwise: {difference}"
@@ -172,8 +173,8 @@ class ForeignComparing:
         ]
 
     def _unlike(self, parameters: TestParameters) -> str:
-        """Why none of its runs stands beside a test. The best of some loads that somebody chose is not what a
-        search for the highest load finds, whatever the two are called."""
+        """Why no run of the file can stand beside a test. The best of some loads that somebody chose is not
+        what a search for the highest load finds, even if both have the same name."""
         loads = "; ".join(dict.fromkeys(run.load.describe() for run in self.results.runs))
         if isinstance(parameters, LoadParameters):
             return f"{self.results.tool} has no run with the load of this test; it has {loads}"
@@ -196,7 +197,8 @@ def _by_run(runs: Sequence[ForeignRun]) -> ByRun:
 
 
 def _lengths(found: Sequence[ForeignRun], result: TestResult) -> list[str]:
-    """The mean lengths on both sides: other lengths are other latencies, and no faster system."""
+    """A note with the mean lengths on both sides; empty if they are unknown. Other lengths mean other
+    latencies, not another speed."""
     said = []
     for what, theirs, ours in (
         ("input", [run.mean_input_tokens for run in found], lambda records: records.input_tokens),
@@ -210,7 +212,7 @@ def _lengths(found: Sequence[ForeignRun], result: TestResult) -> list[str]:
 
 
 def _mean_tokens(result: TestResult, column: Callable[[Records], IntColumn]) -> float | None:
-    """Of measured requests that ended well; None where no count is known."""
+    """Mean tokens of the measured requests that ended well; None where no count is known."""
     runs = [run.records for run in result.observations if run.plan.phase is Phase.MEASURE]
     kept = [column(run)[run.ok & (column(run) >= 0)] for run in runs]
     tokens = np.concatenate(kept) if kept else np.empty(0)

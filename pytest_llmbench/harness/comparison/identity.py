@@ -1,4 +1,5 @@
-"""What a result is of: the fields baselines are matched by; ``compare/identity.py`` says which decide."""
+"""The identity of a result: the fields that baselines are matched by. ``compare/identity.py`` says which of
+them decide."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from pytest_llmbench.workloads.catalogue import workload
 
 WAIVED = "waived"
 _UNDER_CRITERIA = ("throughput", "tradeoff", "capacity")
-"""Tests whose figures are those of the highest load that meets the latency limits."""
+"""Tests whose figures belong to the highest load that meets the latency limits."""
 
 
 def identity_of(
     definition: TestDefinition, parameters: TestParameters, setting: Setting, *, virtual: bool
 ) -> dict[str, Any]:
-    """JSON values. ``virtual``: in virtual time it does not matter which host computes it."""
+    """The identity as JSON values. ``virtual``: in virtual time the host does not matter and is left out."""
     # Not the bound one of the setting, which knows the address of the server.
     asked = workload(parameters.workload)
     found = {
@@ -59,8 +60,7 @@ def identity_of(
 
 
 def _load(definition: TestDefinition, parameters: TestParameters, setting: Setting) -> str:
-    """The load of one run, in words, with a digest of how many requests it sends and how long, load by
-    load."""
+    """The load of one run in words, with a digest of the number of requests and the duration of each load."""
     once = definition.plans(replace(parameters, runs=None), replace(setting, least_runs=1))
     described = describe_loads([plan.load for plan in once])
     return f"{described}; plan {_digest([_amount(plan) for plan in once])[:12]}"
@@ -98,7 +98,7 @@ def _digest(value: Any) -> str:
 
 
 def refuse_mismatch(match: Match, where: str) -> None:
-    """SuiteError where something differs that nobody answers for."""
+    """Raise SuiteError for differences that are not waived."""
     if match.mismatches:
         raise SuiteError.from_mistakes(
             [f"another thing was measured: {mismatch}" for mismatch in match.mismatches],
@@ -109,8 +109,8 @@ def refuse_mismatch(match: Match, where: str) -> None:
 
 
 def refuse_live_answers(asked: Workload, where: str) -> None:
-    """SuiteError where systems would be compared on histories that each of them wrote itself, unless that is
-    what was asked for."""
+    """Raise SuiteError if systems would be compared on histories that each of them wrote itself, unless the
+    workload asks for that."""
     if answers_of(asked) == "live":
         raise SuiteError(
             f"workload {asked.name!r} has live answers, so what is compared would not read the same",
@@ -120,7 +120,7 @@ def refuse_live_answers(asked: Workload, where: str) -> None:
 
 
 def refuse_few_runs(theirs: int, ours: int, where: str, how: str) -> None:
-    """SuiteError where a side has too few runs; ``how``: where more of the baseline come from."""
+    """Raise SuiteError if a side has too few runs. ``how``: how to get more runs of the baseline."""
     for what, count in (("the baseline has", theirs), ("this session has", ours)):
         if count < FEWEST_RUNS:
             raise SuiteError(
@@ -132,12 +132,12 @@ def refuse_few_runs(theirs: int, ours: int, where: str, how: str) -> None:
 
 
 def waived(match: Match) -> list[Finding]:
-    """The differences that somebody answers for, to be told with the result."""
+    """A finding for each difference that is waived, to be reported with the result."""
     return [Finding(WAIVED, ok=False, voids=False, message=text) for text in match.waived]
 
 
 def lengths_of(seen: Sequence[Observation]) -> OutputLengths:
-    """How often each output length came, among measured requests that ended well."""
+    """How many measured requests that ended well had each output length."""
     counted: Counter[int] = Counter()
     for run in seen:
         if run.plan.phase is Phase.MEASURE:
@@ -147,7 +147,7 @@ def lengths_of(seen: Sequence[Observation]) -> OutputLengths:
 
 
 def lengths_vector(lengths: OutputLengths | None) -> FloatArray:
-    """The lengths one by one, ascending; none of what is not known."""
+    """The lengths one by one, in ascending order; empty where they are not known."""
     if lengths is None:
         return np.empty(0)
     return np.repeat(np.asarray(lengths.tokens, dtype=np.float64), lengths.requests)

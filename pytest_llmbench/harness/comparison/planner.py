@@ -1,5 +1,5 @@
-"""The arms of a test, and what comes of them together: a test alone, calibrated, against a baseline, or on
-several systems."""
+"""The arms of a test and their joint result: a test alone, calibrated, against a baseline, or on several
+systems."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PlannedArms(NamedTuple):
 
     arms: Sequence[Arm]
     notes: tuple[str, ...] = ()
-    """What was done so that none finds in a cache what another left there."""
+    """Notes on what was done so that no arm finds in a cache what another left there."""
 
     @property
     def virtual(self) -> bool:
@@ -57,7 +57,7 @@ class PlannedArms(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparisonPlanner:
-    """Which arms a test has by the options of the session."""
+    """Decides, by the options of the session, which arms a test has."""
 
     settings: Settings
     worker: str | None
@@ -73,7 +73,7 @@ class ComparisonPlanner:
 
     @cached_property
     def systems(self) -> tuple[Listed, ...]:
-        """Empty for fewer than two."""
+        """The systems to compare; empty for fewer than two."""
         if len(self.settings.endpoints) < 2:
             return ()
         from pytest_llmbench.harness.comparison.systems import listed_systems
@@ -83,7 +83,8 @@ class ComparisonPlanner:
     def arms(
         self, request: MeasurementRequest, opened: OpenSUT, warmup: WarmupPolicy, wanted: Wanted | None
     ) -> PlannedArms:
-        """The SUT itself, and what it is to be compared with. SuiteError for what cannot be compared."""
+        """The arm of the SUT itself, and those it is compared with. SuiteError for what cannot be
+        compared."""
         name = self.systems[0].name if self.systems else CANDIDATE
         path = records_path(self.settings.report, request.nodeid, self.worker, self.settings.records)
         own = Arm(name, opened, request.setting, path=path)
@@ -126,7 +127,7 @@ class ComparisonPlanner:
         return Arm(system.name, opened, setting, path=self._path(request.nodeid, system.name))
 
     def _setting(self, request: MeasurementRequest, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
-        """All arms get the same requests."""
+        """The setting of an arm. The requests are the same for all arms."""
         return setting_on(opened, request.parameters, self.settings, warmup, salt=request.setting.salt)
 
     def _path(self, nodeid: str, arm: str) -> Path | None:
@@ -163,7 +164,7 @@ class ComparisonPlanner:
 
 
 class Baselines:
-    """What a session does with baselines. Nothing is read before it is needed."""
+    """Saving and comparing in one session. Nothing is read before it is needed."""
 
     def __init__(self, settings: Settings, today: date | None = None) -> None:
         self._settings = settings
@@ -220,7 +221,7 @@ class Baselines:
         return identified(plain, asked, self.limits, settings, virtual=virtual)
 
     def compared(self, request: MeasurementRequest, result: TestResult) -> TestResult:
-        """The result with its comparisons, the waivers that were needed, and what else differs."""
+        """The result with its comparisons, the waivers that were needed, and notes on what else differs."""
         asked, settings = self.comparing, self._settings
         limits = (*request.limits, *self.limits)
         if asked is not None:

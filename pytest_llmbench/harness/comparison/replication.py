@@ -31,17 +31,17 @@ HOW_TO_COMPARE = (
     "system in this session (--llm-baseline-endpoint URL)"
 )
 PAIRS = 6
-"""The pairs of an A/B, if nobody says how many."""
+"""The pairs of runs in an A/B, by default."""
 CALIBRATION_RUNS = 8
-"""The runs of a calibration, if nobody says how many: the noise is then known to a factor of two."""
+"""The runs of a calibration, by default: the noise is then known to a factor of two."""
 
 
 class Replication(NamedTuple):
-    """How each arm of a test comes to its runs."""
+    """How often each arm of a test is run, and in which way."""
 
     parameters: TestParameters
     least_runs: int = 1
-    """Runs of its load that are needed of a test that repeats it, see :class:`Setting`."""
+    """The least number of runs for a test that repeats its load, see :class:`Setting`."""
     whole: int = 1
     """How often the whole procedure is run."""
 
@@ -50,27 +50,28 @@ class Replication(NamedTuple):
         return max(self.least_runs, self.whole)
 
     def setting(self, setting: Setting, number: int = 0) -> Setting:
-        """That of whole procedure ``number``: each has a seed of its own, the same in every session."""
+        """The setting of whole procedure ``number``: each has a seed of its own, the same in every
+        session."""
         seed = setting.seed if number == 0 else derived_seed(setting.seed, f"run {number + 1}")
         return replace(setting, seed=seed, least_runs=self.least_runs)
 
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """How a test is to be measured so that it can be compared, and what it is of."""
+    """How a test is to be measured so that it can be compared, and the identity of what is measured."""
 
     nodeid: str
     definition: TestDefinition
     parameters: TestParameters
     setting: Setting
-    """That of the SUT itself; further arms have their own."""
+    """The setting for the SUT itself; further arms have their own."""
     replication: Replication
     limits: Sequence[RegressionLimit] = ()
     identity: Mapping[str, Any] = field(default_factory=dict)
-    """Empty where nothing is saved or compared."""
+    """The fields that baselines are matched by; empty where nothing is saved or compared."""
 
     def more(self, result: TestResult, files: Mapping[str, str]) -> dict[str, Any]:
-        """Keys of the test's report entry; ``files``: names of those that were written."""
+        """Further keys for the test's report entry. ``files``: names of the files that were written."""
         found = {
             "identity": dict(self.identity),
             "parameters": stated(self.parameters),
@@ -84,8 +85,8 @@ class MeasurementRequest:
 
 
 def replication(parameters: TestParameters, settings: Settings) -> Replication:
-    """As often as the options ask for, or more where the marker says so; at least as often as it takes to
-    tell a change from noise where arms are compared or noise is measured."""
+    """The replication of a test: as many runs as the options or the marker ask for, whichever is more. Where
+    arms are compared or noise is measured, at least as many as it takes to tell a change from noise."""
     if settings.baseline_endpoint is not None:
         pairs = _wanted(parameters, settings, PAIRS)
         return _replicated(parameters, pairs + pairs % 2)  # every second pair reverses the one before
@@ -103,7 +104,8 @@ def _wanted(parameters: TestParameters, settings: Settings, default: int) -> int
 
 
 def _replicated(parameters: TestParameters, runs: int) -> Replication:
-    """A trace is one pass, and a search is no load: these are run as a whole."""
+    """``runs`` repetitions: of the load, if the test repeats one of the author's choice, else of the whole
+    procedure. A trace is one pass, and a search is no load."""
     if isinstance(parameters, LoadParameters) and parameters.repeats and parameters.arrival != "trace":
         return Replication(replace(parameters, runs=runs), least_runs=runs)
     return Replication(replace(parameters, runs=None), whole=runs)
@@ -111,17 +113,17 @@ def _replicated(parameters: TestParameters, runs: int) -> Replication:
 
 @dataclass(frozen=True)
 class ArmRuns:
-    """What came of the runs of one arm."""
+    """The runs of one arm."""
 
     result: TestResult
-    """The result that is reported: of all runs together, or of the first."""
+    """The reported result: that of all runs together, or that of the first."""
     by_run: ByRun
     every: tuple[TestResult, ...]
-    """The results of the runs, where they have results of their own; else the one result."""
+    """The result of each run, if runs have results of their own; else the one result."""
 
     def invalid(self, budget: Budget) -> list[Finding]:
-        """The reported result is judged as every result is; of whole runs the others are looked at here. One
-        that was cut short shows in the reported result."""
+        """Findings about void runs after the first. The first is judged as every reported result is, and one
+        that was cut short shows in that result."""
         return [
             Finding("further_runs", ok=False, voids=True, message=f"run {number} of {len(self.every)}: {why}")
             for number, result in enumerate(self.every[1:], start=2)
@@ -131,7 +133,8 @@ class ArmRuns:
 
 
 def runs_of(results: Sequence[TestResult], whole: int) -> ArmRuns:
-    """What came of one arm whose procedure was to be run ``whole`` times: the first stands for all of them.
+    """The runs of one arm whose procedure was to be run ``whole`` times. The first result stands for all of
+    them.
 
     One that Ctrl-C or a budget ended is the last, and comes with what it saw.
     """

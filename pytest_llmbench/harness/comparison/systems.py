@@ -77,7 +77,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Listed:
-    """One of the systems of the command line."""
+    """One of the systems that the command line lists."""
 
     name: str
     endpoint: str
@@ -85,7 +85,8 @@ class Listed:
 
 
 def listed_systems(settings: Settings) -> tuple[Listed, ...]:
-    """Empty for fewer than two. SuiteError for names that occur twice and files of systems that do not."""
+    """The systems of the command line; empty for fewer than two. SuiteError for a name that occurs twice, and
+    for a file of a system that is not listed."""
     if len(settings.endpoints) < 2:
         return ()
     given = [named(text) for text in settings.endpoints]
@@ -118,7 +119,7 @@ def compare_systems(
     notes: Sequence[str],
     budget: Budget,
 ) -> Compared:
-    """The first system's result with all of them in it, each run ``runs`` times."""
+    """The first system's result with the comparison of all of them. Each was run ``runs`` times."""
     first = measured[systems[0].name]
     names = ", ".join(system.name for system in systems)
     done = f"{len(systems)} systems ({names}), {runs} runs of each with a warm-up of its own, in drawn order"
@@ -241,7 +242,7 @@ def _normalisation(systems: Sequence[System]) -> str | None:
 
 
 def _checklist(wanted: Wanted, facts: Mapping[str, Facts], same_hardware: bool) -> dict[str, str]:
-    """The seven items of section 6.4; empty where only the tester can answer."""
+    """The seven items of section 6.4 with their answers; empty text where only the tester can answer."""
     every = [own.under("sut") for own in facts.values()]
     keys = dict.fromkeys(key for own in every for key in own)
     differing = [key for key in keys if len({repr(own.value(key)) for own in every}) > 1]

@@ -1,1 +1,1 @@
-"""Loads of a test executed, shared and written down."""
+"""Executes the loads of a test, shares them between tests, and writes them down."""

@@ -14,7 +14,7 @@ from pytest_llmbench.model.record import OnRecord
 
 
 class Executor(Protocol):
-    """Plans in, observations out; one at a time."""
+    """Executes plans, one at a time, and returns their observations."""
 
     def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation: ...
 

@@ -33,18 +33,18 @@ from pytest_llmbench.store.objects import described, encoded, plain_object
 from pytest_llmbench.store.records_file import COMPACT, RecordsHeader, RecordsWriter, not_on_disk
 
 Kept = Literal["full", "compact", "none"]
-"""``--llm-records``: what is kept of single requests."""
+"""Values of ``--llm-records``: what is kept of single requests."""
 LOADS_SCHEMA = "pytest-llmbench/loads/1.0"
 _LARGEST_TRACE = 16 * 1024 * 1024
-"""Characters. The lengths and causes of a trace are no prompts, and without its sessions there is no telling
-what was due; a line of records for each of its requests is larger."""
+"""The most characters of a trace that are kept. The lengths and dependencies of a trace are no prompts, and
+without its sessions nobody can tell what was due; a line of records for each of its requests is larger."""
 _BY_NAME = ("workload", "plan", "records")
-"""The parts of a setting and of an observation that are kept only as far as they are needed."""
+"""Parts of a setting and of an observation of which only what is needed is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Where the records of one load go to."""
+    """Writes the records of one load under its label."""
 
     writer: RecordsWriter
     label: str
@@ -58,8 +58,8 @@ class _Kept:
 
 @dataclass
 class Recording:
-    """The files of a test on one SUT, if there are to be any: each record as it is made, and what came of
-    every load. A disk that fails costs the files and not the result, which :meth:`told` says."""
+    """Writes the files of a test on one SUT, if any are wanted: each record as it is made, and what is known
+    of every load. If the disk fails, files are lost and the result is not; :meth:`told` says so."""
 
     nodeid: str
     writer: RecordsWriter | None
@@ -68,17 +68,17 @@ class Recording:
     """The finding that the loads could not be written, if they could not."""
 
     def keeps(self, plan: LoadPlan) -> OnRecord | None:
-        """What the records of a load are to be given to."""
+        """The callback for the records of a load; None where they are not kept."""
         return None if self.writer is None else _Kept(self.writer, plan.title)
 
     def note(self, plan: LoadPlan, seen: Observation) -> None:
-        """What came of a load; in their order."""
+        """Note the observation of a load. Loads have to be noted in their order."""
         if self.writer is not None:
             self.loads.append(_load(plan, seen))
 
     def write_loads(self, test: str, parameters: TestParameters, setting: Setting, *, whole: int) -> None:
-        """What its figures can be computed from again, beside the records; ``whole``: how often the whole
-        procedure was run."""
+        """Write the file from which, with the records, the figures can be recomputed. ``whole``: how often
+        the whole procedure was run."""
         if self.writer is None:
             return
         content = {
@@ -101,7 +101,7 @@ class Recording:
             self.findings = (not_on_disk(error),)
 
     def told(self, result: TestResult) -> TestResult:
-        """The result with what there is to say about the writing."""
+        """The result with the findings about the writing."""
         if self.writer is None:
             return result
         found = (*result.findings, *self.writer.findings, *self.findings)
@@ -112,7 +112,8 @@ class Recording:
 def recording(
     path: Path | None, nodeid: str, anchor: ClockAnchor, about: Mapping[str, Any]
 ) -> Generator[Recording, None, None]:
-    """The records go to ``path``, whose header says what they are ``about``; None: nothing is written."""
+    """A recording whose records go to ``path``, with a header that holds ``about``; None: nothing is
+    written."""
     if path is None:
         yield Recording(nodeid, None)
         return
@@ -125,7 +126,7 @@ def loads_path(records: Path) -> Path:
 
 
 def files_of(records: Path | None, report: Path | None) -> dict[str, str]:
-    """Keys of the report entry: the files of a test that there are, relative to the report."""
+    """Keys of the report entry for the files of a test that exist, relative to the report."""
     if records is None or report is None:
         return {}
     found = {"records_file": records, "loads_file": loads_path(records)}
@@ -133,7 +134,7 @@ def files_of(records: Path | None, report: Path | None) -> dict[str, str]:
 
 
 def read_loads(path: Path) -> dict[str, Any]:
-    """StoreError for a file that is missing, damaged or of another version."""
+    """Read a file of loads. StoreError if it is missing, damaged or of another version."""
     beside = "keep the folder records beside report.json"
     content = read_object(path, "loads", absent=beside, damaged=beside)
     if content.get("schema") != LOADS_SCHEMA:
@@ -142,13 +143,13 @@ def read_loads(path: Path) -> dict[str, Any]:
 
 
 def stated(parameters: TestParameters) -> dict[str, Any]:
-    """A marker's parameters, those that are not given left out."""
+    """A marker's parameters as JSON values, without those that are not given."""
     given = {each.name: getattr(parameters, each.name) for each in fields(parameters)}
     return {name: described(value) for name, value in given.items() if value is not None}
 
 
 def amount(plan: LoadPlan) -> dict[str, Any]:
-    """What is sent, in JSON values that tell one load from another."""
+    """The amount that a load sends, in JSON values that tell one load from another."""
     return {
         "label": plan.label,
         "load": plan.load.describe(),

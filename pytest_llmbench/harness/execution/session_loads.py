@@ -1,4 +1,4 @@
-"""What a session has sent before: runs that tests share, and the prompts that a server has had.
+"""What a session has sent so far: runs that tests share, and the prompts that a server has received.
 
 One measurement, many gates: tests that need the same load on the same SUT share one run (DESIGN §2.3). A
 prompt that comes again may be in its server's prefix cache. Parts of tests have prompts of their own
@@ -25,7 +25,7 @@ from pytest_llmbench.workloads.sequence import passing
 from pytest_llmbench.workloads.stream import draws_anew
 
 LIMIT_BYTES = 2 * 2**30
-"""The bytes of records that are kept; beyond them the oldest go."""
+"""The most bytes of records that are kept; beyond them the oldest are dropped."""
 
 
 @dataclass
@@ -34,13 +34,13 @@ class _Kept:
     owner: str
     """Node id of the test that measured it."""
     served: set[str]
-    """Tests that have had it, the owner included: a repeated attempt measures anew."""
+    """Node ids of the tests that have used the run, the owner included: a repeated attempt measures anew."""
     state: str
-    """The state of the server when it was measured."""
+    """The state of the server at the time of the measurement."""
 
 
 class SharedRuns:
-    """Observations of a session, by SUT and by what was sent.
+    """The observations of a session, by SUT and by what was sent.
 
     A run is given to every test but the one that measured it, and to each only once: a test that is run again
     wants new numbers. Warm-ups and probes are shared only while their server has not been restarted or
@@ -52,7 +52,7 @@ class SharedRuns:
         self._kept: dict[tuple[str, str], _Kept] = {}
 
     def find(self, sut: str, plan: LoadPlan, who: str, state: str) -> Observation | None:
-        """What another test saw of the same load, as an answer to ``plan``; None where there is nothing."""
+        """Another test's observation of the same load, as an answer to ``plan``; None if there is none."""
         kept = self._kept.get((sut, plan.key))
         if kept is None or who in kept.served:
             return None
@@ -87,18 +87,20 @@ def _none_sent() -> BoolColumn:
 
 
 class SentBefore:
-    """Prompts by server, and what of the measured ones of each test had been sent to it before."""
+    """Tells which prompts a server had received before a test sent them."""
 
     def __init__(self) -> None:
         self._sent: dict[Hashable, BoolColumn] = defaultdict(_none_sent)
-        """Which requests were sent of sequences whose seed gives their prompts: by server, workload, seed."""
+        """(server, workload, seed) → which requests of the sequence were sent, where the seed determines the
+        prompts."""
         self._prompts: dict[Hashable, set[bytes]] = defaultdict(set)
-        """The digests of other prompts, by server."""
+        """Server → digests of all other prompts that it was sent."""
         self._measured: Counter[str] = Counter()
         self._repeated: Counter[str] = Counter()
 
     def note(self, server: Hashable, who: str, seen: Observation) -> None:
-        """A load that was sent to ``server``, whose key changes when it is restarted or emptied."""
+        """Note a load that was sent to ``server``, a key that changes when the server is restarted or
+        emptied."""
         plan = seen.plan
         if _was_shown(plan.workload):
             repeated = len(seen.records)

@@ -1,4 +1,4 @@
-"""The records of each load of a report: those of other tests, too, whose load a test used."""
+"""The records of each load of a report, also where another test measured the load."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class StoredRecords:
     directory: Path
     report: Report
     _read: dict[str, list[Records]] = field(default_factory=dict)
-    """The records by records file, in the order of its loads; read once."""
+    """Records file → the records of its loads in order; each file is read once."""
     _loads: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """The loads by their file."""
+    """File of loads → its loads."""
 
     def loads(self, entry: TestEntry) -> list[dict[str, Any]]:
-        """What was noted of each load that a test asked for, in their order.
+        """The notes on each load that a test asked for, in their order.
 
         StoreError for a file that is missing or damaged.
         """
@@ -40,10 +40,10 @@ class StoredRecords:
         return self._loads[name]
 
     def of_load(self, entry: TestEntry, index: int, load: Mapping[str, Any]) -> Records:
-        """The records of a test's load; those of another test's, where that measured it.
+        """The records of a test's load, taken from another test's file if that one measured it.
 
-        ``load`` is number ``index`` of the test's file of loads. StoreError for files that are missing,
-        damaged or not complete.
+        ``load`` is number ``index`` in the test's file of loads. StoreError for files that are missing,
+        damaged or incomplete.
         """
         owner = load["seen"]["shared_from"]
         if owner is None:
@@ -68,7 +68,7 @@ class StoredRecords:
 
 
 def _checked(loads: Any, path: Path) -> list[dict[str, Any]]:
-    """The loads, if each has what tells its records apart."""
+    """The loads, checked to have what tells their records apart."""
     whole = isinstance(loads, list) and all(
         isinstance(load, dict)
         and isinstance(load.get("label"), str)

@@ -1,1 +1,1 @@
-"""What was saved of earlier sessions: listed, compared, followed over time."""
+"""The saved sessions: listed, compared, followed over time."""

@@ -1,5 +1,5 @@
-"""``pytest-llmbench compare A B …``: saved sessions against the first of them, by the rules of a gate, as
-text tables and as rows of CSV.
+"""``pytest-llmbench compare A B …``: saved sessions compared with the first of them, by the rules of a gate,
+as text tables and as CSV rows.
 
 Nothing is judged here. What has to agree is ``compare/identity.py``'s business, a change and its verdict
 ``compare/limits.py``'s: the same code that decides with ``--llm-compare``, so the same figures have the same
@@ -54,7 +54,7 @@ class Row:
     nodeid: str
     session: str
     entry: Entry
-    """The comparison as a report has it."""
+    """The comparison as a report stores it."""
 
     @classmethod
     def of(cls, nodeid: str, session: str, comparison: Comparison) -> Row:
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def worsening(self) -> float:
-        """The change in the direction that is worse; of an undefined one below every other."""
+        """The relative change in the worse direction; minus infinity where it is undefined."""
         point = self.entry["change"]["point"]
         if point is None:
             return -math.inf
@@ -101,7 +101,7 @@ def _mean(entry: Entry, arm: str) -> str:
 
 
 def _change(entry: Entry) -> str:
-    """``+4.2 % [+1.0, +7.2]``; why there is none is the reason."""
+    """The change with its interval, ``+4.2 % [+1.0, +7.2]``, or ``not known``."""
     change = entry["change"]
     if change["point"] is None or change["lower"] is None or change["upper"] is None:
         return "not known"
@@ -110,13 +110,13 @@ def _change(entry: Entry) -> str:
 
 
 def _verdict(entry: Entry) -> str:
-    """In capitals where it decides."""
+    """The verdict in words, in capitals if it decides."""
     text = words.verdict_text(entry)
     return text.upper() if entry["gated"] else text
 
 
 def heading(first: Session, others: Sequence[Session], *, limited: bool) -> list[str]:
-    """Which sessions stand against which, and what the verdicts mean."""
+    """Lines on which sessions are compared, and what the verdicts mean."""
     allowed = numbers.percentage(SHOWN_MARGIN)
     meaning = (
         "Verdicts in capitals are those of --fail; the others are shown only."
@@ -135,8 +135,8 @@ def _described(session: Session) -> str:
 def grouped(
     rows: Sequence[Row], *, by: str, sort: str, columns: Sequence[str] | None = None, width: int = 80
 ) -> list[str]:
-    """A table for each group, under its name. Verdicts of figures without a limit are shown and decide
-    nothing."""
+    """A table for each group, under its name. Verdicts on figures without a limit are shown and do not
+    decide."""
     lines: list[str] = []
     for name in dict.fromkeys(_group(row, by) for row in rows):
         own = sorted((row for row in rows if _group(row, by) == name), key=SORTS[sort])
@@ -151,7 +151,7 @@ def _group(row: Row, by: str) -> str:
 
 
 def _fitting(rows: Sequence[Row], by: str, width: int) -> list[str]:
-    """What tells the rows of a group apart, and the figures that there is room for."""
+    """The columns that tell the rows of a group apart, and the figures that fit into the width."""
     several = {
         name for name in ("metric", "test", "session") if len({COLUMNS[name](row) for row in rows}) > 1
     }
@@ -165,11 +165,12 @@ CSV_COLUMNS = (
     "baseline_value", "session_value", "change", "change_lower", "change_upper", "allowed", "detectable",
     "gated", "verdict", "reason",
 )  # fmt: skip
-"""Shares are numbers from 0 to 1; ``baseline_value`` and ``session_value`` are geometric means over runs."""
+"""Columns of the CSV. Shares are numbers from 0 to 1; ``baseline_value`` and ``session_value`` are geometric
+means over runs."""
 
 
 def csv_rows(rows: Sequence[Row], refused: Mapping[tuple[str, str], str]) -> Iterator[list[Cell]]:
-    """A row for each comparison, and for each test that was not compared, which has its reason only."""
+    """CSV rows: one for each comparison, and one with the reason for each test that was not compared."""
     for row in rows:
         entry, change = row.entry, row.entry["change"]
         yield [
@@ -195,16 +196,16 @@ class TestComparison:
 
     nodeid: str
     name: str
-    """The session's."""
+    """The name of the session."""
     comparisons: tuple[Comparison, ...] = ()
     refused: tuple[str, ...] = ()
     """Why nothing is compared; empty where it is."""
     notes: tuple[str, ...] = ()
-    """What else differs: waivers, software, lengths of replies."""
+    """Notes on what else differs: waivers, software, lengths of replies."""
 
     @property
     def good(self) -> bool:
-        """Whether no limit says otherwise; what could not be compared is not good."""
+        """Whether all limits are kept. What could not be compared is not good."""
         gated = [each for each in self.comparisons if each.gated]
         return not self.refused and all(each.verdict in _NO_WORSE for each in gated)
 
@@ -215,7 +216,7 @@ def compared_sessions(
     limits: Sequence[RegressionLimit] = (),
     waivers: Sequence[Waiver] = (),
 ) -> list[TestComparison]:
-    """Every test of the first session in each of the others, in the order of the first."""
+    """Every test of the first session compared with each of the others, in the order of the first."""
     return [_compared(first, own, other, limits, waivers) for own in first.baseline.tests for other in others]
 
 
@@ -245,7 +246,7 @@ def _compared(
 
 
 def only_there(first: Session, others: Sequence[Session]) -> list[str]:
-    """In words, tests of other sessions that the first does not have."""
+    """Lines that name the tests of other sessions that the first does not have."""
     known = {test.nodeid for test in first.baseline.tests}
     return [
         f"{other.name}: {first.name} has no results of this test ({test.nodeid})"
@@ -256,7 +257,7 @@ def only_there(first: Session, others: Sequence[Session]) -> list[str]:
 
 
 def unused_limits(found: Sequence[TestComparison], limits: Sequence[RegressionLimit]) -> list[str]:
-    """In words, limits of metrics that were compared in no test."""
+    """Lines that name the limits whose metric was compared in no test."""
     gated = {each.metric for test in found for each in test.comparisons if each.gated}
     return [
         f"{limit.origin}: {limit.metric} was compared in no test"
@@ -266,7 +267,8 @@ def unused_limits(found: Sequence[TestComparison], limits: Sequence[RegressionLi
 
 
 def of_metrics(found: Sequence[TestComparison], patterns: Sequence[str]) -> list[TestComparison]:
-    """With those metrics only that a pattern such as ``ttft.*`` fits; what has a limit stays.
+    """The comparisons reduced to metrics that match a pattern such as ``ttft.*``; metrics with a limit
+    stay.
 
     SuiteError where nothing fits.
     """
@@ -361,7 +363,7 @@ def _refused(found: Sequence[TestComparison]) -> Mapping[tuple[str, str], str]:
 
 
 def _told(found: Sequence[TestComparison], only_there: Sequence[str], width: int) -> list[str]:
-    """What is not compared and why, then what else differs, each thing once with its sessions."""
+    """Lines on what was not compared and why, then on what else differs, each once with its sessions."""
     lines: list[str] = []
     for title, texts in (
         (NOT_COMPARED, [(why, test) for test in found for why in test.refused]),

@@ -1,4 +1,4 @@
-"""``pytest-llmbench list``: the saved sessions, a line each, by the folder of their machine."""
+"""``pytest-llmbench list``: a table of the saved sessions for each folder, which is that of a machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from pytest_llmbench.store.csv_file import write_csv
 
 
 def _identified(session: Session, *names: str) -> str:
-    """What the tests of a session have under these names of their identity; several with commas between."""
+    """The values that the tests of a session have under these names of their identity, separated by
+    commas."""
     texts = [
         " ".join(str(value) for name in names if (value := test.identity.get(name)) is not None)
         for test in session.baseline.tests
@@ -32,14 +33,14 @@ def _identified(session: Session, *names: str) -> str:
 
 
 def _host(session: Session) -> str:
-    """``EPYC 7B13 × 16``; a session in virtual time has none."""
+    """The host in words: ``EPYC 7B13 × 16``, or ``virtual time``."""
     identities: list[Mapping[str, Any]] = [test.identity for test in session.baseline.tests]
     found = [f"{one.get('host.cpu')} × {one.get('host.cpus')}" for one in identities if "host.cpu" in one]
     return ", ".join(dict.fromkeys(found)) or "virtual time"
 
 
 def _runs(session: Session) -> str:
-    """``3``, or ``1-3`` where its tests differ."""
+    """The number of runs: ``3``, or ``1-3`` where its tests differ."""
     counts = sorted({test.runs for test in session.baseline.tests})
     return "" if not counts else str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
 
@@ -63,9 +64,9 @@ COLUMNS: Mapping[str, Callable[[Session], str]] = MappingProxyType(
     }
 )
 _SHOWN = ("name", "saved", "commit", "model", "build", "endpoint", "machine", "tests", "runs")
-"""Unless other columns are asked for; those that are empty in every session are left out."""
+"""The columns shown by default; those that are empty in every session are left out."""
 _NARROW = {"saved": "day", "commit": ""}
-"""What is shown in the place of a column where there is little room."""
+"""Column → the column shown in its place on a narrow terminal; empty: none."""
 _WIDE = 120
 _WHOLE = ("name", "saved", "day", "commit")
 
@@ -84,7 +85,7 @@ def listed(
 
 
 def _fitting(sessions: Sequence[Session], width: int) -> list[str]:
-    """The usual columns that say something."""
+    """The default columns that are not empty, as far as the width allows."""
     filled = [name for name in _SHOWN if any(COLUMNS[name](session) for session in sessions)]
     return filled if width >= _WIDE else [short for name in filled if (short := _NARROW.get(name, name))]
 

@@ -1,4 +1,4 @@
-"""The saved sessions of a storage folder, and what the commands about them have in common."""
+"""The saved sessions of a storage folder, and what the commands about them share."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Session:
     path: Path
     baseline: Baseline
     name: str
-    """``0001_main``; with its folder where another session is called that."""
+    """The name of the session, ``0001_main``; with its folder if another session has the same name."""
 
     @property
     def saved(self) -> str:
-        """``2026-01-20 09:30``, UTC."""
+        """Time at which it was saved, as ``2026-01-20 09:30``, UTC."""
         return self.baseline.saved[:16].replace("T", " ")
 
     @property
@@ -39,7 +39,8 @@ class Session:
 
     @property
     def commit(self) -> str:
-        """``3f2a1c9b04de``, with a ``+`` where files differed from it; empty where there was none."""
+        """The commit, ``3f2a1c9b04de``, with a ``+`` where files differed from it; empty where there was
+        none."""
         return _commit_text(self.baseline.commit)
 
     def test(self, nodeid: str) -> BaselineTest | None:
@@ -53,7 +54,7 @@ def _commit_text(commit: Commit | None) -> str:
 
 
 def read_sessions(storage: Path) -> tuple[list[Session], list[str]]:
-    """The sessions in the order in which they were saved, and in words the files that cannot be read.
+    """The sessions in the order in which they were saved, and messages on files that cannot be read.
 
     StoreError where there is none at all.
     """
@@ -74,7 +75,7 @@ def read_sessions(storage: Path) -> tuple[list[Session], list[str]]:
 
 
 def session_names(paths: Sequence[Path]) -> dict[Path, str]:
-    """What each is called among them: no more of its path than tells it apart."""
+    """Path → the name of its session among them: no more of its path than tells it apart."""
     names = {}
     for path in paths:
         forms = (path.stem, f"{path.parent.name}/{path.stem}", str(path))
@@ -85,7 +86,7 @@ def session_names(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """The options that all the commands take."""
+    """Add the options that all the commands take."""
     parser.add_argument(
         "--storage", type=Path, default=Path(STORAGE), metavar="DIR",
         help="folder of the baselines (default: .llmbench)",
@@ -94,7 +95,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(option: str, given: str, known: Sequence[str]) -> list[str]:
-    """The names in a list with commas between. SuiteError, with hints, for one that is not known."""
+    """The names in a comma-separated list. SuiteError, with hints, for a name that is not known."""
     names = [name.strip() for name in given.split(",") if name.strip()]
     wrong = []
     for name in names:
@@ -108,12 +109,12 @@ def chosen(option: str, given: str, known: Sequence[str]) -> list[str]:
 
 
 def width() -> int:
-    """Characters of a line: those of the terminal, 80 where there is none."""
+    """The width of a line in characters: that of the terminal, 80 where there is none."""
     return max(shutil.get_terminal_size().columns, 40)
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """A text below a title, on as many lines as it takes."""
+    """The lines of a text below a title, wrapped to the width."""
     return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
@@ -125,6 +126,6 @@ def say(lines: Iterable[str], problems: Iterable[str] = ()) -> None:
 
 
 def refused(error: LLMBenchError) -> int:
-    """Says what is wrong; the exit status of a command that could not do anything."""
+    """Print an error; returns the exit status of a command that could not do anything."""
     print(terminal_text(str(error)), file=sys.stderr)
     return 2

@@ -47,7 +47,7 @@ from pytest_llmbench.store.objects import plain_object
 
 @dataclass(frozen=True)
 class Point:
-    """A session's value."""
+    """The value of a metric in one session."""
 
     session: Session
     estimate: Estimate
@@ -56,13 +56,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Change:
-    """A new level, from a point on."""
+    """A change to a new level."""
 
     at: int
-    """Index of its first point."""
+    """Index of the first point on the new level."""
     p_value: float
     comparison: Comparison | None
-    """The level before against this one; None where neither more nor less of the metric is better."""
+    """Comparison of the new level with the one before; None where the metric has no better direction."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Series:
     nodeid: str
     metric: str
     points: tuple[Point, ...]
-    """Oldest first."""
+    """The points, oldest first."""
     changes: tuple[Change, ...]
     left_out: Mapping[str, tuple[str, ...]]
-    """Sessions that measured another thing: what differs, to their names."""
+    """What differs → names of the sessions that were left out because they measured something else."""
     doubt: str | None = None
-    """Why no change points were looked for."""
+    """Why no change points were looked for; None if they were."""
 
 
 def series_of(
@@ -89,8 +89,8 @@ def series_of(
     significance: float = SIGNIFICANCE,
     last: int | None = None,
 ) -> Series | None:
-    """``sessions``: oldest first; ``last``: no more points than that. None where the test never measured the
-    metric."""
+    """The series of one metric of one test; None where the test never measured it. ``sessions``: oldest
+    first. ``last``: the most points."""
     having = [
         (session, test)
         for session in sessions
@@ -113,8 +113,8 @@ def series_of(
 
 
 def _of_session(values: Sequence[float | None], unit: str) -> Estimate:
-    """Open of fewer than three runs, whose noise cannot be told, and of a plain mean where a value has no
-    logarithm."""
+    """The estimate for a session from the values of its runs. Without an interval for fewer than three runs,
+    whose noise cannot be told, and for a plain mean, taken where a value has no logarithm."""
     known = [value for value in values if value is not None]
     if known and len(known) == len(values) and min(known) <= 0:
         mean = math.fsum(value / len(known) for value in known)
@@ -165,7 +165,8 @@ def every_series(
     significance: float = SIGNIFICANCE,
     last: int | None = None,
 ) -> list[Series]:
-    """Of every test whose node id holds ``test``. SuiteError, with what there is, where there is none."""
+    """The series of these metrics for every test whose node id contains ``test``; None: every test.
+    SuiteError, naming what exists, where there is none."""
     for metric in metrics:
         definition(metric)  # a name that is none is told as that
     nodeids = dict.fromkeys(own.nodeid for session in sessions for own in session.baseline.tests)
@@ -200,7 +201,7 @@ _WIDE = 100
 
 
 def table(series: Series, *, width: int = 80) -> list[str]:
-    """The points, then what changed, then what is not part of it."""
+    """Lines of text: the points, then the changes, then the sessions that were left out."""
     new = {change.at for change in series.changes}
     rows = [
         _row(number, point, series.metric, new=number in new, wide=width >= _WIDE)
@@ -263,7 +264,7 @@ CSV_COLUMNS = (
 
 
 def csv_rows(found: Sequence[Series]) -> Iterator[list[Cell]]:
-    """A row for each point."""
+    """CSV rows, one for each point."""
     for series in found:
         changes = {change.at: change.p_value for change in series.changes}
         for number, point in enumerate(series.points):
@@ -276,7 +277,8 @@ def csv_rows(found: Sequence[Series]) -> Iterator[list[Cell]]:
 
 
 def drawing(series: Series) -> str:
-    """SVG: the value of each session by its number, with the band of its intervals and the new levels."""
+    """An SVG drawing: the value of each session by its number, with the band of the intervals and the new
+    levels."""
     return plots.render(outward_value(_plot(series)), "history")
 
 

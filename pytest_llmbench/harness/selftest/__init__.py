@@ -1,1 +1,1 @@
-"""What the load generator can be trusted with on this host."""
+"""The selftest: how far the load generator can be trusted on this host."""

@@ -1,4 +1,4 @@
-"""What a stored selftest says about this host, and whether a run stayed within it.
+"""Stored selftests: what they say about this host, and whether a run stayed within them.
 
 A selftest is of one host, kernel, package version, Python and event loop, of a transport, and of a number of
 processes that send the load. It lies under a name that is made of them, so that one of other circumstances is
@@ -32,14 +32,14 @@ FACT = "generator.selftest"
 NOT_RUN = "not run on this host"
 TRANSPORTS = ("http/1.1", "http/2", "websocket", "grpc")
 IN_PROCESS = "in process"
-"""The way to what is called and not asked over a socket, which has no selftest."""
+"""Name for the transport to a callable within this process, which has no socket and no selftest."""
 _ROUNDING = 1.001
-"""A rate of a search may differ from the certified one in its last digit."""
+"""Factor by which a rate may exceed the certified one: a rate of a search may differ in its last digit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The figures of a stored selftest that results are held against. None: nothing held."""
+    """The figures of a stored selftest that results are compared with. None: no level held."""
 
     date: str
     extent: str
@@ -48,13 +48,13 @@ class Certificate:
     highest_streams: int | None
     ttft_error_p50_us: float | None
     ttft_error_p99_us: float | None
-    """The error at P99, at the gentle rate like the one above."""
+    """The P99 of the TTFT error in microseconds, at the same gentle rate as the one above."""
     worst_ttft_error_p99_us: float | None
-    """The largest error over all levels that held."""
+    """The largest P99 of the TTFT error over all levels that held, in microseconds."""
     itl_error_p99_us: float | None
     path: str = ""
     workers: int = 1
-    """Processes that sent its loads; 0: the one of the test itself."""
+    """How many processes sent its loads; 0: the process of the test itself."""
     over: str = TRANSPORTS[0]
     """The transport that carried them."""
 
@@ -81,7 +81,7 @@ class Certificate:
         )
 
     def summary(self) -> dict[str, Any]:
-        """The fact ``generator.selftest``: measurement uncertainty, and the range that it was found for."""
+        """The fact ``generator.selftest``: measurement uncertainty, and the range in which it was found."""
         return {
             "date": self.date,
             "extent": self.extent,
@@ -98,7 +98,7 @@ class Certificate:
 
 @cache
 def host_identity() -> dict[str, Any]:
-    """What a selftest holds for."""
+    """The circumstances that a selftest holds for."""
     seen = environment()
     packages = seen["packages"]
     loop = f"uvloop {packages['uvloop']}" if "uvloop" in packages else "asyncio"
@@ -114,8 +114,7 @@ def host_identity() -> dict[str, Any]:
 
 
 def state_dir() -> Path:
-    """The directory in which selftests are kept: the variable's directory, else the user's state
-    directory."""
+    """The directory for selftests: that of the environment variable, else the user's state directory."""
     if chosen := os.environ.get(STATE_DIR_VARIABLE):
         return Path(chosen)
     base = os.environ.get("XDG_STATE_HOME")
@@ -123,7 +122,7 @@ def state_dir() -> Path:
 
 
 def transport_to(url: str, *, http2: bool) -> str:
-    """The transport that a load on ``url`` goes by; ``IN_PROCESS`` where there is none."""
+    """The transport that a load on ``url`` uses; ``IN_PROCESS`` where there is none."""
     if url.startswith("python:"):
         return IN_PROCESS
     if is_grpc(url):
@@ -146,7 +145,7 @@ def certificate_path(
 
 
 def store(plain: Mapping[str, Any], directory: Path | None = None) -> Path | None:
-    """Keep a selftest; a quick one never takes the place of a full one. None: it did not.
+    """Store a selftest; returns its path. A quick one never replaces a full one: then None.
 
     :raises StoreError: it cannot be written.
     """
@@ -179,7 +178,8 @@ def read(path: Path) -> Certificate | None:
 
 
 def find(workers: int | str = 1, over: str = TRANSPORTS[0]) -> Certificate | None:
-    """The selftest of this host under these circumstances over this transport, if it has had one.
+    """The stored selftest of this host for this transport under the present circumstances; None where there
+    is none.
 
     It is one with so many workers, else with the nearest number there is one of (``Certificate.workers``).
     Text, such as ``ray``, is no number of workers.
@@ -210,7 +210,8 @@ def facts_of(certificate: Certificate | None, over: str = TRANSPORTS[0]) -> Fact
 def beyond(
     seen: Sequence[Observation], certificate: Certificate | None, workers: int | str = 1
 ) -> tuple[Finding, ...]:
-    """A warning where the generator was asked for more than its selftest found to hold, or was another."""
+    """A warning if the generator was asked for more than its selftest found to hold, or if the selftest is
+    for another number of processes."""
     if certificate is None or not seen:
         return ()
     if certificate.workers != workers:

@@ -1,4 +1,4 @@
-"""What the generator saw held against what the known-delay server did: the figures of one level.
+"""The figures of one level: what the generator saw, compared with what the known-delay server did.
 
 All instants are of one clock, CLOCK_MONOTONIC of this machine. Request by request and chunk by chunk:
 
@@ -26,7 +26,8 @@ from pytest_llmbench.simulator.known_delay.process import Truth
 from pytest_llmbench.simulator.known_delay.script import Script
 
 TTFT_ERROR_LIMIT_US = 1000.0
-"""A level holds while the TTFT error is at most so much at P99, and the sends keep their schedule."""
+"""The largest TTFT error at P99, in microseconds, of a level that holds. Its sends also have to keep their
+schedule."""
 
 Values = npt.NDArray[np.int64]
 
@@ -50,16 +51,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LevelFigures:
-    """One load on the known-delay server."""
+    """The figures of one load on the known-delay server."""
 
     label: str
     rate_rps: float | None
-    """Offered by the schedule; None in a closed loop."""
+    """The rate of the schedule, in requests per second; None in a closed loop."""
     streams: int
-    """Most requests in flight at once."""
+    """The most requests in flight at once."""
     requests: int
     chunks_per_s: float | None
-    """Content chunks over the time from the start to the last record."""
+    """Content chunks per second, over the time from the start to the last record."""
     ttft_error: Spread
     itl_error: Spread
     stamp_error: Spread
@@ -92,7 +93,7 @@ class Differences:
 
 
 def differences(seen: Observation, truth: Mapping[str, Truth], script: Script) -> Differences:
-    """The generator's records against the server's notes, matched by request id."""
+    """Compare the generator's records with the server's notes, matched by request id."""
     records, offsets = seen.records, np.asarray(script.offsets_ns, dtype=np.int64)
     ttft: list[int] = []
     gaps, stamps, late = [], [], []
@@ -121,7 +122,8 @@ def differences(seen: Observation, truth: Mapping[str, Truth], script: Script) -
 def figures(
     seen: Observation, truth: Mapping[str, Truth], script: Script, last_record_ns: int | None = None
 ) -> LevelFigures:
-    """``last_record_ns``: when the last reply had been decoded, which may be after the load's end."""
+    """The figures of a load. ``last_record_ns``: when the last reply had been decoded, which may be after the
+    load's end."""
     found = differences(seen, truth, script)
     check, load = seen.selfcheck, seen.plan.load
     until_ns = max(seen.ended_ns, last_record_ns or 0)
@@ -180,7 +182,8 @@ def _too_far_off(ttft: Spread, load: Load) -> tuple[str, ...]:
 
 
 def _not_paced(late: Spread, script: Script) -> tuple[str, ...]:
-    """A server that falls behind by a whole gap does not offer the chunks that the level is about."""
+    """The reason why the server did not pace its chunks; empty if it did. A server that falls behind by a
+    whole gap does not offer the chunks that the level is about."""
     if not script.itl_us or late.p99 is None or late.p99 <= script.itl_us:
         return ()
     return (

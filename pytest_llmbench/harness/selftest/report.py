@@ -1,4 +1,4 @@
-"""The selftest for people: a table, what holds, and what that means. And its command line."""
+"""The selftest as text (a table, what holds, and what that means), and its command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Takes about a minute, --quick some 12 s. Let nothing else run meanwhile that wou
 
 
 def main(arguments: list[str] | None = None, extents: tuple[Extent, Extent] = (FULL, QUICK)) -> int:
-    """Exit status: 0; 1 if not to be trusted even at the lowest rate; 2 if it cannot be tested."""
+    """Run the command. Exit status: 0; 1 if the generator cannot be trusted even at the lowest rate; 2 if it
+    cannot be tested."""
     options = _parser().parse_args(arguments)
     full, quick = extents
     try:
@@ -92,7 +93,7 @@ def _said(level: LevelFigures) -> None:
 
 
 def text(result: SelftestResult) -> str:
-    """Everything worth reading, in lines of a terminal."""
+    """The selftest in lines for a terminal."""
     return "\n".join(
         [
             *_head(result),

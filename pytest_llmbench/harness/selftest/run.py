@@ -1,4 +1,5 @@
-"""The loads that the generator can be trusted with on this host, measured against a server of known delays.
+"""The selftest: which loads the generator can be trusted with on this host, measured against a server of
+known delays.
 
 A gentle load first, which says how exact the figures are; then the highest open-loop rate and the highest
 number of paced streams that hold, by doubling and then bisection; then a flood of chunks. A level *holds*
@@ -43,21 +44,21 @@ _INPUT_TOKENS = 32
 _SEED = 1
 _DEADLINES = Deadlines(connect_s=5.0, first_byte_s=5.0, between_chunks_s=5.0, total_s=15.0, drain_s=5.0)
 _DESCRIPTORS_KEPT = 128
-"""File descriptors that are not for connections."""
+"""File descriptors that are kept for other things than connections."""
 
 Measure = Callable[[float], LevelFigures]
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How the known-delay server is asked over a transport."""
+    """How to reach the known-delay server over one transport."""
 
     url: str
-    """With its place and the query of the script to be put in."""
+    """Format of the URL; the server's address and the script's query are filled in."""
     api: str
     http2: bool = False
     names_script: bool = False
-    """The URL has no room for the script: a header tells it."""
+    """Whether a header tells the script, because the URL has no room for it."""
 
     def address(self, server: KnownDelayServer, script: Script) -> Address:
         headers = {SCRIPT_HEADER: script.query} if self.names_script else {}
@@ -74,7 +75,7 @@ _WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of everything is measured. Rates in requests per second, times in seconds."""
+    """How much is measured. Rates in requests per second, times in seconds."""
 
     name: str
     gentle_rate: float = 20.0
@@ -111,24 +112,24 @@ QUICK = Extent(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The highest level of a search that holds."""
+    """The outcome of a search: the highest level that holds."""
 
     highest: float | None
     levels: tuple[LevelFigures, ...]
-    """The levels as measured, repetitions included."""
+    """The levels in the order measured, repetitions included."""
     ended: str
     """Why the search ended there, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelftestResult:
-    """What ``pytest-llmbench selftest`` and ``llm_selftest`` give."""
+    """The result of ``pytest-llmbench selftest`` and of ``llm_selftest``."""
 
     host: Mapping[str, Any]
     date: str
-    """UTC, ISO 8601."""
+    """The time of the selftest in UTC, ISO 8601."""
     extent: str
-    """``quick`` or ``full``."""
+    """The name of the extent: ``quick`` or ``full``."""
     gentle: LevelFigures
     rates: Found
     streams: Found
@@ -138,13 +139,13 @@ class SelftestResult:
     collections."""
     duration_s: float
     workers: int = 1
-    """Processes that sent the load; 0: that of the selftest itself."""
+    """How many processes sent the load; 0: that of the selftest itself."""
     over: str = "http/1.1"
-    """The transport that carried it: one of ``TRANSPORTS``."""
+    """The transport: one of ``TRANSPORTS``."""
 
     @property
     def trusted(self) -> bool:
-        """The generator held at the lowest rate."""
+        """Whether the generator held at the lowest rate."""
         return self.gentle.holds
 
     @property
@@ -153,18 +154,18 @@ class SelftestResult:
 
     @property
     def highest_streams(self) -> int | None:
-        """Most requests in flight of the levels that hold."""
+        """The most requests in flight of all levels that hold; None if none does."""
         return None if self.streams.highest is None else round(self.streams.highest)
 
     @property
     def worst_ttft_error_p99_us(self) -> float | None:
-        """The largest TTFT error at P99 over all levels that hold."""
+        """The largest TTFT error at P99 over all levels that hold, in microseconds; None if there is none."""
         levels = (self.gentle, *self.rates.levels, *self.streams.levels)
         found = [level.ttft_error.p99 for level in levels if level.holds]
         return max((p99 for p99 in found if p99 is not None), default=None)
 
     def plain(self) -> dict[str, Any]:
-        """JSON values; what is stored and what ``--json`` writes."""
+        """The result as JSON values, as it is stored and as ``--json`` writes it."""
         check = self.check
         return {
             "schema": SCHEMA,
@@ -238,7 +239,8 @@ class Bench:
         return figures(seen, self._server.truth(), script, last_ns)
 
     def _run_apart(self, script: Script, plan: LoadPlan, keep: OnRecord) -> tuple[Observation, int]:
-        """Run the plan in worker processes; returns the instant by which all records had been made, too."""
+        """Run the plan in worker processes; returns the observation and the instant by which all records had
+        been made."""
         address = self._way.address(self._server, script)
         if self._apart is None:
             self._apart = DistributedLoadGenerator(
@@ -331,7 +333,8 @@ def _streams(bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelF
 
 
 def _with_streams(bench: Bench, extent: Extent, streams: int) -> LevelFigures:
-    """Replies that last T seconds, begun at ``streams`` / T per second for 2 T: full for one T."""
+    """Measure with this many streams: replies that last T seconds, begun at ``streams`` / T per second for 2
+    T, so that all streams are open for one T."""
     lasts_s = (_TTFT_US + (extent.stream_tokens - 1) * _ITL_US) / 1e6
     load = OpenLoop(streams / lasts_s, "uniform")
     return bench.paced(f"{streams} streams", load, 2 * streams, extent.stream_tokens)
@@ -342,9 +345,9 @@ class Bounds:
     """The bounds of a search."""
 
     holds: float | None
-    """A lower level that is known to hold."""
+    """A lower level that is known to hold; None: none is."""
     limit: float
-    """The limit that must not be passed: of file descriptors, or of what is worth knowing."""
+    """The highest level to try: by the file descriptors, or by what is worth knowing."""
     bisections: int
     seconds: float
 
@@ -360,7 +363,7 @@ def _stream_limit(extent: Extent) -> float:
 
 
 def _descriptors() -> int:
-    """Connections that this process, and its child the server, may have open."""
+    """How many connections this process, and the server as its child, may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**20 if soft == resource.RLIM_INFINITY else max(soft - _DESCRIPTORS_KEPT, 32)
 
@@ -368,8 +371,9 @@ def _descriptors() -> int:
 def highest(
     measure: Measure, start: float, bounds: Bounds, clock: Callable[[], float] = time.monotonic
 ) -> Found:
-    """Doubles from ``start`` while levels hold, then bisects (by the geometric mean) below the first that
-    does not. A level that does not hold is measured twice. Ends when its time is up."""
+    """The highest level that holds. Doubles from ``start`` while levels hold, then bisects (by the geometric
+    mean) below the first that does not. A level that does not hold is measured twice. Ends when its time is
+    up."""
     search = _Search(measure, clock, clock() + bounds.seconds)
     best, load = bounds.holds, min(start, bounds.limit)
     while (held := search.holds(load)) and load < bounds.limit:

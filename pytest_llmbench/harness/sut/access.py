@@ -1,4 +1,4 @@
-"""The way to a SUT and what to ask of it: ``llm_sut`` takes precedence over the SUT file."""
+"""How to reach a SUT and what to ask of it: ``llm_sut`` takes precedence over the SUT file."""
 
 from __future__ import annotations
 
@@ -33,33 +33,35 @@ if TYPE_CHECKING:  # what sends is imported where something is sent: a replay ne
 
 @dataclass(frozen=True)
 class SUTAccess:
-    """A SUT, the file about it and the credentials for it, as one."""
+    """A SUT together with the file about it and the credentials for it."""
 
     sut: SUT
     file: SUTFile | None
     credentials: Credentials
     insecure: bool = False
-    """``--llm-insecure``: stands before the file."""
+    """``--llm-insecure``: whether certificates are left unchecked; takes precedence over the file."""
     wait_s: float = 0.0
-    """For an endpoint that is still starting."""
+    """How long to wait for an endpoint that is still starting, in seconds."""
     workers: int = 1
-    """Processes that send the load; 0: pytest's own."""
+    """How many processes send the load; 0: pytest's own process does."""
     cpus: tuple[int, ...] = ()
-    """Cores to put them on, in turn; empty: where the system puts them."""
+    """Cores to pin them to, in turn; empty: the system decides."""
     ray: RaySpec | None = None
-    """The cluster that they run on instead of this machine."""
+    """The cluster on which they run; None: on this machine."""
     http2: bool = False
-    """``--llm-http=2``: measured requests go over HTTP/2."""
+    """``--llm-http=2``: whether measured requests go over HTTP/2."""
     proxy: str = ""
-    """``--llm-proxy``: a URL, or ``env``; empty: requests go directly, and nowhere else."""
+    """``--llm-proxy``: a URL, or ``env``; empty: requests go directly, and through no proxy."""
     early: EarlyWorkers | None = None
-    """Measuring processes that are up already, for whoever comes first."""
+    """Measuring processes that were started already, for the first SUT that is opened; None: there are
+    none."""
     for_load: bool = True
-    """False: single requests come first, which no measuring process sends. Those start when a load does."""
+    """Whether a load comes first. False: single requests do, which no measuring process sends; these start
+    with a load."""
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:
-        """Make the access to a SUT. Raises SuiteError where a key or a header is wanted and not there."""
+        """The access to a SUT. Raises SuiteError where a required key or header is not set."""
         key_file = settings.api_key_file or (file.api_key_file if file is not None else None)
         credentials = read_credentials(
             os.environ,
@@ -89,7 +91,8 @@ class SUTAccess:
 
     @property
     def _named_proxy(self) -> HttpProxy | None:
-        """The one that ``--llm-proxy`` names itself. Raises SuiteError for what is no proxy."""
+        """The proxy that ``--llm-proxy`` names itself; None if there is none. Raises SuiteError if it is no
+        proxy."""
         if not self.proxy:
             return None
         from pytest_llmbench.http_proxy import OF_ENVIRONMENT, HttpProxy  # what few ask for
@@ -97,7 +100,7 @@ class SUTAccess:
         return None if self.proxy == OF_ENVIRONMENT else HttpProxy.without_credentials(self.proxy)
 
     def proxy_to(self, url: str) -> HttpProxy | None:
-        """What requests to a URL go through."""
+        """The proxy for requests to a URL; None: they go directly."""
         if not self.proxy:
             return None
         from pytest_llmbench.probes.control_plane import proxy_to
@@ -116,7 +119,8 @@ class SUTAccess:
 
     @property
     def messages(self) -> JsonMessages | None:
-        """The dialect that is described. Raises SuiteError with every mistake of the one in ``llm_sut``."""
+        """The described dialect of WebSocket messages; None where there is none. Raises SuiteError with every
+        mistake in that of ``llm_sut``."""
         if self.sut.json_messages:
             from pytest_llmbench.probes.disclosure import read_json_messages
 
@@ -125,26 +129,26 @@ class SUTAccess:
 
     @property
     def further_fields(self) -> dict[str, Any]:
-        """The fields of every request body beside those of the workload."""
+        """Fields of every request body in addition to those of the workload."""
         described = self.messages if self.api == JSON_MESSAGES else None
         fixed = {} if described is None else described.further_fields
         return {**fixed, **self.asking.extra_body}
 
     @property
     def tokenizer(self) -> HuggingFaceTokenizer | None:
-        """The model's own, where the file names one."""
+        """The model's own tokenizer, if the file names one."""
         return None if self.file is None else self.file.tokenizer
 
     @property
     def own_counts(self) -> dict[str, Any]:
-        """What a load generator counts tokens with, where the server counts none."""
+        """Arguments of a load generator for counting tokens where the server counts none."""
         if self.tokenizer is None:
             return {"count_text": reference_tokenizer().count}
         return {"count_text": self.tokenizer.count, "counted_by": TokenSource.TOKENIZER_FILE}
 
     @property
     def declared(self) -> Declared:
-        """What the file declares of replies."""
+        """What the file declares about replies."""
         from pytest_llmbench.wire.declared import Declared
         from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 
@@ -162,14 +166,14 @@ class SUTAccess:
 
     @property
     def session_header(self) -> str:
-        """The header that says which session a turn is of; empty: none, as where the author's own header of
-        that name goes with every request."""
+        """The name of the header with the session of a turn. Empty: none is sent, also if a header of the
+        author with that name goes with every request."""
         name = self.file.request.session_header if self.file is not None else SESSION_HEADER
         return "" if name.lower() in map(str.lower, self.credentials.headers) else name
 
     @property
     def series(self) -> dict[str, str]:
-        """Series of the metrics page that the file names, by our names."""
+        """Our name → series of the metrics page, as the file declares them."""
         told = self.declared
         places = {"critical_evictions": told.critical_evictions, THINKING_ENDED: told.end_reason}
         return {
@@ -205,8 +209,8 @@ class SUTAccess:
         )
 
     def refuse_what_is_not_http(self) -> None:
-        """Raise SuiteError where HTTP/2 or a proxy is asked for and the SUT is not asked over HTTP, where the
-        proxy is none, or what HTTP/2 needs is not installed."""
+        """Raise SuiteError where HTTP/2 or a proxy is asked for and the SUT is not reached over HTTP, the
+        proxy is not valid, or the packages for HTTP/2 are not installed."""
         mistakes = not_over_http2(self.sut.endpoint) if self.http2 else []
         mistakes += not_through_a_proxy(self.sut.endpoint) if self.proxy else []
         if mistakes:
@@ -218,7 +222,7 @@ class SUTAccess:
             require_http2()
 
     def told(self, facts: Facts, disclosed: Mapping[str, Any]) -> Facts:
-        """``facts``, and over them what is declared: the stronger the later."""
+        """``facts`` overridden by what is declared; a later source overrides an earlier one."""
         if self.file is not None:
             facts = facts | self.file.facts
         facts = facts | Facts.of(Origin.DECLARED, self.sut.disclosure, "llm_sut")
@@ -229,7 +233,7 @@ class SUTAccess:
         return facts | self._described()
 
     def _described(self) -> Facts:
-        """What is declared of the messages, and what they do not tell the server."""
+        """The facts about declared messages, and about what these do not tell the server."""
         if self.api != JSON_MESSAGES or self.messages is None:
             return Facts()
         own = {"json_messages": dict(self.sut.json_messages) or None}

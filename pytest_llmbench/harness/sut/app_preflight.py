@@ -1,4 +1,5 @@
-"""The preflight of an application without a socket: httpx asks, the application answers in its own loop."""
+"""The preflight of an application without a socket: httpx sends the requests, the application answers in its
+own loop."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from pytest_llmbench.generator.prepared import PreparedRequest
 
 
 class AppTransport(httpx.BaseTransport):
-    """Hands each request to the application, and its response back once it is whole, or its time is over."""
+    """Hands each request to the application, and returns its response once it is complete or has timed
+    out."""
 
     def __init__(self, thread: LoopThread, transport: AsgiTransport, answer_s: float) -> None:
         self._thread = thread
@@ -22,7 +24,8 @@ class AppTransport(httpx.BaseTransport):
         self._answer_s = answer_s
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises httpx.ReadTimeout for one without an answer, httpx.RemoteProtocolError for a broken one."""
+        """The application's response. Raises httpx.ReadTimeout where there is none, httpx.RemoteProtocolError
+        for a broken one."""
         lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
         lines += [b"%b: %b" % header for header in request.headers.raw]
         wire = b"\r\n".join(lines) + b"\r\n\r\n" + request.read()

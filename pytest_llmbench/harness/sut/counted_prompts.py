@@ -1,4 +1,5 @@
-"""Prompts as the server counts them, held against the tokenizer that the SUT file names as its own."""
+"""Compares the server's token counts of prompts with those of the tokenizer that the SUT file names as its
+own."""
 
 from __future__ import annotations
 
@@ -19,14 +20,16 @@ from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import passing
 
 FACT: Final = "tokenizer.agreement"
-"""Mapping: ``prompts`` that were counted again, their mean ``tokens`` by the tokenizer, and the ``least`` and
-the ``most`` that the server counts beyond those: what it adds, if both are equal."""
+"""Name of the fact: a mapping with ``prompts``, the number that was counted again, their mean ``tokens`` by
+the tokenizer, and ``least`` and ``most``, by how much the server counts more. If both are equal, that is what
+it adds."""
 PROMPTS: Final = 32
-"""Of the first ones of a load. They are counted after it, when nothing is being measured."""
+"""How many of the first prompts of a load are counted again, after the load, when nothing is being
+measured."""
 
 
 class CountedPrompts:
-    """A load generator whose measured loads say how the server's counts go with a tokenizer's."""
+    """A load generator whose measured loads carry the fact :data:`FACT`."""
 
     def __init__(self, inner: Stoppable, tokenizer: HuggingFaceTokenizer) -> None:
         self._inner = inner
@@ -47,8 +50,8 @@ class CountedPrompts:
 
 
 def agreement(plan: LoadPlan, records: Records, count: Callable[[str], int]) -> Facts:
-    """The fact :data:`FACT`; none where the server counted none of the prompts. Turns of sessions are left
-    out: a server counts the template of each of their messages."""
+    """The fact :data:`FACT`; none if the server counted none of the prompts. Turns of sessions are left out:
+    a server counts the template of each of their messages."""
     server = TOKEN_SOURCES.index(TokenSource.SERVER_USAGE)
     told = records.ok & (records.token_source == server) & (records.input_tokens != MISSING)
     told &= records.index < plan.first + PROMPTS

@@ -1,6 +1,5 @@
-"""What is declared of a system: its variants, by the SUT file, by hook and by the embedded engine itself; and
-its prices.
-"""
+"""Declarations about a system: its variants, by the SUT file, by hook and by the embedded engine itself; and
+its prices."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ HOOK = "pytest_llmbench_variants"
 
 
 def sut_file_of(settings: Settings) -> SUTFile | None:
-    """The file that ``--llm-sut`` names. Raises SuiteError with all its mistakes."""
+    """The SUT file that ``--llm-sut`` names; None without one. Raises SuiteError with all its mistakes."""
     return None if settings.sut is None else _read(settings.sut)
 
 
@@ -36,15 +35,16 @@ def _read(path: Path) -> SUTFile:
 
 @dataclass(frozen=True)
 class Variant:
-    """One variant, before anything was started."""
+    """The declaration of one variant, before anything is started."""
 
     name: str
     stated: VariantTable | str
-    """Its table; of the engine's own the options of a preset, for which no schema has to be imported."""
+    """The variant's table; for the embedded engine the options of a preset, for which no schema has to be
+    imported."""
     facts: Facts
-    """What its table declares over the facts of the SUT."""
+    """Facts that its table declares; they override those of the SUT."""
     folder: Path
-    """Relative paths start here."""
+    """The folder that its relative paths start from."""
 
     @property
     def where(self) -> str:
@@ -65,7 +65,7 @@ class Variant:
 
     @property
     def way(self) -> str:
-        """As that of its table."""
+        """How the SUT is reached: ``preset``, or the way that its table states."""
         return "preset" if isinstance(self.stated, str) else self.stated.way
 
     def with_port(self, text: str, port: int) -> str:
@@ -119,12 +119,12 @@ class Prices:
     currency: str
 
     def of(self, input_tokens: float, output_tokens: float) -> float:
-        """What so many tokens cost."""
+        """The price of so many tokens, in ``currency``."""
         return (input_tokens * self.input_per_million + output_tokens * self.output_per_million) / 1e6
 
 
 def prices_of(settings: Settings) -> Prices | None:
-    """Prices of the SUT file, if it gives any."""
+    """The prices in the SUT file; None if it gives none."""
     file = sut_file_of(settings)
     if file is None:
         return None
@@ -136,7 +136,7 @@ def prices_of(settings: Settings) -> Prices | None:
 
 @dataclass(frozen=True)
 class HourlyPrice:
-    """What a whole system costs, for comparisons (section 6.2)."""
+    """The price of a whole system per hour, for comparisons (section 6.2)."""
 
     dollars: float
     date: str | None

@@ -18,7 +18,7 @@ _CHANGING = "PYTEST_CURRENT_TEST"
 
 
 class EarlyWorkers:
-    """The processes of ``--llm-workers``, coming up beside what a session has to do before its first load.
+    """The processes of ``--llm-workers``, started while a session does what comes before its first load.
 
     Whoever opens the first system takes them; until then they hear of nothing. A session that measures in no
     such process has none.

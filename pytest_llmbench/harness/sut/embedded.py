@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def overridden(scenario: str, overrides: str) -> str:
-    """``fast?seed=1`` under ``prefix_caching=on`` is ``fast?seed=1&prefix_caching=on``.
+    """A scenario with overrides: ``fast?seed=1`` with ``prefix_caching=on`` is
+    ``fast?seed=1&prefix_caching=on``.
 
-    Overrides that name a preset (``h100-8b?seed=1``) replace the scenario. Raises SuiteError for others.
+    Overrides that name a preset (``h100-8b?seed=1``) replace the scenario. Raises SuiteError for invalid
+    ones.
     """
     if "?" in overrides or "=" not in overrides:
         parse_scenario(overrides)
@@ -55,10 +57,10 @@ def _nothing_to_do() -> None:
 
 
 class Server:
-    """Starts embedded engines; knows where that of the SUT itself answers, which a restart changes."""
+    """Starts embedded engines. It knows the address of the SUT's own, which changes with a restart."""
 
     def __init__(self, scenario: str, approach: SUTAccess, on_progress: OnProgress) -> None:
-        """Starts that one. Raises SuiteError or SUTError."""
+        """Start the engine of the SUT itself. Raises SuiteError or SUTError."""
         self._scenario = scenario
         self._approach = approach
         self._on_progress = on_progress
@@ -66,14 +68,14 @@ class Server:
         self._waiting, self.reached, self.facts = self._start(scenario)
 
     def open(self) -> RunningVariant:
-        """The SUT itself: the engine that is up, and at every later call a new one."""
+        """The SUT itself: at first the engine that is running, at every later call a new one."""
         up, self._waiting = self._waiting, None
         if up is None:
             up, self.reached, _ = self._start(self._scenario)
         return up
 
     def make(self, name: str, scenario: str) -> RunningVariant:  # noqa: ARG002 - a replay's engines have names
-        """Another engine, for a variant."""
+        """Start a further engine, for a variant."""
         return self._start(scenario)[0]
 
     def url(self) -> str:
@@ -99,7 +101,7 @@ class Server:
 
 
 class Replayer:
-    """Makes engines that share one virtual clock, so that instants of a session never overlap."""
+    """Makes engines that share one virtual clock, so that the loads of a session never overlap in time."""
 
     def __init__(self, *, generates: bool = True) -> None:
         """``generates=False``: the API is one of embeddings or scores."""
@@ -111,17 +113,18 @@ class Replayer:
         self.clock = VirtualClock()
 
     def make(self, name: str, scenario: str) -> RunningVariant:
-        """The engine of a variant; of the SUT itself without a name."""
+        """The engine of a variant; with an empty name, that of the SUT itself."""
         scene = parse_scenario(scenario)
         return RunningVariant(self._engine(scene, clock=self.clock, name=name, generates=self._generates))
 
     def base(self, scenario: str) -> VariantServer:
-        """The SUT itself. The engine sees to a fresh state, so there is nothing else to reset."""
+        """The SUT itself as a variant server. The engine makes its own fresh state, so there is nothing else
+        to reset."""
         return VariantServer("", lambda: self.make("", scenario), reset=_nothing_to_do)
 
 
 def refuse_what_replays_cannot(approach: SUTAccess) -> None:
-    """Refuse what a replay cannot do.
+    """Raise SuiteError for settings that have no effect in a replay.
 
     Nothing is encoded in a replay, so what would stand in a request body has no effect.
     """

@@ -1,4 +1,4 @@
-"""The way from a URL to something that can be loaded: endpoint examined, generator made, facts collected.
+"""The preparation of an endpoint for load: it is examined, a generator is made, facts are collected.
 
 What sends and what probes is imported when an endpoint is reached: a replay needs none of it.
 """
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 
 OnProgress = Callable[[Any], None]
-"""Hears how far a load, or the start of a server, has got: a
+"""Called with the progress of a load, or of the start of a server: a
 :class:`~pytest_llmbench.generator.progress.Progress`, or words."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """An endpoint that answered, and what loads it."""
+    """An endpoint that answered, with the generator that loads it."""
 
     base_url: str
     model: str
     api: str
     facts: Facts
-    """What was found out; nothing declared is among it."""
+    """Facts that were found out; none of them is declared."""
     executor: Executor
 
 
 @contextmanager
 def workers_coming_up(approach: SUTAccess) -> Generator[WorkerPool | None, None, None]:
-    """The measuring processes of this machine, starting: they take as long as it does to examine an endpoint,
-    or to start an engine, and that goes on meanwhile. They are ended if nothing comes of it. None where no
-    load comes first: its generator starts them."""
+    """The measuring processes of this machine, being started: this takes as long as to examine an endpoint or
+    to start an engine, which is done meanwhile. They are ended if the block fails. None where no load comes
+    first: then its generator starts them."""
     if approach.ray is not None or not approach.workers:
         yield None
         return
@@ -71,7 +71,7 @@ def reach(url: str, approach: SUTAccess, on_progress: OnProgress) -> Reached:
 
 
 def reach_with(pool: WorkerPool | None, url: str, approach: SUTAccess, on_progress: OnProgress) -> Reached:
-    """As :func:`reach`, with workers that are coming up; none, where the load is not sent by such."""
+    """:func:`reach` with measuring processes that are being started; None where others send the load."""
     from pytest_llmbench.harness.sut.probed import with_engine_metrics
 
     seen = _examined(url, approach, on_progress)
@@ -117,7 +117,7 @@ def _in_process(approach: SUTAccess, seen: EndpointReport, on_progress: OnProgre
 
 
 def _whereabouts(target: Target) -> Facts:
-    """Where the endpoint lies from here. Through a Unix socket there is no network."""
+    """Facts about where the endpoint lies, seen from here. Through a Unix socket there is no network."""
     from pytest_llmbench.probes.host import host_facts
     from pytest_llmbench.probes.rtt import probe_rtt
 
@@ -126,7 +126,7 @@ def _whereabouts(target: Target) -> Facts:
 
 
 def _examined(url: str, approach: SUTAccess, say: Callable[[str], None]) -> EndpointReport:
-    """The endpoint examined, once it is ready; at once without ``--llm-wait``."""
+    """The report on the endpoint, once it is ready; at once without ``--llm-wait``."""
     from pytest_llmbench.probes.endpoint import examine
     from pytest_llmbench.probes.readiness import Patience, refuse_while_loading, when_ready
 
@@ -141,7 +141,7 @@ def _examined(url: str, approach: SUTAccess, say: Callable[[str], None]) -> Endp
 
 
 def _over_http2(seen: EndpointReport, approach: SUTAccess) -> Facts:
-    """That the server speaks HTTP/2. Raises SUTError where it does not."""
+    """The fact that the server speaks HTTP/2. Raises SUTError if it does not."""
     from pytest_llmbench.probes.http2_agreement import agree_on_http2
 
     agree_on_http2(seen.base_url, approach.access)
@@ -149,7 +149,8 @@ def _over_http2(seen: EndpointReport, approach: SUTAccess) -> Facts:
 
 
 def _refuse_proxy(seen: EndpointReport) -> None:
-    """Measured connections are direct, unless asked for: through a proxy we would measure something else."""
+    """Raise SUTError if the environment names a proxy for the endpoint. Measured connections are direct
+    unless asked otherwise: through a proxy we would measure something else."""
     if seen.proxy is not None:
         raise SUTError(
             f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "

@@ -46,7 +46,7 @@ NOTE = (
     "the callable computes shares an interpreter, an event loop and a core with the load generator"
 )
 _BASE = "http://localhost/v1"
-"""An application is asked for the paths below it."""
+"""Base URL under which an application is called."""
 
 
 class InProcessExecutor:
@@ -254,7 +254,7 @@ def _generator(
 
 
 def _facts(endpoint: str, transport: TaskTransport, spoken: Dialect, model: str) -> Facts:
-    """What is true of every load in process, and stands over what the generator says of sockets."""
+    """The facts of every load in process; they override what the generator says of sockets."""
     values = {
         "sut.model.name": model,
         "endpoint.url": endpoint,
@@ -268,7 +268,7 @@ def _facts(endpoint: str, transport: TaskTransport, spoken: Dialect, model: str)
 
 
 def _try(executor: InProcessExecutor) -> None:
-    """One small request, as the measured ones are made."""
+    """Send one small request, made as the measured ones are."""
     small = SyntheticWorkload("preflight", Fixed(1), Fixed(4))
     seen = executor.run(LoadPlan("preflight", small, ClosedLoop(1), 1, seed=0, phase=Phase.PROBE)).records
     if not seen.ok.all() or not len(seen):

@@ -1,5 +1,5 @@
-"""A server that a variant or a fixture launches: a process group of its own, health-checked, watched, and
-ended whole.
+"""A server that a variant or a fixture launches: in a process group of its own, health-checked, watched, and
+ended as a whole.
 
 Also when this process is killed: see ``group_guard``.
 """
@@ -34,18 +34,19 @@ _LOG_TAIL_BYTES = 32_768
 _PAUSE_S = 0.1
 _ASK_S = 5.0
 _STOP_S = 30.0
-"""A large engine needs a while to free its accelerators; after that it is killed."""
+"""Seconds until a server that was asked to stop is killed: a large engine needs a while to free its
+accelerators."""
 _KILL_S = 5.0
 LOCAL_URL = f"http://127.0.0.1:{PORT}/v1"
-"""Where a launched server answers, if nothing else is said."""
+"""The default URL of a launched server."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start and where it answers. Nothing in it is a placeholder any more."""
+    """What to start and where it answers. All placeholders have been filled in."""
 
     where: str
-    """Who launches it: ``variant NAME``, or ``launched_server COMMAND``."""
+    """The place of the declaration that launches it: ``variant NAME``, or ``launched_server COMMAND``."""
     command: Sequence[str]
     health_url: str
     health_timeout_s: float
@@ -55,7 +56,7 @@ class Launch:
 
 
 _RUNNING: WeakSet[LaunchedServer] = WeakSet()
-"""The servers of this process."""
+"""The running servers of this process."""
 
 
 class LaunchedServer:
@@ -68,7 +69,7 @@ class LaunchedServer:
         self._child = child
         self._log = log
         self.url = ""
-        """Where it answers, with the path of its API: what an endpoint is. Empty where its caller knows."""
+        """The endpoint: where it answers, with the path of its API. Empty if the caller knows it."""
         _RUNNING.add(self)
         self._guard = guard
 
@@ -104,7 +105,7 @@ class LaunchedServer:
 
     @property
     def pid(self) -> int:
-        """Of its first process, and of its process group."""
+        """Process id of its first process, which is also the id of its process group."""
         return self._child.pid
 
     @property
@@ -174,7 +175,7 @@ class LaunchedServer:
             sleep(_PAUSE_S)
 
     def _signal(self, number: int) -> bool:
-        """False when nobody of the group is left."""
+        """Send a signal to the group. False when nobody is left in it."""
         try:
             os.killpg(self._child.pid, number)
         except ProcessLookupError:
@@ -235,7 +236,7 @@ def launched_server(
 
 @contextlib.contextmanager
 def _living(server: LaunchedServer) -> Iterator[LaunchedServer]:
-    """Stops it at the end of the block; SUTError if it has ended before."""
+    """Stop the server at the end of the block. SUTError if it has ended before."""
     try:
         yield server
         if (ended := server.ended) is not None:
@@ -263,14 +264,14 @@ def _require_meant(
 
 
 def launched_at(url: str) -> LaunchedServer | None:
-    """The server of a ``with`` block that answers at ``url``."""
+    """The server of a ``with`` block that answers at ``url``; None if there is none."""
     place = urlsplit(url).netloc
     running = (server for server in list(_RUNNING) if server.url and not server.stopped)
     return next((server for server in running if urlsplit(server.url).netloc == place), None)
 
 
 def kill_all() -> None:
-    """Every server of this process. They have sessions of their own, so nothing else would end them."""
+    """Kill every server of this process. They have sessions of their own, so nothing else would end them."""
     for server in list(_RUNNING):
         server.kill()
 

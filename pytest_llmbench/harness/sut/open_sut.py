@@ -1,4 +1,4 @@
-"""The way from a SUT to one that can be measured: endpoint examined, generator ready, or an engine to
+"""The preparation of a SUT for measuring: its endpoint is examined and a generator made, or an engine for a
 replay.
 
 What only one kind of SUT needs is imported where that is opened: the first request waits for all the rest.
@@ -39,7 +39,7 @@ OVER_HTTP2 = (
     "the load was measured over HTTP/2 (--llm-http=2): replies that share a connection wait for the bytes of "
     "one another, and what is lost or read late is so for all of them"
 )
-"""Has to be said with every result."""
+"""Note that goes with every result of a load over HTTP/2."""
 
 
 def _anchor_here() -> ClockAnchor:
@@ -62,31 +62,32 @@ class OpenSUT:
     executor: VariantExecutor
     ignore_eos: bool
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
-    """What procedures may name; the SUT itself is the one without a name."""
+    """Variants that procedures may name, by name; the SUT itself has the empty name."""
     now_ns: Callable[[], int] = time.monotonic_ns
-    """The clock of the records."""
+    """The clock that the stamps of records are read from."""
     anchor: Callable[[], ClockAnchor] = _anchor_here
     notes: tuple[str, ...] = ()
-    """What has to be said with every result."""
+    """Notes that go with every result."""
     key: str = ""
-    """Tells the SUTs of a session apart."""
+    """A key that tells the SUTs of a session apart."""
     virtual: bool = False
-    """Several processes may replay at once: they cannot disturb each other's measurements."""
+    """Whether it runs in virtual time. Several processes may replay at once without disturbing each other's
+    measurements."""
 
     counter: TokenCounter | None = None
     """Counts tokens as the SUT does; None where prompts are ids, which need no counting."""
     vocabulary: HuggingFaceTokenizer | None = None
-    """The SUT's own, where prompts are sent to it as ids."""
+    """The SUT's own vocabulary, if prompts are sent as token ids."""
     client: Callable[[], LLMClient] | None = None
     """Makes a client for single requests; None where there is no server to send them to."""
 
     @property
     def server(self) -> str:
-        """Two with equal ones ask the same server, as far as can be told."""
+        """A key of the server: SUTs with equal keys ask the same one, as far as can be told."""
         return self.key if self.virtual else urlsplit(self.base_url).netloc or self.base_url
 
     def variant(self, name: str, where: str) -> VariantInfo:
-        """SuiteError, with those that there are, for a variant that nobody declared."""
+        """The variant ``name``. SuiteError, naming the declared ones, if nobody declared it."""
         if name not in self.variants or not name:
             known = ", ".join(known for known in self.variants if known) or "none"
             raise SuiteError(
@@ -106,7 +107,7 @@ class OpenSUT:
 
 @dataclass(frozen=True)
 class Offered:
-    """What hooks say about a SUT."""
+    """Declarations about a SUT that hooks offer."""
 
     disclosed: Mapping[str, Any] = field(default_factory=dict)
     variants: Mapping[str, Any] = field(default_factory=dict)
@@ -121,7 +122,8 @@ def open_sut(
     early: EarlyWorkers | None = None,
     for_load: bool = True,
 ) -> OpenSUT:
-    """Examine ``sut`` and make a generator for it. SuiteError or SUTError say what is wrong, once.
+    """Examine ``sut`` and make a generator for it. Raises SuiteError or SUTError, once, with what is
+    wrong.
 
     Of its variants nothing is opened yet; that happens when a plan names one. ``early``: measuring processes
     that it may take. ``for_load``: whether a load comes first, rather than single requests.
@@ -211,7 +213,8 @@ def _board(
 
 
 def _opener(reached: Reached) -> Callable[[], RunningVariant]:
-    """What brings the SUT itself up: it is up, unless a fixture launched it and it has ended."""
+    """A function that brings up the SUT itself. It runs already, unless a fixture launched it and it has
+    ended."""
     launching = sys.modules.get("pytest_llmbench.harness.sut.launched")  # who launches it has imported that
     launched: LaunchedServer | None = None if launching is None else launching.launched_at(reached.base_url)
 
@@ -264,7 +267,7 @@ def _embedded(
 
 
 def _replayed(approach: SUTAccess, variants: Mapping[str, Variant], disclosed: Mapping[str, Any]) -> OpenSUT:
-    """The embedded engine in virtual time: nothing to start, to reach or to examine."""
+    """The embedded engine in virtual time: nothing has to be started, reached or examined."""
     from pytest_llmbench.harness.sut.embedded import Replayer, preset_station, refuse_what_replays_cannot
     from pytest_llmbench.wire.catalogue import dialect, generates
 
@@ -300,7 +303,8 @@ def _in_process(
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
-    """A callable of this process: there is no server to be examined, switched over or asked by hand."""
+    """A callable in this process: no server has to be examined or switched, and no client can ask it by
+    hand."""
     from pytest_llmbench.harness.sut.in_process import NOTE, open_in_process
 
     if variants:
@@ -348,7 +352,7 @@ def _client(approach: SUTAccess, reached: Reached, url: Callable[[], str]) -> LL
 
 
 def api_notes(asked: str, found: str) -> tuple[str, ...]:
-    """What has to be said where ``auto`` found another dialect than the usual one."""
+    """Notes for the case that ``auto`` found another dialect than the usual one."""
     if asked != "auto" or found == "openai-chat":
         return ()
     return (f"the endpoint is asked by {found}, which --llm-api=auto found; --llm-api=NAME chooses another",)
@@ -357,7 +361,7 @@ def api_notes(asked: str, found: str) -> tuple[str, ...]:
 def worker_notes(
     workers: int | RaySpec, *, replay: bool = False, cores: int | None = None
 ) -> tuple[str, ...]:
-    """What has to be said with every result of a session with ``workers``."""
+    """Notes that go with every result of a session with ``workers``."""
     if workers == 1 or (replay and workers == 0):
         return ()
     if replay:
@@ -385,7 +389,7 @@ def _infos(servers: Mapping[str, VariantServer]) -> dict[str, VariantInfo]:
 
 
 def _keep_secrets(variants: Mapping[str, Variant]) -> None:
-    """Keep the secrets of the variants, as far as they are set."""
+    """Register the secrets of the variants, as far as they are set, so that reports do not show them."""
     names = {
         reference.env
         for variant in variants.values()

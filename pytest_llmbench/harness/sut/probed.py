@@ -1,4 +1,4 @@
-"""What the serving engine says about itself, read around and during every measured load."""
+"""The serving engine's own metrics, read around and during every measured load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
 
 FACT = "engine.metrics"
-"""URL of the metrics page, or why there is nothing to read."""
+"""Name of the fact with the URL of the metrics page, or the reason why there is nothing to read."""
 
 
 class Probe(Protocol):
@@ -37,7 +37,7 @@ class _PageProbe(EngineMetricsProbe):
 
 
 class _NoPage:
-    """In the place of a probe, for a server that has no page."""
+    """The probe of a server that has no metrics page."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -49,7 +49,7 @@ class _NoPage:
         """Do nothing."""
 
     def stop(self) -> EngineReadings | None:
-        """Nothing was read."""
+        """Return None, as nothing was read."""
         return None
 
     def close(self) -> None:
@@ -63,10 +63,11 @@ class Stoppable(Executor, Protocol):
 
 
 class ProbedExecutor:
-    """An executor whose Observations of measured load carry the engine's own figures."""
+    """An executor whose Observations of measured load carry the engine's own metrics."""
 
     def __init__(self, inner: Stoppable, probe: Callable[[], Probe]) -> None:
-        """``probe`` is made at the first measured load, and asked no more once there was no page."""
+        """``probe`` makes the probe at the first measured load. If there is no page, it is not asked
+        again."""
         self._inner = inner
         self._make = probe
         self._probe: Probe | None = None
@@ -102,7 +103,7 @@ class ProbedExecutor:
                 self._probe = None
 
     def _ready(self) -> Probe | None:
-        """The probe, the counters before the load read; None where there is no page."""
+        """The probe, after it has read the counters before the load; None where there is no page."""
         if self._absent is not None:
             return None
         if self._probe is None:

@@ -15,31 +15,33 @@ class SUT:
     """``https://host/v1``, ``wss://host/v1``, ``grpc://host:port``, ``sim[:PRESET]``, ``replay[:PRESET]`` or
     ``python:module:attr``."""
     model: str | None = None
-    """Default: the only one that the endpoint lists."""
+    """Name of the model; None: the only one that the endpoint lists."""
     api: str = "auto"
     """Wire dialect: ``auto``, or a name such as ``openai-chat``."""
     disclosure: Mapping[str, Any] = field(default_factory=dict)
-    """Facts by their dotted names (``sut.boundary``), beside those of ``--llm-sut``."""
+    """Facts by their dotted names (``sut.boundary``), in addition to those of ``--llm-sut``."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every request body."""
     ignore_eos: bool = False
-    """Ask the engine to go on to ``max_tokens`` (a declared part of the length control, AMB-33)."""
+    """Whether to ask the engine to go on to ``max_tokens`` (a declared part of the length control,
+    AMB-33)."""
     json_messages: Mapping[str, Any] = field(default_factory=dict)
-    """The messages of an API over WebSocket, described with the keys of that table of the SUT file."""
+    """The messages of an API over WebSocket, described with the keys of the SUT file's table of that name."""
 
     @property
     def is_embedded(self) -> bool:
-        """``sim``: the embedded engine over loopback, in real time."""
+        """Whether it is ``sim``, the embedded engine over loopback, in real time."""
         return self._scheme == "sim"
 
     @property
     def is_replay(self) -> bool:
-        """``replay``: the embedded engine in virtual time."""
+        """Whether it is ``replay``, the embedded engine in virtual time."""
         return self._scheme == "replay"
 
     @property
     def is_in_process(self) -> bool:
-        """``python``: an async generator or an ASGI application, called within pytest's own process."""
+        """Whether it is ``python``, an async generator or an ASGI application called within pytest's own
+        process."""
         return self._scheme == "python"
 
     @property
@@ -49,7 +51,7 @@ class SUT:
 
     @property
     def preset(self) -> str:
-        """The name of the embedded engine: what stands after ``sim:`` or ``replay:``."""
+        """The preset of the embedded engine: the text behind ``sim:`` or ``replay:``."""
         return self.endpoint.partition(":")[2] or "fast"
 
     @property

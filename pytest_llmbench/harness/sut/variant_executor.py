@@ -1,4 +1,4 @@
-"""Sends each plan to the SUT variant that it names, which is brought up when it is first needed.
+"""Sends each plan to the SUT variant that it names; a variant is brought up when it is first needed.
 
 Several variants may share one server: the SUT itself, those that only ask it differently, and those that a
 control call switches it to. The others have a server of their own.
@@ -38,9 +38,9 @@ class RunningVariant:
 
     executor: Executor
     facts: Facts = field(default_factory=Facts)
-    """What was found out about it when it came up."""
+    """Facts that were found when it came up."""
     close: Callable[[], None] = _nothing
-    """Ends what was started for it; the executor is closed beside."""
+    """Ends what was started for it; the executor itself is closed separately."""
     ended: Callable[[], str | None] = _never_ends
     """How its process ended, in words; None while it runs."""
 
@@ -51,19 +51,20 @@ class VariantServer:
 
     name: str
     open: Callable[[], RunningVariant] | None = None
-    """None: it is asked as the SUT itself is, once the server has been switched over."""
+    """Brings the variant up; None: it has no server of its own, and is asked as the SUT itself once that was
+    switched over."""
     facts: Facts = field(default_factory=Facts)
-    """What it declares over the facts of the SUT."""
+    """Facts that it declares; they override those of the SUT."""
     server: str = ""
     """Name of the variant whose server it uses; empty for the server of the SUT itself."""
     restarts: bool = False
-    """A fresh state is had by closing and opening it."""
+    """Whether closing and reopening it gives a fresh state."""
     reset: Callable[[], None] | None = None
-    """A fresh state is had by this call."""
+    """A call that gives a fresh state; None where there is none."""
     enter: Callable[[], None] | None = None
-    """Switches the shared server to this variant …"""
+    """Switches the shared server to this variant."""
     leave: Callable[[], None] | None = None
-    """… and back again."""
+    """Switches the shared server back from this variant."""
     exclusive: bool = False
     """Whether no other exclusive server may be up at the same time, since they want the same accelerators."""
 
@@ -89,7 +90,7 @@ class VariantExecutor:
         return self._servers
 
     def add(self, name: str, served: VariantServer) -> None:
-        """Another variant; nothing is opened."""
+        """Add a variant; nothing is opened."""
         self._servers[name] = served
 
     @property
@@ -98,13 +99,14 @@ class VariantExecutor:
         return self._brought_up(self._servers[""])
 
     def state(self, name: str) -> str:
-        """Changes when the server behind a variant is restarted or emptied: a warm-up before that is gone."""
+        """A key that changes when the server behind a variant is restarted or emptied: an earlier warm-up is
+        then lost."""
         server = self._served(name).server
         self._bury(server)
         return f"{server}#{self._restarts[server]}"
 
     def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        """What came of the plan on its variant, whose facts are then among those of the Observation.
+        """Execute the plan on its variant, whose facts are then among those of the Observation.
 
         Raises SuiteError for a variant that nobody declared, SUTError for one that does not come up.
         """
@@ -160,13 +162,14 @@ class VariantExecutor:
         return up
 
     def _bury(self, name: str) -> None:
-        """Take down one whose process has ended: it was told then, and is started anew when it is wanted."""
+        """Take down a variant whose process has ended. That was reported at the time; it is started anew when
+        needed."""
         up = self._up.get(name)
         if up is not None and up.ended() is not None:
             self._take_down(name)
 
     def _take_down(self, name: str) -> None:
-        """End a variant, and with a server all that is asked through it."""
+        """End a variant, and with a server also every variant that uses it."""
         own_server = self._servers[name].server == name
         for other in list(self._up) if own_server else ():
             if other != name and self._servers[other].server == name:
@@ -197,7 +200,7 @@ class VariantExecutor:
         self._restarts[served.server] += 1
 
     def _switch(self, served: VariantServer) -> None:
-        """See that the shared server is in the state of ``served``."""
+        """Bring the shared server into the state of ``served``."""
         wanted = served.name if served.enter is not None else ""
         if served.server or self._switched_to == wanted:
             return
@@ -246,7 +249,8 @@ def _watched(up: RunningVariant, plan: LoadPlan, every_s: float) -> Generator[No
 
 
 def _ended(up: RunningVariant, seen: Observation) -> str | None:
-    """Whether the process behind it has ended. Its sockets close a moment before its parent sees it gone."""
+    """How the process behind the variant ended, in words; None if it runs. Its sockets close a moment before
+    its parent sees that it is gone."""
     if up.ended is _never_ends:
         return None
     patience = 20 if seen.records.has_outcome(Outcome.DISCONNECTED).any() else 0

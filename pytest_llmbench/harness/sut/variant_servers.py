@@ -51,23 +51,23 @@ def perform(call: Call, server_url: str, access: Access, *, where: str) -> None:
 
 
 def empty_caches(reset: Reset, server_url: str, access: Access, *, where: str) -> None:
-    """The call of a ``reset`` table. Raises SUTError if it fails."""
+    """Make the call of a ``reset`` table. Raises SUTError if it fails."""
     perform(Call(method=reset.method, path=reset.path), server_url, access, where=f"{where}: reset")
 
 
 def _origin(url: str) -> str:
-    """The root of the server; of one of WebSockets, that of its HTTP."""
+    """The root URL of the server; for a WebSocket server that of its HTTP side."""
     parts = urlsplit(http_beside(url))
     return f"{parts.scheme}://{parts.netloc}"
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The SUT that the variants belong to, once it has answered."""
+    """The SUT to which the variants belong, once it has answered."""
 
     approach: SUTAccess
     url: Callable[[], str]
-    """A function that tells where the SUT answers now."""
+    """Returns the URL at which the SUT answers now."""
     facts: Facts
     base: VariantServer
     on_progress: OnProgress
@@ -86,7 +86,7 @@ def server_of(variant: Variant, around: Surroundings) -> VariantServer:
 def reset_of(
     reset: Reset, url: Callable[[], str], approach: SUTAccess, where: str
 ) -> Callable[[], None] | None:
-    """What empties the caches of the server at ``url``; None if nothing is declared."""
+    """A call that empties the caches of the server at ``url``; None if none is declared."""
     if reset.path is None:
         return None
     return lambda: empty_caches(reset, url(), approach.access, where=where)
@@ -184,7 +184,7 @@ def _asked(variant: Variant, around: Surroundings) -> VariantServer:
 
 
 def _found(reached: Reached, around: Surroundings) -> Facts:
-    """What the variant's own endpoint showed and the SUT's did not."""
+    """Facts that the variant's own endpoint showed and the SUT's did not."""
     from pytest_llmbench.harness.sut.embedded import differing
 
     return differing(around.facts, reached.facts)

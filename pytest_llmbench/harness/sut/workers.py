@@ -20,14 +20,15 @@ from pytest_llmbench.probes.endpoint import EndpointReport
 from pytest_llmbench.probes.host import host_facts
 
 FACT = "clock.workers"
-"""Offset and error of the clock of each machine that has workers, from the generator."""
+"""Name of the fact with the offset and error, from the generator, of the clock of each machine that has
+workers."""
 
 
 class ClockedExecutor:
-    """A load generator, with what its workers' clocks add to what is known of the SUT's."""
+    """A load generator that adds the clocks of its workers to what is known of the SUT's clock."""
 
     def __init__(self, inner: Stoppable, known: Facts) -> None:
-        """``known``: where the SUT is, seen from this machine, and how the clocks of both are kept."""
+        """``known``: where the SUT is, seen from this machine, and how both clocks are kept."""
         self._inner = inner
         self._known = known
 
@@ -61,7 +62,7 @@ def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
 
 
 def _refuse_what_stays_here(approach: SUTAccess, seen: EndpointReport) -> None:
-    """Raise SuiteError for what other machines do not have, and are not to have."""
+    """Raise SuiteError for settings that other machines do not have, and are not to have."""
     what = ""
     if approach.target(seen.base_url).unix_path:
         what = "a Unix socket is of this machine alone, and the load is to come from others"
@@ -74,7 +75,7 @@ def _refuse_what_stays_here(approach: SUTAccess, seen: EndpointReport) -> None:
 def distributed(
     approach: SUTAccess, seen: EndpointReport, on_progress: Callable[[Any], None], pool: WorkerPool | None
 ) -> Stoppable:
-    """A generator of as many workers as ``approach`` says, for the endpoint that was examined.
+    """A generator with as many workers as ``approach`` says, for the endpoint that was examined.
 
     ``pool``: those that are coming up on this machine, which it takes over.
     """

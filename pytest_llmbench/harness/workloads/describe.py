@@ -1,7 +1,5 @@
-"""``pytest-llmbench trace describe FILE``: the shape of a trace or of workloads, as text and as a picture.
-
-The shape of a trace or of a workload: lengths, arrivals, what prompts share, turns and pauses.
-"""
+"""``pytest-llmbench trace describe FILE``: the shape of a trace or of workloads, as text and as a picture:
+lengths, arrivals, what prompts share, turns and pauses."""
 
 from __future__ import annotations
 
@@ -39,12 +37,13 @@ from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
 Floats = npt.NDArray[np.float64]
 PERCENTILES = (5, 50, 95, 99)
 BUSY_S = 60.0
-"""The stretch whose busiest one is told."""
+"""Length in seconds of the stretches of which the busiest is reported."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """``at_s``: instants from the first, ascending, at least two and not all at once."""
+    """The arrivals of a trace or workload. ``at_s``: seconds from the first, ascending, at least two and not
+    all at once."""
 
     at_s: Floats
     what: str = "requests"
@@ -52,7 +51,7 @@ class Arrivals:
 
     @property
     def rate(self) -> float:
-        """Arrivals per second: gaps / the time that they take together."""
+        """Arrivals per second: the number of gaps / their total length."""
         return float((len(self.at_s) - 1) / self.at_s[-1])
 
     @property
@@ -63,37 +62,39 @@ class Arrivals:
 
     @property
     def burstiness(self) -> float | None:
-        """Shape of the gamma law with that variation, 1/CV²: what ``arrival="gamma"`` takes. None for a
-        clock."""
+        """Shape of the gamma distribution with that variation, 1/CV², as ``arrival="gamma"`` takes it. None
+        for constant gaps."""
         return 1 / self.variation**2 if self.variation > 1e-9 else None
 
     @property
     def busiest(self) -> float | None:
-        """Arrivals per second of the busiest minute, of minutes counted from the first one; None for fewer
-        than two minutes."""
+        """Arrivals per second in the busiest minute, with minutes counted from the first arrival; None if
+        they span less than two minutes."""
         minutes = np.bincount((self.at_s // BUSY_S).astype(np.int64))
         return float(minutes.max() / BUSY_S) if len(minutes) > 1 else None
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Vectors have an entry for each request, in order, but for ``turns`` (sessions) and ``pauses_s``."""
+    """The shape of a trace or workload. Vectors have an entry for each request, in order; only ``turns`` (one
+    for each session) and ``pauses_s`` do not."""
 
     title: str
     input_tokens: Floats
     output_tokens: Floats
     shared_tokens: Floats
-    """Of the input tokens, those that an earlier request began with: what a prefix cache without bounds
-    would have."""
+    """Input tokens of each request that an earlier one began with: what a prefix cache without bounds would
+    have."""
     sharing_known: bool = True
-    """False where the format does not say what prompts are made of."""
+    """Whether shared prefixes are known; False where the format does not say what prompts are made of."""
     left_out: int = 0
     arrivals: Arrivals | None = None
     turns: Floats | None = None
-    """Requests of each session; None where there are no sessions."""
+    """Number of requests in each session; None where there are no sessions."""
     pauses_s: Floats | None = None
     growth_tokens: Floats | None = None
-    """Input tokens that a turn has more than the one before it in its session."""
+    """How many input tokens a turn has more than the one before it in its session; None where there are no
+    sessions."""
 
     @property
     def cacheable(self) -> float:
@@ -102,7 +103,7 @@ class Shape:
 
     @property
     def sharers(self) -> float:
-        """Share of the requests that begin like an earlier one."""
+        """Share of the requests that share a prefix with an earlier one."""
         return float(np.mean(self.shared_tokens > 0))
 
 
@@ -132,8 +133,8 @@ def shape_of_trace(trace: Trace, title: str) -> Shape:
 
 
 def shape_of_workload(workload: Workload, title: str, count: int, seed: int) -> Shape:
-    """The shape of the first ``count`` requests of ``seed``; of a trace once through at most. Sessions of a
-    trace are told whole."""
+    """The shape of the first ``count`` requests of ``seed``; a trace is gone through once at most. Sessions
+    of a trace are included whole."""
     if isinstance(workload, TraceSessionWorkload):
         return _shape_of_sessions(workload, title)
     trace = isinstance(workload, TraceWorkload)
@@ -171,15 +172,15 @@ def _shape_of_sessions(workload: TraceSessionWorkload, title: str) -> Shape:
 
 
 def _shared(request: PlannedRequest, seen: set[int | None], *, known: bool) -> int:
-    """The tokens that an earlier request began with. A trace says just that; of others the first request with
-    a prefix shares it with nobody yet."""
+    """How many tokens of a prompt an earlier request began with. A trace states this number. In other
+    workloads the first request with a prefix shares it with nobody yet."""
     before = known or request.prefix_id in seen
     seen.add(request.prefix_id)
     return request.shared_prefix_tokens if before and request.prefix_id is not None else 0
 
 
 def _sessions(requests: Sequence[TraceRequest]) -> list[list[TraceRequest]]:
-    """Those with an identifier, each with its requests in order."""
+    """The requests with a session identifier, grouped by it, each group in order."""
     found: dict[str, list[TraceRequest]] = {}
     for each in requests:
         if each.session:
@@ -206,7 +207,7 @@ _POINTS = 1_000
 
 
 def described(shape: Shape, columns: int) -> list[str]:
-    """The lines of a shape. What the format does not say is said to be unknown."""
+    """The lines that describe a shape. What the format does not say is reported as unknown."""
     left = f" (rows without tokens left out: {shape.left_out:,})" if shape.left_out else ""
     lines = [f"{shape.title}, {len(shape.input_tokens):,} requests{left}", ""]
     rows = [_row("input tokens", shape.input_tokens), _row("output tokens", shape.output_tokens)]
@@ -263,7 +264,7 @@ def _sessions_lines(shape: Shape) -> list[str]:
 
 
 def drawn(shape: Shape) -> str:
-    """The distributions and the arrivals, one below the other, as one SVG."""
+    """An SVG with the distributions and the arrivals, one below the other."""
     plots = [_lengths(shape)]
     if shape.arrivals is not None:
         plots.append(_rates(shape.arrivals))
@@ -287,7 +288,7 @@ def _lengths(shape: Shape) -> dict[str, Any]:
 
 
 def _cumulated(title: str, label: str, what: str, values: Mapping[str, Floats]) -> dict[str, Any]:
-    """The share of ``what`` that has so many or fewer."""
+    """A plot of cumulative distributions: the share of ``what`` that has at most a given value."""
     series = {}
     for name, own in values.items():
         ordered = np.sort(own)
@@ -308,7 +309,7 @@ def _rates(arrivals: Arrivals) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command. 0: described; 2: it cannot be read, with every mistake."""
+    """Run the command. Returns 0 if the file was described; 2, with every mistake, if it cannot be read."""
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench trace",
         description="The shape of a trace or a workload: lengths, arrivals, sharing, turns and pauses.",
@@ -365,7 +366,7 @@ def _shapes(given: argparse.Namespace) -> list[Shape]:
 
 
 def _catalogue_entry(path: Path) -> CatalogueEntry | None:
-    """The entry of inference-perf's catalogue that the file is; None where it is something else."""
+    """The file as an entry of inference-perf's catalogue; None where it is something else."""
     try:
         content = parse_json(read_bytes(path, SMALL_BYTES))
     except (OSError, ValueError):  # told by whoever reads it as a trace

@@ -1,4 +1,4 @@
-"""Prompts of exactly the drawn length as the server counts them, chat template included (AMB-32).
+"""Prompts whose length, as the server counts it with its chat template, is exactly the drawn one (AMB-32).
 
 Which text that is can only be found by counting as the server does, so such a workload is bound to one when
 it is measured; before that, for a plan or a check, it has the lengths and the ids of the workload it was made
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Count = Callable[[str], int]
 _MOST_CALLS = 100_000
 _LIKE_PROMPTS = (8, 40, 120)
-"""Words of the prompts that the server is asked about."""
+"""Lengths in words of the prompts for which the server is asked."""
 _WORDS = " the early train would always wait beside our quiet harbor while two people carry heavy paper boxes"
 """Counted in two orders, to see whether a text has the tokens of its words."""
 _UNLIKE_OTHERS = "Größe 漢字 = 3141592653; int main(void) { return x->y; }"
@@ -39,7 +39,7 @@ _UNLIKE_OTHERS = "Größe 漢字 = 3141592653; int main(void) { return x->y; }"
 
 
 class TokenCounter:
-    """Counts as one server does; nothing is opened before the first count.
+    """Counts tokens as one server does; nothing is opened before the first count.
 
     Without a ``tokenizer`` the server is asked for every text. With its own it is asked about four, to learn
     what it adds to every prompt: special tokens, chat template.
@@ -58,7 +58,7 @@ class TokenCounter:
 
     @property
     def server(self) -> str:
-        """Who counts, for reports; tells counters apart."""
+        """A key that tells counters apart, and says in reports who counts."""
         if self.tokenizer is None:
             return self._url
         return f"{self._url}, by {self.tokenizer.name}; the template as far as the server counts it"
@@ -97,7 +97,8 @@ class TokenCounter:
         return self.tokenizer.count(text) + self._added
 
     def _found_added(self, count: Count) -> int:
-        """What the server counts beyond the text: the same for every prompt, and 0 for one that counts none.
+        """How many tokens the server counts beyond the text: the same for every prompt; 0 where it counts
+        none.
 
         Raises SUTError where it is not the same: then the tokenizer is not that of the server.
         """
@@ -148,14 +149,15 @@ class TokenCounter:
 
 @dataclass(frozen=True)
 class ExactLengths:
-    """The lengths of ``base``, with text of exactly that length in place of its ids, or with other ids."""
+    """A workload with the lengths of ``base``, with text of exactly that length in place of its ids, or with
+    other ids."""
 
     base: Workload
     server: str = ""
-    """The server whose tokens are counted; empty while nobody's are."""
+    """The server whose tokens are counted; empty before the workload is bound to one."""
     count: TokenCounter | None = field(default=None, compare=False, repr=False)
     vocabulary: HuggingFaceTokenizer | None = field(default=None, compare=False, repr=False)
-    """The vocabulary of which ids are drawn, where they are sent as such."""
+    """The vocabulary from which ids are drawn, where they are sent as such."""
 
     @property
     def name(self) -> str:
@@ -175,7 +177,7 @@ class ExactLengths:
         return self.count is not None and self.count.shows_prompts
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
-        """The first ``count`` requests; those of the base while it is not bound to a server."""
+        """The first ``count`` requests; those of the base before the workload is bound to a server."""
         drawn = self.base.requests(count, seed)
         if self.vocabulary is not None:
             return [_of_ids(request, self.vocabulary, seed) for request in drawn]
@@ -198,9 +200,9 @@ class ExactLengths:
 def bound(
     workload: Workload, counter: TokenCounter | None, vocabulary: HuggingFaceTokenizer | None = None
 ) -> Workload:
-    """``workload`` with the server to ask; as it is where it needs none, or where ids are sent (a replay).
+    """``workload`` bound to the server to ask; unchanged if it needs none, or where ids are sent (a replay).
 
-    ``vocabulary``: of the server that ids are sent to, where it is known. Raises SuiteError for a workload
+    ``vocabulary``: that of the server to which ids are sent, if it is known. Raises SuiteError for a workload
     with ids beyond it.
     """
     if vocabulary is not None:
@@ -219,7 +221,7 @@ def _of_text(request: PlannedRequest, count: TokenCounter, seed: int) -> Planned
 
 
 def _of_ids(request: PlannedRequest, vocabulary: HuggingFaceTokenizer, seed: int) -> PlannedRequest:
-    """As many ids as the request is to have, drawn among those that are not special."""
+    """The request with as many ids as it is to have, drawn among those that are not special."""
     ids = vocabulary.ordinary_ids
     places = BulkRandom(_seed_of(request, seed)).randints(0, len(ids) - 1, request.input_tokens)
     return replace(
@@ -232,7 +234,7 @@ def _seed_of(request: PlannedRequest, seed: int) -> int:
 
 
 def _in_vocabulary(stated: dict[str, Any], vocabulary: HuggingFaceTokenizer) -> dict[str, Any]:
-    """The specification of the base, with ids of another vocabulary: as long as their lists, exactly."""
+    """The specification of the base for random ids of another vocabulary, exactly as many as were drawn."""
     ids = vocabulary.ordinary_ids
     kept = stated.get("generation")
     drawn = {"min": int(ids[0]), "max": int(ids[-1]), "ordinary": len(ids), "sha256": vocabulary.sha256}

@@ -1,4 +1,4 @@
-"""What the ``llm_workload`` fixture calls: a named workload, or one of one's own making."""
+"""What the ``llm_workload`` fixture calls: makes a named or a custom workload."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Seconds = float | tuple[float, float] | Sequence[float]
 _CUSTOM = "custom"
 _DEFAULT = "synthetic-uniform"
 _STAND_IN = SyntheticWorkload("stand-in", Fixed(1), Fixed(1))
-"""Takes the place of a base that is wrong, so that mistakes in what is changed about it are found as well."""
+"""Stands in for a base that is wrong, so that mistakes in what is changed about it are found as well."""
 _Made = TypeVar("_Made")
 
 
@@ -76,18 +76,18 @@ def make_workload(
 
 
 def _is_known(name: str) -> bool:
-    """Whether it is the name of a workload, which what is made from it cannot have."""
+    """Whether it is the name of a workload, which a custom one cannot have."""
     return name in RESERVED_NAMES or name.startswith(PREFIX)
 
 
 class _Mistakes:
-    """Mistakes of several parts, raised together."""
+    """Collects the mistakes of several parts, to be raised together."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def noting(self, make: Callable[[], _Made]) -> _Made | None:
-        """What ``make`` gives; None, and its mistakes noted, where it raises SuiteError."""
+        """The result of ``make``; None, with its mistakes noted, if it raises SuiteError."""
         try:
             return make()
         except SuiteError as error:

@@ -56,9 +56,10 @@ _Maker = Callable[[str, Mapping[str, Any], Path, Rows, DatasetIdentity], Workloa
 
 
 def dataset_workload(name: str, table: Mapping[str, Any], folder: Path) -> Workload:
-    """The workload of a ``[workloads.NAME]`` table with a ``path``. Raises SuiteError for what cannot be.
+    """The workload of a ``[workloads.NAME]`` table with a ``path``. Raises SuiteError for an impossible one.
 
-    The name ``conversation`` and ``code-completion`` can only be had with the data set that the draft names.
+    The names ``conversation`` and ``code-completion`` can only be used with the data set that the draft
+    names.
     """
     path = folder / Path(str(table["path"])).expanduser()
     kind = str(table["kind"])
@@ -170,7 +171,8 @@ class _Table(BaseModel):
 
 
 class Law(_Table):
-    """``{ kind = "normal", mean = 300, sd = 50, min = 1, max = 600 }``, or just a number."""
+    """A length distribution: ``{ kind = "normal", mean = 300, sd = 50, min = 1, max = 600 }``, or just a
+    number."""
 
     kind: Literal["fixed", "uniform", "normal", "lognormal", "choice", "empirical"]
     tokens: int | list[int] | None = None
@@ -183,7 +185,7 @@ class Law(_Table):
     sigma: float | None = None
 
     def law(self) -> LengthLaw:
-        """The length law of the figures. Raises SuiteError if figures are missing, too many or impossible."""
+        """The length distribution. Raises SuiteError if figures are missing, too many or impossible."""
         needed, make = _LAWS[self.kind]
         given = self.model_dump(exclude={"kind"}, exclude_none=True)
         optional = {"weights"} if self.kind == "empirical" else set()
@@ -226,7 +228,7 @@ _LAWS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], LengthL
 
 
 class WorkloadTable(_Table):
-    """``[workloads.NAME]``. ``kind`` decides which of the keys it takes."""
+    """A ``[workloads.NAME]`` table. ``kind`` decides which of the keys it takes."""
 
     kind: Literal["synthetic", "conversation", "code-completion", "dataset", "trace", "inference-perf"] = (
         "synthetic"

@@ -20,7 +20,7 @@ from pytest_llmbench.workloads.sequence import drawn, sequence_json
 
 FOLDER = "sequence"
 _PLAIN_REQUESTS = 1_000
-"""Longer sequences are compressed."""
+"""The most requests of a sequence that is written uncompressed."""
 _AT_ONCE = 256
 
 
@@ -75,7 +75,8 @@ def _written(folder: Path, workload: Workload, seed: int, length: int) -> dict[s
 
 
 def _content(workload: Workload) -> str:
-    """Tells apart workloads of one name and other parameters; nothing for the reference workloads."""
+    """Text for a file name that tells workloads with the same name and other parameters apart; empty for the
+    reference workloads."""
     if workload.standard:
         return ""
     return hashlib.sha256(repr(sorted(workload.specification().items())).encode()).hexdigest()[:8] + "-"

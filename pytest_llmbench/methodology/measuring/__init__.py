@@ -1,1 +1,1 @@
-"""What the procedures of all sections share: warm-up, loads, validity, frame, manifest."""
+"""Parts that the procedures of all sections share: warm-up, loads, validity, frame, manifest."""

@@ -1,4 +1,5 @@
-"""How many requests it takes: a load that ends when its limits are decided, and what they are judged on.
+"""Loads that end when their limits are decided: how many requests that takes, and what the limits are judged
+on.
 
 With ``requests="auto"`` the generator looks at the limits after each 100 requests (``stats/interim/looks``)
 and ends the load at the first look that decides them all; then, and at the maximum, they are judged on the
@@ -48,7 +49,7 @@ _QUANTITIES: dict[str, Quantity] = {
 }
 assert _QUANTITIES.keys() == FAMILIES.keys()
 _OF_DOCUMENTS: dict[str, Quantity] = {"latency": "latency", "latency_scheduled": "latency_scheduled"}
-"""Those of requests that generate nothing."""
+"""Metric → quantity that looks can judge, for requests that generate nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +77,17 @@ class AdaptiveParameters(LoadParameters):
 
     @property
     def count(self) -> int | None:
-        """The number that was asked for, if one was."""
+        """The number of requests that was asked for; None for ``auto``."""
         return self.requests if isinstance(self.requests, int) else None
 
     @property
     def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
-        """What makes a request good, for a test of goodput."""
+        """The limits in ms that make a request good, for a test of goodput."""
         return ()
 
     @property
     def quantities(self) -> Mapping[str, Quantity]:
-        """The latencies that a look can be at, by the names of their metrics."""
+        """Metric → the latency that a look can judge."""
         return _QUANTITIES if self.generates else _OF_DOCUMENTS
 
     def contradictions(self) -> list[str]:
@@ -111,7 +112,8 @@ class AdaptiveParameters(LoadParameters):
         ]
 
     def _uncounted(self) -> list[str]:
-        """Limits on one class are judged on its replies: its failures would be left out without a word."""
+        """Mistakes: limits on one class with ``failures="over_limit"``. They are judged on the replies of the
+        class, so its failures would be left out silently."""
         if self.failures != OVER_LIMIT:
             return []
         return [
@@ -127,7 +129,7 @@ class AdaptiveParameters(LoadParameters):
 
 
 def watched(objective: Objective, parameters: AdaptiveParameters) -> Watched | None:
-    """What has to be known of each request to judge it; ``None`` where that is not enough."""
+    """What a look needs of each request to judge the objective; ``None`` where that is not enough."""
     match = _NAME.fullmatch(objective.metric)
     if match is None:
         return None
@@ -158,7 +160,7 @@ def looks_of(parameters: AdaptiveParameters) -> Looks | None:
 
 
 def bounded(parameters: AdaptiveParameters, plan: LoadPlan) -> LoadPlan:
-    """The plan of ``requests="auto"``, whose requests are the most there may be: it may end early, and after
+    """The plan for ``requests="auto"``. Its requests are the most there may be: it may end early, and after
     ``max_seconds`` it does."""
     looks, seconds, load = looks_of(parameters), parameters.max_seconds, plan.load
     if seconds is None:
@@ -173,7 +175,7 @@ def bounded(parameters: AdaptiveParameters, plan: LoadPlan) -> LoadPlan:
 
 @dataclass(frozen=True)
 class AsJudged:
-    """What the limits are judged on, where that is not the plain metrics."""
+    """The figures on which limits are judged, where these are not the plain metrics."""
 
     metrics: dict[str, Estimate] = field(default_factory=dict)
     """The metrics under the names of :func:`~pytest_llmbench.model.plan.judged_name`."""

@@ -1,4 +1,5 @@
-"""What a prefix cache is worth to sessions, by the number of the turn: the same sessions with it off and on.
+"""The benefit of a prefix cache for sessions, by the number of the turn: the same sessions with the cache off
+and on.
 
 The first turn of a session finds at most the beginning that sessions share; each later one finds its own
 history, as far as the cache still has it. What could be cached is known before anything is sent, in closed
@@ -28,7 +29,7 @@ from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.session import USUAL, TurnClass
 
 _TURNS_SHOWN = 12
-"""The turns that the table shows one by one."""
+"""Number of turns that the table shows one by one."""
 _COLUMNS = (
     "Turn", "Turns", "Input Tokens, Mean", "Could be Cached", "Cached", "Hit Rate",
     "TTFT P50, Cache Disabled", "TTFT P50, Cache Enabled", "TTFT Reduction P50",
@@ -49,7 +50,7 @@ def effect_on_sessions(
 
 
 def figures_by_turn(with_cache: Seen, classes: Sequence[TurnClass], seed: int) -> dict[str, Estimate]:
-    """Latencies of the turns inside the window, shares of all that ended well."""
+    """Latencies of the turns inside the window, and cache shares of all turns that ended well."""
     return turn_latencies([with_cache.inside], classes) | turn_shares([_told(with_cache)], classes, seed=seed)
 
 
@@ -59,7 +60,7 @@ def _told(seen: Seen) -> Records:
 
 
 def cache_by_turn_table(without: Seen, with_cache: Seen, seed: int) -> Table:
-    """First turns against later ones, with intervals; then the later ones one by one."""
+    """A table of first turns and later ones with intervals, then of the later ones one by one."""
     highest = int(with_cache.records.turn.max(initial=0))
     single = [TurnClass(number) for number in range(2, min(highest, _TURNS_SHOWN) + 1)]
     classes = (*USUAL, *(single if len(single) > 1 else ()))
@@ -91,7 +92,7 @@ def _median_cell(arm: Records, turns: TurnClass) -> str:
 
 
 def cache_by_turn_plots(without: Seen, with_cache: Seen) -> tuple[Plot, ...]:
-    """TTFT by turn with the cache off and on; what was cached of the input beside what could be."""
+    """Plots of TTFT by turn with the cache off and on, and of cached beside cacheable input."""
     before, after = in_both(without.inside, with_cache.inside)
     medians = {"cache off": _medians(before), "cache on": _medians(after)}
     told = _told(with_cache)

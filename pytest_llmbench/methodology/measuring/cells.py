@@ -1,4 +1,4 @@
-"""Cells of the tests' tables: estimates as finished text."""
+"""Table cells of the tests: estimates as finished text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_llmbench.model.estimate import Estimate
 
 NOT_MEASURED = "not measured"
 INDICATIVE_BELOW: Mapping[str, int] = {"p99": 1_000, "p99_9": 10_000}
-"""Samples under which a tail percentile is tagged ``indicative`` outside the TTFT test (AMB-47)."""
+"""Statistic → number of samples below which it is tagged ``indicative`` outside the TTFT test (AMB-47)."""
 _STEP = 1e-4
 
 
@@ -31,7 +31,7 @@ def share(value: float) -> str:
 
 
 def value(estimate: Estimate | None, *, digits: int | None = None, unit: str | None = None) -> str:
-    """The point with its unit (``unit`` in place of the estimate's own); words for what is undefined."""
+    """The point with its unit (``unit`` replaces the estimate's own), or words if it is undefined."""
     if estimate is None or estimate.point is None:
         return NOT_MEASURED
     shown = estimate.unit if unit is None else unit
@@ -39,7 +39,7 @@ def value(estimate: Estimate | None, *, digits: int | None = None, unit: str | N
 
 
 def factor(estimate: Estimate) -> str:
-    """``× 1.25``, of a ratio that is no share."""
+    """A ratio that is no share, as a factor: ``× 1.25``."""
     text = value(estimate, digits=2, unit="")
     return text if text == NOT_MEASURED else f"× {text}"
 
@@ -78,7 +78,8 @@ def share_interval(estimate: Estimate | None) -> str:
 
 
 def cell(estimate: Estimate | None, *, interval: bool = False) -> str:
-    """``127 ms``, with ``interval`` also ``127 ms [120, 135]``; ratios as percentages."""
+    """Value and unit, ``127 ms``; with ``interval`` also that, ``127 ms [120, 135]``; ratios as
+    percentages."""
     if estimate is None or estimate.point is None:
         why = "" if estimate is None else estimate.method
         return why if why.startswith(("not measurable", "no ")) else NOT_MEASURED

@@ -1,4 +1,4 @@
-"""What every test with several levels has in common: warm-up, keeping all that was seen, the result."""
+"""The frame of every test with several levels: warm-up, keeping the observations, the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Report:
-    """What a test found, beside what follows from its observations."""
+    """The findings of a test, beside what follows from its observations."""
 
     levels: Sequence[Seen]
     """The levels in the order in which they ran."""
@@ -48,9 +48,10 @@ class Report:
     load: Mapping[str, Any] = field(default_factory=dict)
     """Facts ``load.*`` of the test as a whole, such as ``load.rate_range``."""
     facts: Facts = field(default_factory=Facts)
-    """Facts that stand over those of the SUT, such as those of the variant the result is about."""
+    """Facts that override those of the SUT, such as those of the variant that the result is about."""
     budgeted: Sequence[Seen] | None = None
-    """The levels that the error budget is about; None for all. Levels beyond capacity are not among them."""
+    """The levels to which the error budget applies; None for all. Levels beyond capacity are not among
+    them."""
     findings: Sequence[Finding] = ()
 
 
@@ -58,7 +59,8 @@ Measure = Callable[[Any, Setting, WarmupReport], Procedure[TestResult]]
 
 
 def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable[..., Procedure[TestResult]]:
-    """The test's procedure: the warm-up (unless ``warm`` is false: the test sees to it), then ``measure``.
+    """The test's procedure: the warm-up (unless ``warm`` is false: then the test does it itself), then
+    ``measure``.
 
     A load that was cut short (Ctrl-C) ends the test there; its result holds all that was seen until then and
     is invalid.
@@ -89,7 +91,8 @@ def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable
 def result_of(
     heading: Heading, parameters: TestParameters, setting: Setting, warmup: WarmupReport, report: Report
 ) -> TestResult:
-    """Manifest and configuration summary from the observations of the levels, the rest from the report."""
+    """The result: manifest and configuration summary from the observations of the levels, the rest from the
+    report."""
     observations = tuple(seen.observation for seen in report.levels)
     told = replace(setting, facts=setting.facts | report.facts)
     facts = _facts(told, warmup, observations, report.load) | report.facts
@@ -128,7 +131,7 @@ def _facts(
 
 
 def _as_sent(run: Observation) -> LoadPlan:
-    """The plan with the number of requests that were really sent: a level is defined by its time."""
+    """The plan with the number of requests that were really sent, as a level is defined by its duration."""
     last = int(run.records.index.max()) + 1 - run.plan.first if len(run.records) else 0
     return run.plan.with_(requests=max(len(run.records), last))
 

@@ -1,5 +1,4 @@
-"""The way from the observation of a load level to its Level: window, estimates, queue, saturation,
-criteria."""
+"""The Level that is made of a load level's observation: window, estimates, queue, saturation, criteria."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ FAMILIES = ("ttft", "tpot", "e2e")
 
 @dataclass(frozen=True)
 class Seen:
-    """A level with the observation it came from."""
+    """A level together with its observation."""
 
     level: Level
     observation: Observation
@@ -53,7 +52,7 @@ def level_metrics(window: Window, *, seed: int) -> dict[str, Estimate]:
 
 
 def run_metrics(windows: Sequence[Window], *, seed: int) -> dict[str, Estimate]:
-    """The same over several runs of one level."""
+    """The metrics of one level over several runs of it."""
     inside = [submitted_inside(window) for window in windows]
     every = [window.records for window in windows]
     return latency.distributions(FAMILIES, inside, among=every) | {
@@ -109,13 +108,14 @@ def _errors(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _slices(window: Window, count: int) -> tuple[float, ...]:
-    """Output tokens per second in equal slices; empty where a request lacks its count."""
+    """Output tokens per second in equal slices of the window; empty where a request lacks its count."""
     per_slice = throughput.output_tokens_per_slice(window, count)
     return () if per_slice is None else tuple((per_slice / (window.duration_s / count)).tolist())
 
 
 def _steady(window: Window, queue: Queue | None) -> bool | None:
-    """Steady state (section 5.2.3.2): queue not growing, throughput level across the window."""
+    """Whether the level is in steady state (section 5.2.3.2): queue not growing, throughput level across the
+    window. None where that is not known."""
     if queue is not None and queue.growth.growing:
         return False
     found = steadiness(window)
@@ -123,7 +123,7 @@ def _steady(window: Window, queue: Queue | None) -> bool | None:
 
 
 def qualified(metrics: Mapping[str, Estimate], qualifier: str) -> dict[str, Estimate]:
-    """The same estimates under ``family[qualifier].statistic``."""
+    """The estimates of ``metrics`` under the names ``family[qualifier].statistic``."""
     return {_with_qualifier(name, qualifier): estimate for name, estimate in metrics.items()}
 
 

@@ -1,6 +1,5 @@
-"""LoadPlans of a given length: the levels that searches, sweeps and comparisons are made of.
-
-Seeds for the parts of a test, so that no two parts draw the same numbers and no prompt is sent twice.
+"""LoadPlans of a given length, the levels that searches, sweeps and comparisons are made of; and the seed of
+each part of a test, so that no two parts draw the same numbers and no prompt is sent twice.
 
 A part is what takes one sequence of requests from its beginning: a load and its repetitions, a search, a
 level of a sweep, a warm-up. Its seed follows from the seed of the session and from what its author asked for,
@@ -27,13 +26,13 @@ from pytest_llmbench.workloads.stream import part_seed
 
 _DIGITS = 8
 _NOT_DRAWN_BY = {"input_length": ("tokenizer", "exact")}
-"""The parts of a specification that differ between the servers that are compared, which get the same
-requests."""
+"""The parts of a specification that differ between compared servers, although these get the same requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``name``: the kind of part, and the first digits of the SHA-256 of all that it was asked for with."""
+    """A part of a test. ``name``: the kind of part, and the first digits of the SHA-256 of all that it was
+    asked for with."""
 
     name: str
     seed: int
@@ -45,8 +44,8 @@ def derived_seed(seed: int, purpose: str) -> int:
 
 
 def part_of(setting: Setting, workload: Workload, kind: str, **asked: Any) -> Part:
-    """The part ``kind`` of a measurement. ``asked``: what decides its loads, as the author of the test gave
-    it or the method fixes it; JSON values."""
+    """The part ``kind`` of a measurement. ``asked``: what decides its loads, as given by the author of the
+    test or fixed by the method; JSON values."""
     content = {
         "workload": _identity(workload),
         "timeout_s": setting.timeout_s,
@@ -59,8 +58,8 @@ def part_of(setting: Setting, workload: Workload, kind: str, **asked: Any) -> Pa
 
 
 def _identity(workload: Workload) -> Mapping[str, Any]:
-    """What tells apart workloads that draw alike. Not the salt of one arm of a comparison, nor the server
-    that counts tokens: arms are to have equal lengths."""
+    """The specification by which workloads are told apart. Without the salt of one arm of a comparison and
+    the server that counts tokens: arms are to have equal lengths."""
     stated = {key: value for key, value in workload.specification().items() if key != "deviations"}
     for key, left_out in _NOT_DRAWN_BY.items():
         stated[key] = {name: value for name, value in stated[key].items() if name not in left_out}
@@ -72,29 +71,28 @@ MOST_REQUESTS = 200_000
 endless load."""
 
 FASTEST_PER_SLOT_RPS = 50.0
-"""The rate per slot where nothing is known: no request is over in less than 20 ms. A level that runs out of
-requests ends early, and its window with it."""
+"""Assumed most requests per second of a slot where nothing is known: none is over in less than 20 ms. A level
+that runs out of requests ends early, and its window with it."""
 
 
 @dataclass
 class RequestSlice:
-    """One sequence of requests, handed out in slices (METHODOLOGY §4.3: a shorter run is a prefix of a longer
-    one). Every part of a test has a sequence of its own, so no prompt is sent twice and no prefix cache helps
-    a later load."""
+    """The requests of one sequence, handed out in slices (METHODOLOGY §4.3: a shorter run is a prefix of a
+    longer one). Every part of a test has a sequence of its own, so no prompt is sent twice and no prefix
+    cache helps a later load."""
 
     workload: Workload
     part: Part | None = None
-    """The part whose sequence it is; None: nobody's yet, what is taken from it has the seed of the setting
-    itself."""
+    """The part whose sequence it is; None: it belongs to none yet, and has the seed of the setting itself."""
     first: int = 0
-    """Index of the next request that has not been sent."""
+    """Index of the next request to be sent."""
     variant: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of every LoadPlan made from it."""
 
     def next_part(self, setting: Setting, kind: str, *, paired: bool = False, **asked: Any) -> RequestSlice:
-        """The sequence of another part, which comes after this one. ``asked``: see :func:`part_of`.
-        ``paired``: every variant gets the same requests, since they are compared one with one."""
+        """The sequence of the part that comes next. ``asked``: see :func:`part_of`. ``paired``: every variant
+        gets the same requests, since they are compared one with one."""
         after = "" if self.part is None else self.part.name
         variant = None if paired else self.variant
         part = part_of(setting, self.workload, kind, after=after, variant=variant, **asked)
@@ -104,7 +102,7 @@ class RequestSlice:
         return setting.seed if self.part is None else self.part.seed
 
     def open_loop(self, setting: Setting, label: str, load: OpenLoop, duration_s: float) -> LoadPlan:
-        """All arrivals of the schedule within ``duration_s``, one at least."""
+        """An open loop with all arrivals of the schedule within ``duration_s``, at least one."""
         count = max(1, count_within(load, duration_s, arrival_seed(self.seed(setting)), self.first))
         return self._plan(setting, label, load, requests=count, duration_s=duration_s)
 
@@ -118,7 +116,7 @@ class RequestSlice:
         at_least: int,
         most_rps: float | None = None,
     ) -> LoadPlan:
-        """A closed loop of at least ``at_least`` requests and ``duration_s``.
+        """A closed loop of at least ``at_least`` requests and at least ``duration_s``.
 
         ``most_rps`` is a rate that it will not exceed, which bounds how many requests are drawn.
         """
@@ -136,14 +134,14 @@ class RequestSlice:
         )
 
     def seconds_for(self, setting: Setting, load: OpenLoop, count: int, least_s: float = 0.0) -> float:
-        """A duration of ``least_s`` or more within which the next ``count`` requests arrive."""
+        """A duration of at least ``least_s`` within which the next ``count`` requests arrive."""
         seed, seconds = arrival_seed(self.seed(setting)), max(least_s, count / load.rate)
         while count_within(load, seconds, seed, self.first) < count:
             seconds *= 1.02
         return seconds
 
     def sent(self, seen: Observation) -> Observation:
-        """Takes the requests of a run out of what is left."""
+        """Take the requests of a run out of what is left; returns its observation."""
         # Several workers may leave gaps at the end of a load that was defined by its time.
         last = int(seen.records.index.max()) if len(seen.records) else -1
         self.first = max(self.first, seen.plan.first + len(seen.records), last + 1)

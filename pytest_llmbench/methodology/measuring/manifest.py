@@ -1,4 +1,5 @@
-"""The facts that only the run itself can state: workload, load, warm-up, stream and timing evidence.
+"""The part of the manifest that only the run itself can state: workload, load, warm-up, stream and timing
+evidence.
 
 Keys are those of the evidence vocabulary (``compliance/evidence_view.py``); with the SUT's disclosure they
 are the manifest that the compliance audit reads.
@@ -24,22 +25,22 @@ from pytest_llmbench.workloads.sequence import Stretch, stretches_sha256
 from pytest_llmbench.workloads.sharing import realised_sharing
 
 FOUND = "found by this test's search"
-"""Begins ``load.capacity_source`` of a capacity that was not declared."""
+"""Beginning of ``load.capacity_source`` for a capacity that was not declared."""
 SINGLE_TOKEN_SHARE = 0.9
-"""METHODOLOGY §7: above this share of single-token chunks ITL is measured directly."""
+"""Share of single-token chunks above which ITL is measured directly (METHODOLOGY §7)."""
 
 _CHUNK_HANDLING = (
     "every chunk is stored with its arrival and its token count; TTFT and TPOT use the first and the last "
     "content chunk and the server's token total, so several tokens in a chunk do not enter them"
 )
 ONE_DOCUMENT = "json"
-"""``streaming.protocol`` of replies that are no stream."""
+"""Value of ``streaming.protocol`` for replies that are not streamed."""
 _TEXT_ALONE = {
     "tokenizer.special.bos_eos": "excluded",
     "tokenizer.special.system_prompt": "none",
     "tokenizer.special.tool_format": "not_used",
 }
-"""What our own counts are of."""
+"""Facts about our own token counts, which are of the text alone."""
 
 
 def manifest(
@@ -49,7 +50,7 @@ def manifest(
     seen: Sequence[Observation],
     load: Mapping[str, Any] | None = None,
 ) -> Facts:
-    """Facts about the run; ``plans`` are all that were intended, ``seen`` what came of them.
+    """The facts about the run. ``plans``: all that were intended; ``seen``: the observations.
 
     ``load``: what a test with several levels says of its load (``load.rate_range``, ``load.duration_s`` …).
     """
@@ -72,7 +73,8 @@ def manifest(
 
 
 def _stated(load: Mapping[str, Any]) -> Facts:
-    """What a test says of its load; a capacity that its own search found is measured, not declared."""
+    """The facts that a test states about its load. A capacity that its own search found is measured, not
+    declared."""
     searched = str(load.get("load.capacity_source", "")).startswith(FOUND)
     found = {key: value for key, value in load.items() if searched and key.startswith("load.capacity_")}
     rest = {key: value for key, value in load.items() if key not in found}
@@ -110,7 +112,7 @@ def _shares(values: Mapping[str, Any]) -> bool:
 
 
 def _stretches(plans: Sequence[LoadPlan]) -> list[Stretch]:
-    """What was sent of the sequence of each part, in the order of the parts; each once, joined where they
+    """The stretches of each part's sequence that were sent, in the order of the parts, joined where they
     meet."""
     found: list[Stretch] = []
     for seed in dict.fromkeys(plan.seed for plan in plans):
@@ -125,7 +127,8 @@ def _stretches(plans: Sequence[LoadPlan]) -> list[Stretch]:
 
 
 def _engine(seen: Sequence[Observation]) -> Facts:
-    """The source of the engine's own figures, and which of its times are known for each request."""
+    """The facts about the engine's own metrics: their source, and which of its times are known for each
+    request."""
     sources = dict.fromkeys(run.engine.source for run in seen if run.engine is not None)
     known = [
         name
@@ -137,8 +140,8 @@ def _engine(seen: Sequence[Observation]) -> Facts:
 
 
 def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
-    """The load facts of the first plan, unless that is a burst or a probe of another load model than the test
-    states."""
+    """The load facts of the first plan that has the load model of the test: bursts and probes may have
+    another."""
     if stated.get("load.model", plan.load.model) != plan.load.model:
         return Facts()
     values: dict[str, Any] = {"load.model": plan.load.model}
@@ -190,7 +193,7 @@ def _streaming(records: Sequence[Records]) -> Facts:
 
 
 def _tokenizer(disclosed: Facts, records: Sequence[Records]) -> Facts:
-    """What the tokenizer that counted all replies here states of its counts, and was not disclosed.
+    """The facts about the tokenizer that counted all replies here, as far as they were not disclosed.
 
     The reference tokenizer describes itself too; that of a file has done so.
     """

@@ -1,4 +1,4 @@
-"""Was the load offered at all? What the generator itself fell short of (METHODOLOGY §3, AMB-28).
+"""Checks whether the load was offered at all, or the generator fell short (METHODOLOGY §3, AMB-28).
 
 An open loop is defined by its schedule. Where the sends fell behind it, the run says nothing about the system
 at that load: neither that it holds nor that it is saturated. Such a level is measured again
@@ -40,8 +40,8 @@ def send_lag(run: Observation) -> Finding | None:
 
 
 def _scheduled_rate(run: Observation) -> float | None:
-    """Requests per second that were due at instants of their own; None where none were. Turns of sessions
-    are due as the ends before them say: at the rate that came of it."""
+    """The rate at which requests were due at fixed instants, per second; None where none were. Turns of
+    sessions are due when earlier ones end, at the rate that results."""
     load = run.plan.load
     if isinstance(load, OpenLoop):
         return load.rate
@@ -74,7 +74,8 @@ def growing_lag(run: Observation) -> Finding | None:
 
 
 def achieved_rate(run: Observation) -> Finding | None:
-    """Offered against achieved: the sends themselves, over the span that the schedule gave them."""
+    """The finding on the achieved rate: that of the sends, over the time that the schedule gave them. None
+    without a schedule."""
     share, limit = _share_of_rate(run, run.records.submitted_ns), run.host_limits.rate_share
     if share is None:
         return None
@@ -90,8 +91,7 @@ def achieved_rate(run: Observation) -> Finding | None:
 
 
 def _share_of_rate(run: Observation, instants_ns: IntColumn) -> float | None:
-    """The rate at which these instants of the requests followed one another, as a share of the scheduled
-    rate."""
+    """The rate of these instants of the requests, as a share of the scheduled rate."""
     both = (instants_ns != MISSING) & (run.records.scheduled_ns != MISSING)
     if isinstance(run.plan.load, ClosedLoop) or int(both.sum()) < 2:
         return None
@@ -103,21 +103,20 @@ SCHEDULE_CHECKS = (send_lag, growing_lag, achieved_rate)
 
 
 def shortfalls(run: Observation) -> tuple[str, ...]:
-    """The ways in which the sends fell behind the schedule; empty where they kept it, and in a closed
-    loop."""
+    """How the sends fell behind the schedule, in words; empty where they kept it, and in a closed loop."""
     found = (check(run) for check in SCHEDULE_CHECKS)
     late = [finding.message for finding in found if finding is not None and finding.voids and not finding.ok]
     return (*late, *([run.interrupted or ""] if gave_up(run) else []))
 
 
 def gave_up(run: Observation) -> bool:
-    """Whether the generator ended the load since its schedule was out of reach."""
+    """Whether the generator ended the load because its schedule was out of reach."""
     return run.interrupted is not None and BEHIND_SCHEDULE in run.interrupted
 
 
 def begun_late(run: Observation) -> bool:
-    """Whether it was this machine that fell behind. A request whose send was begun in time and whose last
-    byte left late waited for the server to take it."""
+    """Whether it was this machine that fell behind. A request whose send began in time and whose last byte
+    left late waited for the server to take it."""
     if run.interrupted is not None:
         return gave_up(run)
     begun = (send_lag(run), growing_lag(run))

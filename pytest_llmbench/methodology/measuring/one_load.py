@@ -1,5 +1,5 @@
-"""A test with one load of the author's choice: its procedure, how many requests, in how many runs; and the
-figures of each part of a mixture, beside those of all requests together.
+"""Tests with one load of the author's choice: the procedure, how many requests in how many runs; and the
+metrics of each part of a mixture, beside those of all requests together.
 
 ``ttft[chat].p99`` is of the requests of part ``chat`` alone, under the load of the whole mixture. Limits may
 name it, as any other metric.
@@ -40,25 +40,25 @@ from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupRepo
 from pytest_llmbench.workloads.stream import draws_anew
 
 GATE_REQUESTS = 1_000
-"""Default of a gate: the draft's minimum for P99."""
+"""Default number of requests of a gate: the draft's minimum for P99."""
 FULL_REQUESTS = 10_000
-"""The draft's minimum for P99.9, which a compliant run always reports (AMB-01)."""
+"""The draft's minimum of requests for P99.9, which a compliant run always reports (AMB-01)."""
 OVERSENT_REQUESTS = math.ceil(FULL_REQUESTS / 0.99)
-"""The requests that are sent so that 1 % of failures, the usual budget, leaves 10,000 samples."""
+"""How many requests are sent so that 10,000 samples are left with 1 % of failures, the usual budget."""
 QUICK_REQUESTS = 50
 FEWEST_FAILURES = 20
-"""The failures that a load always goes through, whatever its error budget."""
+"""The failures that a load may always have before it ends, whatever its error budget."""
 
 Before = tuple[LoadPlan, Observation] | None
-"""A load, and what came of it."""
+"""The load before, with its observation; None if there is none."""
 Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult]
 
 
 def one_load_procedure(
     result: Result, *, by_class: bool = True
 ) -> Callable[[Any, Setting], Procedure[TestResult]]:
-    """The test's procedure: warm-up, the runs, then ``result`` of what was seen; Ctrl-C ends it there.
-    ``by_class``: with the usual figures of the parts of a mixture, which are about tokens.
+    """The test's procedure: warm-up, the runs, then ``result`` of the observations; Ctrl-C ends it there.
+    ``by_class``: add the usual metrics of the parts of a mixture, which are about tokens.
 
     A run that this machine spoiled is measured again with the next requests of the sequence.
     """
@@ -109,13 +109,14 @@ def measured_runs(
 
 
 def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:
-    """The result, with what is to be said of the loads that were measured again."""
+    """The result with notes on the loads that were measured again, and the uncertainty of its metrics."""
     notes = (*made.notes, *map(measured_again, void))
     return with_uncertainty(replace(made, void_loads=tuple(void), notes=notes))
 
 
 def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
-    """A trace is sent from its beginning, and a prefix cache may have kept prompts that no seed changes."""
+    """How often a load may be sent. Once for a trace that would repeat its prompts while a prefix cache may
+    be on: a trace is sent from its beginning, and the cache may have kept prompts that no seed changes."""
     again = not draws_anew(setting.workload) and setting.facts.value("sut.prefix_caching") != "disabled"
     if _is_trace(parameters.load) and again:
         return 1
@@ -159,13 +160,14 @@ def _plan(
 
 
 def _most_failures(parameters: AdaptiveParameters, planned: int) -> int:
-    """What the error budget allows of all runs, and enough to see what fails and how often."""
+    """The most failures of all runs: what the error budget allows, and enough to see what fails and how
+    often."""
     return max(FEWEST_FAILURES, math.floor(parameters.max_error_share * planned + 1e-9))
 
 
 def _part(parameters: AdaptiveParameters, setting: Setting, attempt: int) -> Part:
-    """The same for all runs, each of which goes on where the one before it ended. A trace cannot go on, so
-    it is drawn anew for each attempt."""
+    """The part of the runs. It is the same for all, as each goes on where the one before it ended. A trace
+    cannot go on, so it is drawn anew for each attempt."""
     load, looks = parameters.load, looks_of(parameters)
     asked: dict[str, Any] = {"load": asdict(load), "requests": request_count(parameters, setting)}
     if _is_trace(load):
@@ -176,13 +178,14 @@ def _part(parameters: AdaptiveParameters, setting: Setting, attempt: int) -> Par
 
 
 def _may_end_early(parameters: AdaptiveParameters, setting: Setting) -> bool:
-    """A smoke run is over before the first look, the draft wants its numbers whatever the limits say, and
-    runs that are compared have to be alike."""
+    """Whether looks may end the load. Not a smoke run, which is over before the first look; not at full
+    scale, where the draft wants its numbers whatever the limits say; not several runs, which have to be
+    alike."""
     return parameters.is_auto and run_count(parameters, setting) == 1 and setting.scale == "standard"
 
 
 def _next(plan: LoadPlan, seen: Observation) -> int:
-    """The first request that has not been sent; of a trace the first there is."""
+    """Index of the first request that has not been sent; for a trace that of its first one."""
     if _is_trace(plan.load):
         return plan.first
     last = int(seen.records.index.max()) if len(seen.records) else plan.first - 1
@@ -205,8 +208,8 @@ def request_count(parameters: AdaptiveParameters, setting: Setting) -> int:
 def intended(
     parameters: AdaptiveParameters, setting: Setting, seen: Sequence[Observation]
 ) -> tuple[LoadPlan, ...]:
-    """What was to be sent, as far as it came to it: what was sent. A load that may end early was to send what
-    it did."""
+    """The plans that were to be sent; those that were, as they were. A load that ended early counts as
+    planned like that."""
     sent = [run.plan if run.plan.looks is None else run.plan.with_(requests=len(run.records)) for run in seen]
     return (*sent, *one_load_plans(parameters, setting)[len(sent) :])
 
@@ -231,7 +234,8 @@ _COLUMNS = (
 
 
 def with_classes(result: TestResult, workload: Workload, seed: int) -> TestResult:
-    """The result with the metrics and the table of the parts of ``workload``; as it is without parts."""
+    """The result with the metrics and the table of the parts of ``workload``; unchanged if it has no
+    parts."""
     labels = class_labels(workload)
     seen = result.observations
     if not labels or not seen:
@@ -247,8 +251,8 @@ def with_classes(result: TestResult, workload: Workload, seed: int) -> TestResul
 
 
 def class_labels(workload: Workload) -> tuple[str, ...]:
-    """The labels of the parts that the workload states, whether a request had them or not; without those
-    that are the name of a range of lengths, whose figures have these names already."""
+    """The labels of the parts that the workload states, whether a request had them or not; without labels
+    that are the name of a range of lengths, whose metrics have these names already."""
     stated = workload.specification()
     parts = stated.get("parts") or stated.get("classes") or ()
     names = (str(part["name"]) for part in parts if isinstance(part, Mapping) and "name" in part)

@@ -1,4 +1,4 @@
-"""One load over its time, as plots: the TTFT of what was sent when, what was under way, and what failed.
+"""Plots of one load over its time: TTFT by the instant of submission, requests under way, failures.
 
 They decide nothing. They show what a percentile hides: a warm-up that had not ended, a stall, a queue.
 """
@@ -52,7 +52,7 @@ def over_time_plots(seen: Observation, label: str = "") -> tuple[Plot, ...]:
 
 
 def _end_of_load(seen: Observation) -> dict[str, float]:
-    """Where answers came long after it."""
+    """A mark at the end of the load, where answers came long after it; else nothing."""
     if seen.load_ended_ns is None:
         return {}
     lasted_s = (seen.load_ended_ns - seen.started_ns) / 1e9
@@ -64,7 +64,8 @@ def _bin_of(instants: IntColumn, edges: FloatArray) -> npt.NDArray[np.intp]:
 
 
 def _ttft(records: Records, ttft_ms: FloatArray, edges: FloatArray) -> dict[str, Line]:
-    """Median and greatest of the requests submitted in each part; a part without a first token has none."""
+    """Median and maximum TTFT of the requests submitted in each part; a part without a first token has
+    none."""
     known = np.flatnonzero(np.isfinite(ttft_ms))
     if not len(known):
         return {}
@@ -79,7 +80,8 @@ def _ttft(records: Records, ttft_ms: FloatArray, edges: FloatArray) -> dict[str,
 
 
 def _requests(seen: Observation, edges: FloatArray) -> dict[str, Line]:
-    """Under way at the end of each part; waiting in the engine, where it says; those that failed in it."""
+    """Requests under way at the end of each part; those waiting in the engine, if it tells; those that failed
+    in the part."""
     ends = edges[1:]
     x = tuple(float(end) for end in (ends - edges[0]) / 1e9)
     begun, over, failed = (np.zeros(len(ends), dtype=np.int64) for _ in range(3))
@@ -108,7 +110,8 @@ def _floats(values: npt.ArrayLike) -> tuple[float, ...]:
 
 
 def _slowest(seen: Observation, ttft_ms: FloatArray, of: str) -> tuple[Plot, ...]:
-    """What the requests with the greatest TTFT waited for: a row each, from the instant of submission in ms.
+    """A plot of the phases of the requests with the greatest TTFT: a row each, from the instant of submission
+    in ms.
 
     Where the server tells it, its queue comes first.
     """
@@ -133,8 +136,8 @@ def _slowest(seen: Observation, ttft_ms: FloatArray, of: str) -> tuple[Plot, ...
 def parts_of(
     records: Records, chosen: IntColumn, origin_ns: IntColumn | int
 ) -> dict[str, tuple[IntColumn, IntColumn]]:
-    """Begin and end of what the ``chosen`` requests waited for, in ns from ``origin_ns``: those parts that
-    one of them has. All have to have a first and a last token."""
+    """Begin and end of each phase of the ``chosen`` requests, in ns from ``origin_ns``, for the phases that
+    at least one of them has. All have to have a first and a last token."""
     sent = records.submitted_ns[chosen] - origin_ns
     first = records.first_content_ns[chosen] - origin_ns
     queued = np.clip(sent + records.queue_wait_ns[chosen], sent, first)
@@ -147,15 +150,15 @@ def parts_of(
 
 
 def bars(start_ns: IntColumn, end_ns: IntColumn, *, unit_ns: float) -> Line:
-    """The ends of those that have a length, two points for each; y is their place, from 0."""
+    """Bars from start to end, two points for each that has a length; y is its index, from 0."""
     there = np.flatnonzero(end_ns > start_ns)
     x = np.stack([start_ns[there], end_ns[there]], axis=1).ravel() / unit_ns
     return tuple(float(end) for end in x), tuple(float(row) for row in np.repeat(there, 2))
 
 
 def over_time_of_levels(levels: Sequence[Seen]) -> tuple[Plot, ...]:
-    """Of the level that a test reports; where it reports several or none, of the last that was offered as
-    planned."""
+    """The plots over time of the level that a test reports; where it reports several or none, of the last
+    that was offered as planned."""
     offered = [seen for seen in levels if is_offered(seen.level)]
     reported = [seen for seen in offered if seen.level.role == "reported"]
     chosen = (reported or offered)[-1:]
@@ -163,5 +166,5 @@ def over_time_of_levels(levels: Sequence[Seen]) -> tuple[Plot, ...]:
 
 
 def over_time_of_runs(seen: Sequence[Observation]) -> tuple[Plot, ...]:
-    """Of the first run of several of one load."""
+    """The plots over time of the first of several runs of one load."""
     return over_time_plots(seen[0], f"run 1 of {len(seen)}" if len(seen) > 1 else "") if seen else ()

@@ -29,18 +29,17 @@ LEAST_STEP = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the lowest tested level set: the yardstick of the third rule."""
+    """The TTFT of the lowest tested level, to which the third rule compares."""
 
     ttft_p50_ms: float | None = None
     applies: bool = False
     note: str = "no lower level to compare with"
     of_level: str = "the lowest level"
-    """What it was taken from, in words."""
+    """The level that it was taken from, in words."""
 
     @classmethod
     def of(cls, lowest: Level) -> Reference:
-        """Take the reference from the lowest level; a level that breaks the rule by itself switches it
-        off."""
+        """The reference from the lowest level; one that breaks the rule by itself switches the rule off."""
         p50, p99 = _point(lowest, "ttft.p50"), _point(lowest, "ttft.p99")
         if p50 is None or p99 is None:
             return cls(note="the lowest level has no TTFT")
@@ -53,7 +52,7 @@ class Reference:
 
 
 def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[str, ...]:
-    """Why the level gets more work than it does, by the first two rules; empty where it keeps up."""
+    """Why the level gets more work than it completes, by the first two rules; empty where it keeps up."""
     found = []
     if queue is not None and queue.growth.growing:
         first, last = queue.growth.means[0], queue.growth.means[-1]
@@ -83,7 +82,8 @@ def long_tail(ttft_p99: Estimate, reference: Reference) -> tuple[str, ...]:
 
 
 def gain_is_spent(lower: Level, higher: Level) -> str | None:
-    """Closed loop: why a step up in concurrency brought nothing; None where it did or the step is small."""
+    """Why a step up in concurrency gained nothing in a closed loop; None where it did gain, or the step is
+    small."""
     a, b = _point(lower, "output_token_throughput"), _point(higher, "output_token_throughput")
     if lower.concurrency is None or higher.concurrency is None or a is None or b is None or a <= 0:
         return None

@@ -24,7 +24,7 @@ _REFUSED = re.compile(
     r"|exceeds? the.{0,30}context (?:size|length|window)",
     re.IGNORECASE,
 )
-"""What the error texts of engines say, as of 2026."""
+"""Pattern of the error texts of engines for it, as of 2026."""
 REMEDY = "take a workload of shorter prompts, or have the server allow a longer context"
 
 
@@ -34,7 +34,7 @@ def says_so(error: str | None) -> bool:
 
 
 def beyond_context(records: Records) -> Finding | None:
-    """How many requests were refused for their length; None where none was."""
+    """The finding on requests refused for their length; None where none was."""
     refused = records.has_outcome(Outcome.HTTP_ERROR) | records.has_outcome(Outcome.IN_BAND_ERROR)
     if not refused.any():
         return None
@@ -97,7 +97,7 @@ def _counted(seen: Sequence[Observation]) -> tuple[float, float] | None:
 
 
 def model_loaded(records: Records) -> Finding | None:
-    """None where the server does not tell how long a request waited for the model."""
+    """How many requests waited for the model to be loaded; None where the server does not tell."""
     told = records.model_load_ns != MISSING
     if not told.any():
         return None

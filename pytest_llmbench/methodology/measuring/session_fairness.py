@@ -60,14 +60,14 @@ _JOBS = ("job_time", "job_llm_time")
 
 @dataclass(frozen=True)
 class SessionClasses:
-    """The loads of the test."""
+    """The classes of sessions to be measured, and the loads for it."""
 
     setting: Setting
     mix: SessionMix
     at_once: int
-    """Sessions at once, in the mix and alone."""
+    """Number of sessions at once, in the mix and for each class alone."""
     per_class: int | None
-    """Sessions of each class at least, as asked for."""
+    """Fewest sessions of each class that were asked for; None: the default of the scale."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,7 +100,8 @@ class SessionClasses:
         )
 
     def measured(self, name: str | None) -> Procedure[Attempts]:
-        """A class alone, or the mix; again with other sessions where this machine spoiled it."""
+        """Measure a class alone, or with None the mix; again with other sessions if this machine spoiled
+        it."""
         attempts = count(1)
 
         def plan() -> LoadPlan:
@@ -115,7 +116,7 @@ class SessionClasses:
 
 
 def fairness_of_sessions(load: SessionClasses) -> Procedure[Report]:
-    """Each class alone, then the mix, and what they say of each other."""
+    """Measure each class alone, then the mix, and compare them."""
     attempts = {}
     for name in load.names:
         attempts[name] = yield from load.measured(name)
@@ -146,7 +147,7 @@ def fairness_of_sessions(load: SessionClasses) -> Procedure[Report]:
 
 
 def sessions_for(mix: SessionMix, seed: int, names: Sequence[str], fewest: int) -> int:
-    """How many sessions it takes until there are ``fewest`` of every class."""
+    """How many sessions of the mix it takes to have ``fewest`` of every class."""
     counted: Counter[str] = Counter()
     missing = set(names)
     for number, name in enumerate(mix.drawn(seed), start=1):
@@ -160,12 +161,13 @@ def sessions_for(mix: SessionMix, seed: int, names: Sequence[str], fewest: int) 
 
 @dataclass(frozen=True)
 class SessionClass:
-    """One class: its turns that were submitted in the window of the mix, and of its level alone."""
+    """The records of one class: its turns submitted in the window of the mix, and in that of its level
+    alone."""
 
     name: str
     mixed: Records
     whole: Records
-    """All its turns of the mix: jobs are judged whole."""
+    """All its turns in the mix, since jobs are judged as a whole."""
     alone_level: Seen
     waits: np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -179,7 +181,7 @@ class SessionClass:
 
     @cached_property
     def metrics(self) -> dict[str, Estimate]:
-        """In the mix, under plain names."""
+        """The metrics of the class in the mix, under plain names."""
         found = _latencies(self.mixed) | _of_jobs(self.whole) | ttft_inflation(self.mixed, self.alone)
         return found | {"starvation_rate": starved_sessions(self.mixed, self.waits)}
 
@@ -211,7 +213,7 @@ def _of_jobs(records: Records) -> dict[str, Estimate]:
 
 @dataclass(frozen=True)
 class SessionFairness:
-    """What came of the mix and the classes alone."""
+    """The results of the mix and of the classes alone."""
 
     mixed: Seen
     classes: tuple[SessionClass, ...]
@@ -233,7 +235,8 @@ class SessionFairness:
 
     @cached_property
     def metrics(self) -> dict[str, Estimate]:
-        """Indices, the mix's own, and every class under its qualifier."""
+        """The metrics of the test: indices, those of the mix, and those of every class under its
+        qualifier."""
         found = dict(self.mixed.level.metrics)
         found["jain_index"] = session_jain_index(self.mixed.inside)
         found["class_jain_index"] = class_jain_index(
@@ -302,7 +305,7 @@ class SessionFairness:
 
     @property
     def plots(self) -> tuple[Plot, ...]:
-        """Distribution of the mean TTFT of the sessions of each class, in the mix and alone."""
+        """The distribution of the mean TTFT of each class's sessions, in the mix and alone."""
         arms = {
             f"{each.name}, {label}": mean_ttft_ms(records)
             for each in self.classes

@@ -1,4 +1,4 @@
-"""Loads of sessions in tests that have levels: how they start, figures whose unit is the session, and what
+"""Loads of sessions in tests with levels: how sessions start, metrics whose unit is the session, and what
 keeps sessions from being sent."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TOO_LONG_SHOWN = 3
 def session_load(
     rate: float | None, sessions: int | None, arrival: Arrival | None, burstiness: float | None
 ) -> SessionLoad:
-    """Open loop of ``rate`` session starts per second; without it so many ``sessions`` at once, 8 if nothing
-    is said."""
+    """An open loop of ``rate`` session starts per second; without a rate so many ``sessions`` at once, 8 by
+    default."""
     if rate is None:
         return SessionSlots(sessions or DEFAULT_CONCURRENCY)
     return SessionStarts(rate, *arrival_law(arrival, burstiness))
@@ -30,7 +30,7 @@ def session_load(
 def turn_classes(
     asked: Iterable[int | str], slo: Sequence[Objective], usual: Sequence[TurnClass] = USUAL
 ) -> tuple[TurnClass, ...]:
-    """The turns that figures are given of: ``usual``, those with limits of their own, those that ``slo``
+    """The classes of turns that get metrics: ``usual``, those with limits of their own, those that ``slo``
     names."""
     limited = sorted(map(TurnClass.parse, asked))
     named = (each.metric.partition("[")[2].partition("]")[0] for each in slo if _is_by_turn(each))
@@ -42,7 +42,7 @@ def _is_by_turn(objective: Objective) -> bool:
 
 
 def by_session(seen: Seen) -> Seen:
-    """The level with intervals of its latencies whose unit is the session."""
+    """The level with latency intervals whose unit is the session."""
     metrics = dict(seen.level.metrics)
     for family in FAMILIES:
         metrics |= latencies([seen.inside], family, None)
@@ -50,7 +50,7 @@ def by_session(seen: Seen) -> Seen:
 
 
 def shapes_of(plan: LoadPlan) -> Iterator[Session]:
-    """The sessions of a load, without their content."""
+    """The sessions of a load without their content."""
     assert isinstance(plan.workload, OfSessions)
     turns = 0
     for session in plan.workload.shapes(plan.seed):
@@ -61,7 +61,7 @@ def shapes_of(plan: LoadPlan) -> Iterator[Session]:
 
 
 def too_long(setting: Setting, plans: Sequence[LoadPlan]) -> list[str]:
-    """Sessions that do not fit the model's context are refused before anything is sent."""
+    """Mistakes: sessions that do not fit the model's context, found before anything is sent."""
     workload, limit = setting.workload, setting.facts.value("sut.context_limit_tokens")
     if not isinstance(workload, OfSessions) or not isinstance(limit, int):
         return []
@@ -78,7 +78,7 @@ def too_long(setting: Setting, plans: Sequence[LoadPlan]) -> list[str]:
 
 
 def no_history(plans: Sequence[LoadPlan]) -> list[str]:
-    """Sessions of one turn are refused where a test is about what later turns find in the cache."""
+    """Mistakes: sessions of one turn in a test of what later turns find in the cache."""
     if any(len(session.turns) > 1 for plan in plans for session in shapes_of(plan)):
         return []
     return [
@@ -88,8 +88,8 @@ def no_history(plans: Sequence[LoadPlan]) -> list[str]:
 
 
 def live_answers(workload: Workload, compared: str) -> list[str]:
-    """States of one test are not compared on histories that the server wrote anew in each of them, unless
-    that is what was asked for."""
+    """Mistakes: states of one test compared on histories that the server wrote anew in each of them, unless
+    the workload asks for that."""
     if answers_of(workload) != "live":
         return []
     return [

@@ -1,4 +1,5 @@
-"""What memory still holds of sessions when their users come back: levels of ever more sessions at once.
+"""How much of idle sessions is still in memory when their users come back: levels of ever more sessions at
+once.
 
 While a user thinks, the context of a session stays in the KV cache only as long as nothing else needs the
 room. What a returning turn could find there is known in closed form, the tokens that an earlier prompt of its
@@ -25,7 +26,8 @@ from pytest_llmbench.model.session import USUAL, TurnClass
 RETURNING = USUAL[1]
 _HIT_RATE, _TTFT_P95 = f"turn_cache_hit_rate[{RETURNING}]", f"turn_ttft[{RETURNING}].p95"
 LEAST_FALL = 0.05
-"""What the hit rate has to fall by at least: blocks that are not full make some difference by themselves."""
+"""Least fall of the hit rate that means short memory: blocks that are not full make some difference by
+themselves."""
 _UNKNOWN = "the server tells neither cached tokens nor a preemption; make its usage tell cached_tokens"
 _COLUMNS = (
     "Sessions", "Completed", "Returning Turns", "Could be Cached", "Cached", "Hit Rate",
@@ -36,13 +38,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class IdleSessions:
-    """Levels by the number of sessions at once, ascending. Each has passed or failed."""
+    """The levels by the number of sessions at once, ascending. Each has passed or failed."""
 
     levels: Mapping[int, Seen]
 
     @classmethod
     def of(cls, levels: Mapping[int, Seen], floors: Mapping[TurnClass, float], seed: int) -> IdleSessions:
-        """The levels with what was cached, by turn. ``floors``: of hit rates, further criteria of a level."""
+        """The levels with cached shares by turn. ``floors``: least hit rates by turn, further criteria of a
+        level."""
         tells = any(tells_cached(seen.records) for seen in levels.values())
         classes = tuple(dict.fromkeys((*USUAL, *floors)))
         return cls(
@@ -51,7 +54,7 @@ class IdleSessions:
 
     @property
     def _first(self) -> int:
-        """The fewest sessions, which the others are held against."""
+        """The fewest sessions at once, with which the other levels are compared."""
         return min(self.levels)
 
     @property
@@ -59,8 +62,8 @@ class IdleSessions:
         return [slots for slots in self.levels if slots > self._first]
 
     def pressed(self, slots: int) -> bool | None:
-        """Whether memory was short: a preemption, an out-of-memory error, or returning turns that found less
-        than those of the first level. None where that is not known.
+        """Whether memory was short: there was a preemption or an out-of-memory error, or returning turns
+        found less than those of the first level. None where that is not known.
 
         A KV cache in use up to the brim says nothing here: idle contexts are not in use.
         """
@@ -74,12 +77,13 @@ class IdleSessions:
 
     @cached_property
     def pressed_levels(self) -> Estimate:
-        """Of the levels beyond the first, the share in which memory was short."""
+        """The share of the levels beyond the first in which memory was short."""
         return pressed_share(map(self.pressed, self._beyond), _UNKNOWN)
 
     @property
     def most_sessions(self) -> Estimate:
-        """The highest level up to which all meet the criteria; at most one less than the first that fails."""
+        """The most sessions at once up to which all levels meet the criteria; below the first level that
+        fails."""
         passed = list(takewhile(lambda slots: self.levels[slots].level.passed, self.levels))
         failed = [slots for slots in self.levels if slots not in passed][:1]
         most = float(passed[-1]) if passed else 0.0
@@ -90,7 +94,8 @@ class IdleSessions:
         return Estimate(most, most, upper, level=0.95, n=n, method=method, unit="count")
 
     def finding(self) -> Finding:
-        """Void where memory was short in no level beyond the first; a warning where nobody knows."""
+        """The finding on memory pressure: void if memory was short in no level beyond the first, a warning if
+        that is not known."""
         told = {slots: self.pressed(slots) for slots in self._beyond}
         known = [slots for slots, pressed in told.items() if pressed is not None]
         short = [slots for slots in known if told[slots]]
@@ -116,7 +121,7 @@ class IdleSessions:
         return f"{named(slots)}: hit rate of returning turns {found}" + (f", {signs}" if signs else "")
 
     def table(self, metrics: Mapping[str, Estimate]) -> Table:
-        """Every level. ``metrics``: by level, ``preemptions_per_request[8 sessions]``."""
+        """A table of all levels. ``metrics``: those by level, ``preemptions_per_request[8 sessions]``."""
         rows = tuple(self._row(slots, seen, metrics) for slots, seen in self.levels.items())
         return Table("memory_pressure_sessions", "Memory Pressure by Idle Sessions", _COLUMNS, rows)
 
@@ -140,7 +145,8 @@ class IdleSessions:
 
     @property
     def plots(self) -> tuple[Plot, ...]:
-        """What returning turns found, and how long they waited, over the sessions at once."""
+        """Plots of what returning turns found in the cache, and how long they waited, over the sessions at
+        once."""
         drawn = (
             ("session_memory_hit_rate", "Hit rate of returning turns", "hit rate (%)", _HIT_RATE, 100),
             ("session_memory_ttft", "TTFT of returning turns", "TTFT P95 (ms)", _TTFT_P95, 1),
@@ -163,8 +169,8 @@ def named(slots: int) -> str:
 def _with_cached(
     seen: Seen, classes: tuple[TurnClass, ...], floors: Mapping[TurnClass, float], tells: bool, seed: int
 ) -> Seen:
-    """A level with shares of the turns inside its window. ``tells``: whether the server says in some level
-    what was cached, so that silence means none."""
+    """The level with cached shares of the turns inside its window. ``tells``: whether the server reports
+    cached tokens in some level, so that no report means none."""
     inside = zeros_of(seen.inside) if tells else seen.inside
     metrics = {**seen.level.metrics, **turn_shares([inside], classes, seed=seed)}
     failures = [*seen.level.fail_reasons, *_below(metrics, floors)]
@@ -184,7 +190,7 @@ def _below(metrics: Mapping[str, Estimate], floors: Mapping[TurnClass, float]) -
 
 def _fell(first: Estimate, now: Estimate) -> bool | None:
     """Whether the hit rate is lower than in the first level, by more than chance as far as there are
-    intervals. None where it is not known."""
+    intervals; None where it is not known."""
     if first.point is None or now.point is None:
         return None
     apart = first.lower is None or now.upper is None or now.upper < first.lower

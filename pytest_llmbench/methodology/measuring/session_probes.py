@@ -1,4 +1,5 @@
-"""Probes of a load of sessions: some of its jobs, sent one at a time, to tell how long they take alone.
+"""Probes of a load of sessions: some of its jobs, sent one at a time, which shows how long they take
+alone.
 
 Each probe has the turns, lengths and pauses of a session of the load and words of its own, so that neither
 finds the other's prompts in a cache. Probes are spread evenly over the load's sessions: those that begin
@@ -26,34 +27,34 @@ from pytest_llmbench.model.session import Session, answers_of
 from pytest_llmbench.workloads.sessions import ProbeSessions, RewordsSessions, turns_of
 
 PROBES = 40
-"""Probes of a run, where a limit is on the slowdown: of so many independent pairs the interval of the median
-closes nine times in ten, of 20 every other time. They take their time one after the other, pauses included,
-so more of them are for the author to ask for."""
+"""Default number of probes of a run with a limit on the slowdown. With 40 independent pairs the interval of
+the median closes nine times in ten, with 20 every other time. Probes take their time one after the other,
+pauses included, so more of them are for the author to ask for."""
 QUICK_PROBES = 6
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What was seen of the probes of one run."""
+    """The probes of one run."""
 
     numbers: tuple[int, ...]
-    """The session of the run that each of them stands beside."""
+    """For each probe the number of the run's session that it is paired with."""
     seen: Observation
     void: tuple[VoidLoad, ...]
-    """Attempts before that this machine spoiled."""
+    """Earlier attempts that this machine spoiled."""
 
     @property
     def usable(self) -> bool:
         return self.seen.interrupted is None and not disturbed(self.seen)
 
     def beside(self, loaded: Jobs) -> Slowdowns:
-        """The slowdowns of the run. None where this machine spoiled the probes."""
+        """The slowdowns of the run; empty where this machine spoiled the probes."""
         alone = jobs_of(self.seen.records if self.usable else Records.concatenate([]))
         return slowdowns(loaded, alone, self.numbers)
 
 
 def not_probed(workload: Workload) -> list[str]:
-    """Why sessions of a workload cannot be sent alone to compare with; nothing where they can."""
+    """Why sessions of a workload cannot be probed alone; empty where they can."""
     if answers_of(workload) != "recorded":
         return [
             "a slowdown compares each job with itself, and with live answers its prompts are others each "
@@ -68,13 +69,14 @@ def not_probed(workload: Workload) -> list[str]:
 
 
 def probe_numbers(probes: int, sessions: int) -> tuple[int, ...]:
-    """The numbers of so many sessions, spread evenly."""
+    """The numbers of the sessions to be probed, spread evenly over the load."""
     count = min(probes, sessions)
     return tuple((2 * place + 1) * sessions // (2 * count) for place in range(count))
 
 
 def probe_plan(setting: Setting, load: LoadPlan, numbers: Sequence[int], attempt: int = 1) -> LoadPlan:
-    """The probes of the sessions ``numbers`` of ``load``, whose workload is one of RewordsSessions."""
+    """The plan of the probes for the sessions ``numbers`` of ``load``, whose workload has to be one of
+    RewordsSessions."""
     base = load.workload
     assert isinstance(base, RewordsSessions)
     workload = ProbeSessions(base, load.seed, tuple(numbers))
@@ -93,7 +95,7 @@ def probe_plan(setting: Setting, load: LoadPlan, numbers: Sequence[int], attempt
 
 
 def probed(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Procedure[Probed]:
-    """Sends the probes of ``load``, again while this machine spoils them."""
+    """Send the probes of ``load``, again while this machine spoils them."""
     numbers = probe_numbers(probes, sessions)
 
     def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:  # noqa: ARG001 - the signature is shared
@@ -104,7 +106,8 @@ def probed(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Proc
 
 
 def probe_bounds(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Bounds:
-    """A run that is measured again has other sessions, which are probed once more behind it."""
+    """The bounds of the probes. A run that is measured again has other sessions, which are probed once more
+    after it."""
     plan = probe_plan(setting, load, probe_numbers(probes, sessions))
     attempts = 2 * (1 + setting.remeasure) if setting.remeasure else 1
     assert isinstance(plan.workload, ProbeSessions)
@@ -113,7 +116,8 @@ def probe_bounds(setting: Setting, load: LoadPlan, probes: int, sessions: int) -
 
 
 def paused_s(session: Session) -> float:
-    """The pauses of a session on its longest way: as long as it takes if the server takes no time."""
+    """The sum of the pauses, in seconds, on the longest way through a session: its duration if the server
+    takes no time."""
     due_ns: list[int] = []
     for turn in session.turns:
         due_ns.append(max((due_ns[number - 1] for number in turn.wait_for), default=0) + turn.pause_ns)

@@ -22,7 +22,7 @@ _BOUNDARIES = {
 
 
 def configuration(facts: Facts, seen: Sequence[Observation]) -> tuple[tuple[str, str], ...]:
-    """(item, text) pairs; what nobody declared or measured is said to be so."""
+    """The summary as (item, text) pairs; the text says so where nobody declared or measured the item."""
     texts = (
         _boundary(facts),
         f"{_model(facts)} on {_hardware(facts)}",

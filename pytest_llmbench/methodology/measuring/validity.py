@@ -1,4 +1,4 @@
-"""Valid? The first of the three judgements: did the run measure the SUT, or our own shortcomings?
+"""Validity, the first of the three judgements: did the run measure the SUT, or our own shortcomings?
 
 Each check gives one Finding. A voiding one that is not ok makes the run invalid: its numbers are not judged.
 """
@@ -39,19 +39,19 @@ from pytest_llmbench.stats.spectral import normal_quantile
 LOOP_LAG_WARNING_MS = 10.0
 _BY_FILE = TOKEN_SOURCES.index(TokenSource.TOKENIZER_FILE)
 DRIFT_WARNING_SHARE = 0.10
-"""The share by which the input tokens that the server counts may differ from those asked for. Random ids that
-go out as text are some 5 % more tokens to the very tokenizer that made it."""
+"""The share by which the server's count of input tokens may differ from the requested ones without a warning.
+Random ids that are sent as text are some 5 % more tokens to the very tokenizer that made it."""
 SENT_AHEAD_SHARE = 0.9
-"""Replies that pause behind the same one of their first pieces."""
+"""The least share of replies pausing after the same one of their first pieces that means text sent ahead."""
 FEWEST_TOKENS_APART, AGREEMENT_SHARE = 2, 0.01
-"""The difference between two prompts, in tokens and as a share of their length, that is no disagreement: a
-template may take away the space that a prompt begins with."""
+"""The largest difference between two prompts, in tokens and as a share of their length, that counts as
+agreement: a template may remove the space that a prompt begins with."""
 
 RUN_LEVEL, FEWEST_WAITED, MOST_TIMES_LONGER = 0.95, 5, 16
 
 BEYOND_OURS_NS, BEYOND_OURS_SHARE = 5_000_000, 0.01
-"""The time by which what a server says of a request may be longer than it took here, and the share of
-requests of which it may be still longer: server and client round, and stamp with clocks of their own."""
+"""Nanoseconds by which a time that the server reports may exceed the one measured here, and the share of
+requests in which it may by more: server and client round, and stamp with clocks of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def validity(
     budgeted: Sequence[int] | None = None,
     set_aside: Collection[int] = (),
 ) -> Validity:
-    """All findings over the measured runs; ``budgeted``: which of them the error budget is about.
+    """All findings on the measured runs. ``budgeted``: the runs to which the error budget applies.
 
     ``set_aside``: those that the test itself left out because the generator fell behind in them.
     """
@@ -100,12 +100,12 @@ def validity(
 
 
 def _together(runs: Sequence[Records]) -> Records:
-    """The requests of several runs, without their chunks: joining these takes long, and a file."""
+    """The requests of several runs without their chunks: joining these takes long, and a file."""
     return runs[0] if len(runs) == 1 else Records.concatenate([run.without_streams() for run in runs])
 
 
 def validity_of(result: TestResult, budget: Budget) -> Validity:
-    """The findings that every run gets, and those of the test's own."""
+    """The validity of a result: the findings that every run gets, and those of the test itself."""
     found = validity(result.observations, budget, result.budgeted, set_aside(result.levels))
     nothing = measured(result.metrics)
     # A test about the prefix cache says itself what it should and did find in there.
@@ -115,8 +115,7 @@ def validity_of(result: TestResult, budget: Budget) -> Validity:
 
 
 def _worst_of_each(findings: Sequence[Finding]) -> list[Finding | None]:
-    """One finding per check, of a test with many levels: the first that is not ok, or else the highest
-    value."""
+    """One finding per check for a test with many levels: the first not ok, else that of the highest value."""
     by_check: dict[str, list[Finding]] = {}
     for finding in findings:
         by_check.setdefault(finding.check, []).append(finding)
@@ -129,7 +128,7 @@ def _worst(same: Sequence[Finding]) -> Finding:
 
 
 def _limits_loosened(seen: Sequence[Observation]) -> Finding | None:
-    """What would void a run passes under looser limits, so that no reader may miss that they were looser."""
+    """The finding on host limits looser than usual, under which runs pass that would be void."""
     found = dict.fromkeys(limit for run in seen for limit in run.host_limits.loosened)
     if not found:
         return None
@@ -165,7 +164,7 @@ def _complete(run: Observation) -> Finding:
 
 
 def _recorded(run: Observation) -> str:
-    """A closed loop with a duration sends as many as come, and ``requests`` are the fewest."""
+    """Planned and recorded requests in words; a closed loop with a duration may send more than planned."""
     if run.plan.most_requests > run.plan.requests:
         return f"{len(run.records)} requests have a record, at least {run.plan.requests} were planned"
     unsent = _unsent(run)
@@ -187,7 +186,7 @@ def _promises_lengths(run: Observation) -> bool:
 
 
 def _prompt_lengths(run: Observation) -> Finding | None:
-    """A workload of exact lengths promises them for every request, as the server counts them."""
+    """The finding on prompt lengths, if the workload promises exact ones by the server's count; else None."""
     if not _promises_lengths(run):
         return None
     records = run.records
@@ -207,7 +206,7 @@ def _prompt_lengths(run: Observation) -> Finding | None:
 
 
 def _length_drift(seen: Sequence[Observation]) -> Finding | None:
-    """Input tokens that the server counts over those asked for, where nobody promised that they are equal."""
+    """The finding on the server's count of input tokens, where the workload promises no exact lengths."""
     counted = asked = n = 0
     by_file = True
     for records in (run.records for run in seen if not _promises_lengths(run)):
@@ -246,8 +245,9 @@ def _of_sessions(seen: Sequence[Observation]) -> list[Records]:
 
 
 def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
-    """What a turn adds, an answer and what is new, as the server counts it: it is less where answers are left
-    out of what the model reads. None where the server counts no prompts of sessions."""
+    """The finding on answers in the history, by the server's count of how much prompts grow from turn to
+    turn: less where answers are left out of what the model reads. None where it counts no prompts of
+    sessions."""
     live = any(answers_of(run.plan.workload) != "recorded" for run in seen)
     kind = "live" if live else "recorded"
     of_sessions = _of_sessions(seen)
@@ -282,8 +282,8 @@ def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
 
 
 def _tokenizer_agreement(seen: Sequence[Observation]) -> Finding | None:
-    """The server's counts of prompts against those of the tokenizer that is said to be its own: the template
-    and special tokens that it adds are as many for every prompt."""
+    """The finding that compares the server's counts of prompts with those of the tokenizer said to be its
+    own. The template and special tokens that it adds are as many for every prompt."""
     told = [found for run in seen if (found := run.facts.value("tokenizer.agreement")) is not None]
     if not told:
         return None
@@ -310,9 +310,9 @@ def _tokenizer_agreement(seen: Sequence[Observation]) -> Finding | None:
 
 
 def _output_limits(seen: Sequence[Observation]) -> Finding | None:
-    """Replies that ended before their limit though ``ignore_eos`` was asked for, or at another limit, or went
-    on beyond it, as the server counts them: it ignores the field. None where there are none, or of those at
-    another limit few."""
+    """The finding on replies that ended before their limit though ``ignore_eos`` was asked for, at another
+    limit, or beyond it, by the server's count: it ignores the field. None where there are none, or few at
+    another limit."""
     counted = short = long = limited = 0
     for run in seen:
         records = run.records
@@ -340,7 +340,7 @@ def _output_limits(seen: Sequence[Observation]) -> Finding | None:
 
 
 def _unshown_tokens(records: Records) -> Finding | None:
-    """Output tokens that nobody received, as far as that is certain; None where they are few."""
+    """The finding on output tokens that certainly nobody received; None where they are few."""
     share = unshown_share(records)
     if share <= MOST_UNSHOWN_SHARE:
         return None
@@ -358,8 +358,8 @@ def _unshown_tokens(records: Records) -> Finding | None:
 
 
 def _sent_ahead(seen: Sequence[Observation]) -> Finding | None:
-    """A beginning that the rest does not follow; None where few replies have one. Where prompts come all at
-    once, who has begun waits for those of the others: such loads are left out."""
+    """The finding on text sent ahead of the rest of the reply; None where few replies begin so. Loads whose
+    prompts come all at once are left out: whoever has begun waits for the prompts of the others."""
     found = early_pause([run.records for run in seen if _spaced(run.plan.load)])
     if found.share < SENT_AHEAD_SHARE:
         return None
@@ -405,8 +405,8 @@ def _shortest_run(counted: Sequence[Observation]) -> Finding | None:
 
 
 def _run_length(run: Observation) -> Finding | None:
-    """Whether an open loop spans enough relaxation times of its queue to tell it from that of an overloaded
-    system; None where it is not known, or hardly a request waited for others."""
+    """The finding on whether an open loop spans enough relaxation times of its queue to tell it from that of
+    an overloaded system; None where that is not known, or hardly a request waited for others."""
     records = run.records
     if not isinstance(run.plan.load, OpenLoop):
         return None
@@ -465,11 +465,11 @@ _PER_RUN: tuple[Callable[[Observation], Finding | None], ...] = (
 
 
 _OF_WHAT_CAME = (_prompt_lengths, _loop_lag, _drained)
-"""The checks of a load that was set aside: not that it was offered whole, nor how well it was measured."""
+"""The checks of a load that was set aside: not whether it was offered whole, nor how well it was measured."""
 
 
 def measured(metrics: Mapping[str, Estimate]) -> Finding | None:
-    """A test whose search found no load that holds has no figure, and nothing that a limit could fail."""
+    """The finding that the search found no load that holds, so that no limit has a figure; else None."""
     if any(estimate.point is not None for estimate in metrics.values()):
         return None
     message = "nothing was measured: no load was found that the system sustains, see the notes"
@@ -477,7 +477,7 @@ def measured(metrics: Mapping[str, Estimate]) -> Finding | None:
 
 
 def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Finding | None:
-    """A warning while other levels were offered; where none was, there is nothing to judge."""
+    """The finding on levels that were not offered: a warning while others were, void where none was."""
     if not set_aside:
         return None
     kinds = {type(seen[index].plan.load) for index in set_aside}
@@ -524,7 +524,7 @@ def _error_budget(records: Records, budget: Budget) -> Finding:
 
 
 def _sessions_cut_off(seen: Sequence[Observation], budget: Budget) -> Finding | None:
-    """A failed turn takes with it all that were to follow: of sessions as wholes more fail than of turns."""
+    """The finding on sessions cut off: more of them fail than of turns, as one ends all later ones."""
     of_sessions = _of_sessions(seen)
     if not of_sessions:
         return None
@@ -549,8 +549,8 @@ def _sessions_cut_off(seen: Sequence[Observation], budget: Budget) -> Finding | 
 
 
 def _planned_cuts(records: Records) -> Finding | None:
-    """What became of the requests that their users were to cut. That some failed before is a warning: they
-    are in no other figure."""
+    """The finding on requests that their users were to cut. That some failed before is a warning: they are in
+    no other figure."""
     cut = records.select(~records.judged)
     if not len(cut):
         return None
@@ -576,7 +576,7 @@ def _planned_cuts(records: Records) -> Finding | None:
 
 
 def stream_fidelity(records: Runs, limit: float) -> Finding | None:
-    """A proxy that holds chunks back makes TTFT equal to the end-to-end latency: no stream, no TTFT.
+    """The finding on buffered replies: a proxy that holds chunks back makes TTFT the end-to-end latency.
 
     ``limit``: the share of the replies that may arrive all at once.
     """
@@ -597,7 +597,7 @@ def stream_fidelity(records: Runs, limit: float) -> Finding | None:
 
 
 def _server_times(records: Records) -> Finding | None:
-    """The server's own times of requests against ours; None where it tells none."""
+    """The finding that compares the server's own times of requests with ours; None where it reports none."""
     beyond_ns = contradicted_by_ns(records)
     if not len(beyond_ns):
         return None
@@ -624,7 +624,7 @@ def _server_times(records: Records) -> Finding | None:
 
 
 def _sent_again(records: Records) -> Finding | None:
-    """The finding about requests that were sent again on a new connection; None where there were none.
+    """The finding on requests that were sent again on a new connection; None where there were none.
 
     The kept connection had ended before a byte of them got there.
     """

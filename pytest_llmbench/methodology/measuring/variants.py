@@ -10,7 +10,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 
 
 def missing_variants(setting: Setting, wanted: Mapping[str, str]) -> list[str]:
-    """``wanted``: variant name → what it has to be like. One sentence for each that is not declared."""
+    """A sentence for each variant that is not declared. ``wanted``: variant name → what it has to be like."""
     known = ", ".join(name for name in setting.variants if name) or "none"
     return [
         f"SUT variant {name!r} (the SUT with {state}) is not declared; declare [variants.{name}] in the file "
@@ -21,6 +21,6 @@ def missing_variants(setting: Setting, wanted: Mapping[str, str]) -> list[str]:
 
 
 def variant_facts(setting: Setting, name: str, *, prefixes_populated: bool | None = None) -> Facts:
-    """What the variant declares over the SUT, and what the test did to it."""
+    """The facts that the variant declares, which override those of the SUT, and what the test did to it."""
     own: dict[str, Any] = {"warmup.prefixes_populated": prefixes_populated}
     return setting.variants[name].facts | Facts.of(Origin.MEASURED, own)

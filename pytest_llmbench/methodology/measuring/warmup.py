@@ -30,7 +30,7 @@ from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, SyntheticWork
 _PROBE_OUTPUT_TOKENS = 64
 _NUMBER = re.compile(r"\d+")
 STEADY_PROBES = 3
-"""The last so many have to agree."""
+"""How many of the last probes have to agree."""
 
 
 def warm_up(
@@ -41,7 +41,7 @@ def warm_up(
     fresh_state: bool = False,
     workload: Workload | None = None,
 ) -> Procedure[WarmupReport]:
-    """Probe, load, probe again; returns what was done.
+    """Warm up: probe, load, probe again. Returns a report on what was done.
 
     The load has the shape of the measured workload (or of ``workload``) and is a part of its own, so that no
     measured prompt is already in a prefix cache. ``variant``: the SUT variant to warm up;
@@ -53,7 +53,7 @@ def warm_up(
 
 
 def _sent_to(variant: str, steps: Procedure[WarmupReport], fresh_state: bool) -> Procedure[WarmupReport]:
-    """The same plans for another variant of the SUT, the first of them in a fresh state."""
+    """The plans of ``steps`` for a variant of the SUT, the first of them in a fresh state."""
     try:
         plan = next(steps).with_(fresh_state=fresh_state)
         while True:
@@ -145,7 +145,7 @@ def _volume(loads: Sequence[Observation]) -> tuple[int, int]:
 
 
 def _counted(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Output tokens of the successful requests whose count is known."""
+    """Output tokens of each successful request whose count is known."""
     known: np.ndarray[tuple[int], np.dtype[np.int64]] = records.output_tokens[
         records.ok & (records.output_tokens != MISSING)
     ]
@@ -168,8 +168,8 @@ def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
 
 
 def _latencies(probes: Sequence[Observation]) -> list[float | None]:
-    """End-to-end latency of each probe in ms, to the last byte of one that generates nothing; None for one
-    that failed."""
+    """End-to-end latency of each probe in ms; for one that generates nothing that to its last byte; None for
+    one that failed."""
     every = [(e2e_ms(probe.records), request_latency_ms(probe.records)) for probe in probes]
     values = [to_content if len(to_content) else to_the_end for to_content, to_the_end in every]
     return [float(value[0]) if len(value) else None for value in values]
@@ -212,12 +212,13 @@ def _report(
 
 
 def _amount(setting: Setting, output_tokens: int) -> str:
-    """Empty where none were wanted and none came: what generates nothing has no amount of it."""
+    """The output tokens in words; empty where none were wanted and none came, as in a test that generates
+    nothing."""
     return f"{output_tokens} output tokens, " if output_tokens or setting.warmup.output_tokens else ""
 
 
 def joined(reports: Sequence[WarmupReport], when: str) -> WarmupReport:
-    """One report for the warm-ups of several configurations: what each of them reached at least.
+    """One report for the warm-ups of several configurations, with the least that each of them reached.
 
     ``when``, for the description: ``one per configuration``.
     """

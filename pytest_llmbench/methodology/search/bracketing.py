@@ -1,4 +1,4 @@
-"""What a search tries next, by whether the values before held.
+"""Choosers of searches: which value a search tries next, by whether the values before held.
 
 A chooser yields values and is sent whether each held. A procedure drives it with what it measures, the plan
 (``--llm-plan``) with every way that the answers may go.
@@ -14,14 +14,14 @@ from pytest_llmbench.methodology.procedure import Procedure
 V = TypeVar("V", int, float)
 
 Bracket = tuple[V | None, V | None]
-"""The highest value that held and the lowest above that did not; None where there is none."""
+"""The highest value that held and the lowest above it that did not; None where there is none."""
 Chooser = Generator[V, bool, Bracket[V]]
 GAP_SHARE = 0.05
 """Doubling ends when pass and fail differ by at most max(1, this share of the pass)."""
 
 
 def searched(chooser: Chooser[V], at: Callable[[V], Procedure[bool]]) -> Procedure[Bracket[V]]:
-    """The bracket, where ``at`` runs a level and says whether it held."""
+    """Run a search: ``at`` runs a level and returns whether it held. Returns the bracket."""
     value = next(chooser)
     try:
         while True:
@@ -32,7 +32,7 @@ def searched(chooser: Chooser[V], at: Callable[[V], Procedure[bool]]) -> Procedu
 
 
 def values_tried(chooser: Chooser[V], end: float) -> list[V]:
-    """What is run where everything up to ``end`` holds."""
+    """The values that a search tries if all values up to ``end`` hold and no others."""
     tried = [next(chooser)]
     try:
         while True:
@@ -77,7 +77,7 @@ def _halved(value: int, least: int) -> Chooser[int]:
 def between(
     low: float, high: float, step: float, *, stretches: int = 0, rounded: Callable[[float], float] = float
 ) -> Chooser[float]:
-    """Minimum and maximum, then bisection until they are not further apart than the step.
+    """Minimum and maximum, then bisection until the bracket is no wider than the step.
 
     ``stretches``: how often the maximum is raised by half while it holds. ``rounded``: a value that can be
     asked for.

@@ -21,15 +21,15 @@ from pytest_llmbench.model.result import PROBE
 
 LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)
 COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)
-"""A level lasts for whichever takes longer (section 5.5.3)."""
+"""Completions per slot that a level lasts for, or its time if that is longer (section 5.5.3)."""
 FIRST_LEVEL, HIGHEST_LEVEL = 8, 512
-"""Requests in flight that a search starts from, and that it goes up to."""
+"""Requests in flight at which a search starts, and the most that it tries."""
 QUICK_MAXIMUM = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a level has to meet (section 5.5.2). Out-of-memory errors are never met."""
+    """The criteria of a level (section 5.5.2). One with an out-of-memory error always fails."""
 
     ttft_p99_ms: float | None = None
     min_completion: float = 0.99
@@ -56,23 +56,24 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a search found."""
+    """The result of a search for the capacity."""
 
     best: Seen | None
     """The highest level that passed; None when not even one at a time did."""
     passed: int | None
-    """The requests, or sessions, at once that it had."""
+    """Requests, or sessions, at once in that level."""
     lowest_failure: int | None
     """The lowest concurrency above it that failed; None when the upper bound passed."""
     levels: tuple[Seen, ...]
-    """All that count, in the order in which they were run."""
+    """The levels that count, in the order in which they were run."""
     notes: tuple[str, ...]
     runs: tuple[Seen, ...]
-    """All that were run, attempts that this machine spoiled among them."""
+    """All levels that were run, including attempts that this machine spoiled."""
 
     @property
     def estimate(self) -> Estimate:
-        """The bracket: at least what passed, less than what failed. 0 when nothing passed."""
+        """The capacity with its bracket: at least what passed, less than what failed. 0 when nothing
+        passed."""
         passed = self.passed or 0
         upper = None if self.lowest_failure is None else float(self.lowest_failure - 1)
         if self.lowest_failure is None:
@@ -92,8 +93,9 @@ def find_capacity(
     maximum: int = HIGHEST_LEVEL,
     duration_s: float | None = None,
 ) -> Procedure[Capacity]:
-    """Closed loop from ``initial`` up to ``maximum`` requests in flight, on the workload and the SUT variant
-    of ``sequence``. ``duration_s``: of a level, as a marker asks for it."""
+    """Search for the capacity: a closed loop from ``initial`` up to ``maximum`` requests in flight, on the
+    workload and the SUT variant of ``sequence``. ``duration_s``: duration of a level, as a marker asks for
+    it."""
     asked = criteria or Criteria()
     ceiling = min(maximum, QUICK_MAXIMUM) if setting.scale == "quick" else maximum
     initial, levels = min(initial, ceiling), list[Seen]()
@@ -130,7 +132,8 @@ def bound_notes(
     maximum: int,
     what: tuple[str, str] = ("request", "requests in flight"),
 ) -> tuple[str, ...]:
-    """What a bracket that is open at one end means. ``what``: is counted, one of them and several."""
+    """Notes on a bracket that is open at one end. ``what``: the name of what is counted, singular and
+    plural."""
     one, several = what
     if passed is None:
         return (f"not even one {one} at a time meets the criteria",)
@@ -141,8 +144,8 @@ def bound_notes(
 
 
 def _most_rps(levels: list[Seen]) -> float | None:
-    """The highest rate that the next level can have: four times the fastest so far, since it has at most
-    twice the slots."""
+    """The highest rate that the next level can have, per second: four times the fastest so far, since it has
+    at most twice the slots."""
     rates = [rate for seen in levels if (rate := seen.point("request_throughput")) is not None and rate > 0]
     return 4.0 * max(rates) if rates else None
 
@@ -155,7 +158,8 @@ def level_requests(
     initial: int,
     ceiling: int,
 ) -> RequestSlice:
-    """The same for every search from ``initial`` to ``ceiling``, whatever its criteria: they share levels."""
+    """The requests of a level. They are the same for every search from ``initial`` to ``ceiling``, whatever
+    its criteria, so these share levels."""
     asked: dict[str, Any] = {"duration_s": LEVEL_S.at(setting.scale, duration_s), "range": [initial, ceiling]}
     return sequence.next_part(setting, "level of capacity", concurrency=concurrency, **asked)
 
@@ -167,7 +171,8 @@ def level_plan(
     duration_s: float | None = None,
     most_rps: float | None = None,
 ) -> LoadPlan:
-    """All slots at once, each end replaced, for the time or the completions per slot, whichever is longer."""
+    """A level: all slots at once, each end replaced, for the time or the completions per slot, whichever is
+    longer."""
     return sequence.closed_loop(
         setting,
         f"{concurrency} in flight",

@@ -1,4 +1,4 @@
-"""The levels of a search: each value is run once, and judged beside the others."""
+"""The levels of a search: each value is run once, and judged in view of the others."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class Range:
     maximum: float
     step: float
     chosen: bool = False
-    """Whether its maximum is ours, from bursts, and is raised where it does not saturate."""
+    """Whether the maximum was chosen here, from bursts; it is then raised while the level there is not
+    saturated."""
 
     @property
     def upwards(self) -> bool:
-        """The author gave no maximum: one has to be chosen."""
+        """Whether the author gave no maximum, so that one has to be chosen."""
         return math.isinf(self.maximum)
 
     def as_list(self) -> list[float]:
@@ -102,8 +103,8 @@ class Probes:
         return seen
 
     def spend(self, best: Seen) -> None:
-        """Mark levels above ``best`` as saturated: where a level well above it gained nothing, those in
-        between did not."""
+        """Mark levels above ``best`` as saturated: as a level well above it gained nothing, those in between
+        did not either."""
         above = {value: seen for value, seen in self.by_value.items() if value > value_of(best)}
         spent = {value: gain_is_spent(best.level, seen.level) for value, seen in above.items()}
         nearest = next((spent[value] for value in sorted(spent) if spent[value] is not None), None)
@@ -116,18 +117,18 @@ class Probes:
                 self.run = [told if other is seen else other for other in self.run]
 
     def rounded(self, value: float) -> float:
-        """A rate with three digits, or a whole number of requests in flight."""
+        """The value rounded to a rate of three digits, or to a whole number of requests in flight."""
         return float(int(value)) if self.load_model == "closed" else rounded_rate(value)
 
 
 def rounded_rate(rate: float) -> float:
-    """With three digits."""
+    """The rate rounded to three digits."""
     return float(f"{rate:.3g}")
 
 
 def meets(seen: Seen, limits: Mapping[str, float]) -> bool:
-    """Keeps up with the work, and every limited metric is measured and at or under its limit. The ten-fold
-    rule has no say: the limits tell what latency is acceptable."""
+    """Whether the level keeps up with the work and meets every limit. A limited metric that was not measured
+    does not. The ten-fold rule is not applied: the limits tell what latency is acceptable."""
     values = [(seen.point(metric), limit) for metric, limit in limits.items()]
     return carried(seen) and all(value is not None and value <= limit for value, limit in values)
 
@@ -137,12 +138,12 @@ def sustainable(seen: Seen) -> bool:
 
 
 def carried(seen: Seen) -> bool:
-    """The work was done as it came, however long the first tokens took."""
+    """Whether the work was done as it came, however long the first tokens took."""
     return is_offered(seen.level) and seen.level.overloaded is False
 
 
 def value_of(seen: Seen) -> float:
-    """What was asked for: requests per second, or requests in flight."""
+    """The offered load of the level: requests per second, or requests in flight."""
     level = seen.level
     return float(level.concurrency or 0) if level.offered_rps is None else level.offered_rps
 
@@ -171,8 +172,8 @@ def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen],
 
 
 def lower_bound(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> str | None:
-    """Why more than ``best`` may hold: what lies above was not tested, or could not be. None where a tested
-    level above did not hold."""
+    """Why more than ``best`` may hold: the loads above were not tested, or could not be offered. None where a
+    tested level above did not hold."""
     every = list(levels)
     if lowest_beyond(best, every, holds) is not None:
         return None
@@ -185,9 +186,9 @@ def lower_bound(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool
 def known_to_bracket(
     estimate: Estimate, best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]
 ) -> Estimate:
-    """A rate of ``best`` as the highest that holds: open upwards where it is a lower bound, else in an open
-    loop up to what the next tested load, which did not hold, would have given. A closed loop ends where
-    more requests in flight gain nothing."""
+    """The rate of ``best`` as the highest that holds. Its interval is open upwards where it is a lower bound;
+    else, in an open loop, it reaches up to what the next tested load, which did not hold, would have given. A
+    closed loop ends where more requests in flight gain nothing."""
     every = list(levels)
     why, beyond = lower_bound(best, every, holds), lowest_beyond(best, every, holds)
     if why is not None:

@@ -1,4 +1,5 @@
-"""The saturation rate that tests are defined by ("75 % of maximum throughput"): declared, or searched for.
+"""The saturation rate by which tests are defined ("75 % of maximum throughput"): declared, or searched
+for.
 
 The search has its defaults, so that all tests of a session that need the rate of one workload ask for the
 same plans, which are measured once (DESIGN §2.3).
@@ -24,22 +25,22 @@ DECLARED, SEARCHED = "declared by the marker (capacity_rps)", FOUND
 
 @dataclass(frozen=True)
 class SaturationRate:
-    """Requests per second, where they come from, and what was sent to find them."""
+    """A saturation rate, where it comes from, and what was sent to find it."""
 
     rps: float | None
-    """The rate; None: no tested level held."""
+    """The rate in requests per second; None: no tested level held."""
     source: str
     sequence: RequestSlice
-    """The sequence that its levels were taken from; a load at a share of it is a next part."""
+    """The sequence that its levels were taken from; a load at a share of the rate is a part after it."""
     levels: tuple[Seen, ...] = ()
     notes: tuple[str, ...] = ()
     reference: Reference = field(default_factory=Reference)
-    """The lowest level of the search, yardstick of the ten-fold rule."""
+    """The TTFT of the search's lowest level, reference of the ten-fold rule."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """``load.capacity_rps`` and what the search adds to the facts of the load."""
+    """``load.capacity_rps`` and the other facts that the search adds about the load."""
 
     def percent(self, percent: float) -> float:
-        """That percentage of the rate, with three digits, as a rate for a plan.
+        """A percentage of the rate, rounded to three digits, as the rate of a plan.
 
         Raises ValueError if there is no saturation rate.
         """
@@ -51,7 +52,7 @@ class SaturationRate:
 def saturation_rate(
     setting: Setting, sequence: RequestSlice, declared_rps: float | None
 ) -> Procedure[SaturationRate]:
-    """``declared_rps`` as it stands; without one the highest rate of a search that is not saturated."""
+    """The declared rate, or without one the highest rate that a search finds not saturated."""
     if declared_rps is not None:
         facts = {"load.capacity_rps": declared_rps, "load.capacity_source": DECLARED}
         return SaturationRate(declared_rps, DECLARED, sequence, facts=facts)
@@ -59,7 +60,7 @@ def saturation_rate(
 
 
 def rate_found(found: Searched, sequence: RequestSlice) -> SaturationRate:
-    """What a search says of the rate; ``sequence``: the one that it was given."""
+    """The saturation rate by the result of a search; ``sequence``: the one that the search was given."""
     source = _source(found)
     facts = {
         "load.capacity_rps": found.rate,

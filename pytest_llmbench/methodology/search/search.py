@@ -1,4 +1,4 @@
-"""Searching for the highest load that holds: bounds first, then bisection (section 5.2.3, AMB-17).
+"""Search for the highest load that holds: bounds first, then bisection (section 5.2.3, AMB-17).
 
 The same search serves the throughput test and every test that is defined in terms of its outcome (tradeoff,
 itl, fairness, guardrail): asked with equal arguments it yields equal plans, which a session measures once.
@@ -39,7 +39,8 @@ _THROUGHPUT = "output_token_throughput"
 
 
 def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
-    """Closed loop: the lowest level from which on more requests in flight gain less than 1 % (AMB-14).
+    """The lowest level of a closed loop from which on more requests in flight gain less than 1 % (AMB-14),
+    and notes.
 
     Bisection between levels that lie below the highest throughput seen and levels that reach it, then one
     more level above the outcome, which has to gain nothing.
@@ -80,7 +81,7 @@ def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple
 
 
 def _confirmed(probes: Probes, best: Seen, bounds: Range) -> Procedure[Seen]:
-    """Goes up from ``best`` while a step of 10 % still gains; the last one that did."""
+    """Go up from ``best`` while a step of 10 % still gains; returns the last level that did."""
     for _ in range(MOST_FURTHER):
         value = value_of(best)
         further = value + max(bounds.step, math.ceil(LEAST_STEP * value))
@@ -98,7 +99,7 @@ def _gains(lower: Seen, higher: Seen) -> bool:
 
 
 def _still_rising(seen: Seen, probes: Probes) -> bool:
-    """Throughput clearly below the highest of all levels."""
+    """Whether the throughput is clearly below the highest of all levels."""
     every = [other.point(_THROUGHPUT) for other in probes.by_value.values()]
     peak = max((value for value in every if value is not None), default=0.0)
     own = seen.point(_THROUGHPUT)
@@ -107,39 +108,41 @@ def _still_rising(seen: Seen, probes: Probes) -> bool:
 
 BURST_S = ByScale(quick=1.0, standard=4.0, full=10.0)
 UNKNOWN_RPS = 10.0
-"""Stands in ``--llm-plan`` for a rate that only the search will find."""
+"""Stand-in for a rate in ``--llm-plan`` that only the search will find."""
 FIRST_BURST = 8
 LARGEST_BURST = 2048
 _BURST_GAIN = 1.1
-"""Bursts go on doubling while the request rate grows by at least this."""
+"""Least factor by which the request rate has to grow for bursts to go on doubling."""
 LOWEST_SHARE, HIGHEST_SHARE = 0.1, 1.3
 STEP_SHARE = ByScale(quick=0.2, standard=0.1, full=0.05)
-"""Width at which the bisection stops, as a share of the estimated capacity."""
+"""Width of the bracket at which bisection stops, as a share of the estimated capacity."""
 STRETCHES = 4
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search found. ``None`` where no tested level held."""
+    """The result of a search. ``None``: no tested level held."""
 
     range: Range
     load_model: LoadModel
     levels: tuple[Seen, ...]
-    """Every level that was run, bursts included, in that order."""
+    """Every level that was run, bursts included, in the order run."""
     best: Seen | None
     """Highest level that is not saturated."""
     best_constrained: Seen | None = None
     """Highest level that is not overloaded and meets the constraints; None without constraints."""
     best_carried: Seen | None = None
-    """Highest level that is not overloaded, whatever the ten-fold rule says; None where not asked for."""
+    """Highest level that is not overloaded, whatever the ten-fold rule says; None if that was not asked
+    for."""
     notes: tuple[str, ...] = ()
     sequence: RequestSlice | None = None
-    """The sequence whose further requests have not been sent yet."""
+    """The sequence with the requests that have not been sent yet."""
     reference: Reference = field(default_factory=Reference)
 
     @property
     def rate(self) -> float | None:
-        """Saturation rate, requests per second: the highest offered (open) or achieved (closed) one."""
+        """The saturation rate in requests per second: the highest offered (open loop) or achieved (closed
+        loop) one."""
         return None if self.best is None else rate_of(self.best)
 
 
@@ -156,7 +159,7 @@ def search(
     reference: Reference | None = None,
     and_carried: bool = False,
 ) -> Procedure[Searched]:
-    """The highest level that is not saturated; with ``limits`` also the highest that meets them.
+    """Search for the highest level that is not saturated, and with ``limits`` the highest that meets them.
 
     ``limits``: metric (``ttft.p99``) → highest acceptable value. ``bounds``: chosen from bursts if not given.
     ``duration_s``: of a probing level. ``reference``: yardstick of the ten-fold rule in place of the search's
@@ -193,7 +196,7 @@ def searching(
     law: OpenLoop,
     length_s: float,
 ) -> RequestSlice:
-    """The requests of a search, which all tests share that search alike; those of a part that it is given."""
+    """The requests of a search. Tests that search alike share them; a part that is given is used as it is."""
     if sequence.part is not None:
         return sequence
     return sequence.next_part(
@@ -209,7 +212,8 @@ def searching(
 def _constrained(
     probes: Probes, bounds: Range, best: Seen | None, limits: Mapping[str, float]
 ) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
-    """The highest level that meets the limits, if there are any; at most the plateau of a closed loop."""
+    """The highest level that meets the limits, if there are any, and notes; at most the plateau of a closed
+    loop."""
     if not limits:
         return None, ()
     probes.sequence = probes.sequence.next_part(probes.setting, "search under limits", limits=dict(limits))
@@ -228,7 +232,8 @@ def _constrained(
 def _highest(
     probes: Probes, bounds: Range, holds: Callable[[Seen], bool]
 ) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
-    """Minimum and maximum, then bisection until the bracket is not wider than the step."""
+    """The highest level that ``holds``, and notes: minimum and maximum, then bisection until the bracket is
+    no wider than the step."""
 
     def at(value: float) -> Procedure[bool]:
         return holds((yield from probes.at(value)))
@@ -253,7 +258,7 @@ def _highest(
 
 
 def _bounds(probes: Probes, asked: Range | None) -> Procedure[Range]:
-    """The range to search, from a rough capacity; for a range without a maximum only that maximum comes from
+    """The range to search, from a rough capacity; if only the maximum is not given, only that comes from
     it."""
     rough = yield from _rough_bounds(probes)
     if asked is None:
@@ -263,7 +268,8 @@ def _bounds(probes: Probes, asked: Range | None) -> Procedure[Range]:
 
 
 def _rough_bounds(probes: Probes) -> Procedure[Range]:
-    """A rough capacity from short closed-loop bursts, doubled until the request rate stops growing."""
+    """The range around a rough capacity, found by short closed-loop bursts, doubled until the request rate
+    stops growing."""
     setting, sequence = probes.setting, probes.sequence
     burst_s = min(BURST_S.at(setting.scale), probes.duration_s)
     concurrency, rate, best = FIRST_BURST, 0.0, FIRST_BURST
@@ -294,7 +300,7 @@ def _rough_bounds(probes: Probes) -> Procedure[Range]:
 def _burst(
     setting: Setting, sequence: RequestSlice, concurrency: int, duration_s: float, rate: float
 ) -> LoadPlan:
-    """``rate``: the highest so far, requests per second."""
+    """The plan of a burst. ``rate``: the highest request rate so far, per second."""
     plan = sequence.closed_loop(
         setting,
         f"burst of {concurrency}",
@@ -307,7 +313,7 @@ def _burst(
 
 
 def whole_rate(seen: Seen) -> float:
-    """Requests that left per second over a whole burst, its drain included, without those that failed."""
+    """Completed requests per second over a whole burst, drain included, without those that failed."""
     run = seen.observation
     return int((~run.records.failed).sum()) / run.duration_s if run.duration_s > 0 else 0.0
 
@@ -321,8 +327,8 @@ def search_plans(
     constrained: bool = False,
     duration_s: float | None = None,
 ) -> tuple[LoadPlan, ...]:
-    """The plans of a search for ``--llm-plan``: the most levels it can run, each with the highest load it may
-    have.
+    """The plans of a search for ``--llm-plan``: the most levels it can run, each at the highest load that it
+    may have.
 
     Without bounds the rate is not known beforehand: the bursts are listed with the requests that they send at
     least, the levels with :data:`UNKNOWN_RPS`.

@@ -1,4 +1,4 @@
-"""The most sessions at once that meet criteria: the search of a capacity with sessions in the slots.
+"""Search for the most sessions at once that meet criteria, as for a capacity in requests.
 
 A level keeps so many sessions going at once; the end of each starts the next. All begin together, as the
 draft has requests do (section 5.5.3), and it lasts for a number of sessions per slot: turns pause, so seconds
@@ -32,28 +32,28 @@ from pytest_llmbench.workloads.sessions import turns_of
 
 SESSIONS_PER_SLOT = ByScale(quick=2, standard=4, full=10)
 _WIDER = 4 / 3
-"""How far the turns of a level may lie beside those of the same number of other sessions."""
+"""Factor for how much the turns of a level may differ from those of as many other sessions."""
 
 
 @dataclass(frozen=True)
 class SessionsAsked:
-    """What a search is asked for."""
+    """The parameters of a search."""
 
     criteria: Criteria
     turn_ttft_p95_ms: Mapping[TurnClass, float]
-    """Criteria on the TTFT of turns by their number."""
+    """Turn class → ceiling on the P95 of its TTFT, in ms."""
     initial: int
     maximum: int
-    """Sessions at once of the first level, and the upper bound."""
+    """Sessions at once: those of the first level, and the upper bound."""
     per_slot: int | None = None
-    """Sessions that each slot of a level has, on average."""
+    """Sessions per slot of a level, on average; None: the default of the scale."""
 
     def ceiling(self, setting: Setting) -> int:
         return min(self.maximum, QUICK_MAXIMUM) if setting.scale == "quick" else self.maximum
 
 
 def find_session_capacity(setting: Setting, asked: SessionsAsked) -> Procedure[Capacity]:
-    """Closed loop of sessions, from ``initial`` up to ``maximum`` at once."""
+    """Search for the capacity: a closed loop of sessions, from ``initial`` up to ``maximum`` at once."""
     ceiling = asked.ceiling(setting)
     by_slots: dict[int, Seen] = {}
     runs, told = list[Seen](), list[str]()
@@ -78,8 +78,8 @@ def find_session_capacity(setting: Setting, asked: SessionsAsked) -> Procedure[C
 
 
 def session_slots_plan(setting: Setting, asked: SessionsAsked, slots: int, attempt: int = 1) -> LoadPlan:
-    """The same for every search that has this level, whatever its criteria: they share it. Each attempt has
-    sessions of its own."""
+    """The plan of a level, shared by every search that has this level, whatever its criteria. Each attempt
+    has sessions of its own."""
     workload = setting.workload
     assert isinstance(workload, OfSessions)
     sessions = slots * SESSIONS_PER_SLOT.count(setting.scale, asked.per_slot)
@@ -99,7 +99,7 @@ def session_slots_plan(setting: Setting, asked: SessionsAsked, slots: int, attem
 
 
 def session_level(setting: Setting, asked: SessionsAsked, run: Observation) -> Seen:
-    """The level, its TTFT by turn, and why it fails."""
+    """The level with its TTFT by turn, and why it fails."""
     seen = level_of(run, seed=setting.seed, role=PROBE)
     classes = dict.fromkeys((*USUAL, *asked.turn_ttft_p95_ms))
     figures = {**seen.level.metrics, **turn_metrics([seen.inside], classes, seed=setting.seed)}
@@ -120,7 +120,8 @@ def _turn_failures(asked: SessionsAsked, seen: Seen) -> list[str]:
 
 
 def _cut_off(asked: SessionsAsked, run: Observation) -> list[str]:
-    """A turn that fails takes those behind it along, which nobody sent and no share of requests shows."""
+    """Why the level fails for sessions that were cut off. A failed turn takes those after it along, which
+    nobody sent and no share of requests shows."""
     jobs = jobs_of(run.records)
     if not len(jobs) or 1 - jobs.cut_off / len(jobs) >= asked.criteria.min_completion:
         return []
@@ -129,8 +130,8 @@ def _cut_off(asked: SessionsAsked, run: Observation) -> list[str]:
 
 
 def session_capacity_bounds(setting: Setting, asked: SessionsAsked) -> Bounds:
-    """Doubling and bisection, by where the system ends. The turns of a level are taken to be about those of
-    the first sessions of the seed; each level has sessions of its own."""
+    """The bounds of doubling and bisection, over every way that the search may go. The turns of a level are
+    taken to be about those of the first sessions of the seed; each level has sessions of its own."""
     workload, ceiling = setting.workload, asked.ceiling(setting)
     assert isinstance(workload, OfSessions)
     per_slot = SESSIONS_PER_SLOT.count(setting.scale, asked.per_slot)

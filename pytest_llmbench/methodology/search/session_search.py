@@ -1,4 +1,5 @@
-"""The most jobs per hour under limits: doubling to the first failure, then bisection, as for a capacity.
+"""Search for the most jobs per hour under limits: doubling to the first failure, then bisection, as for a
+capacity.
 
 A level starts sessions at one rate, for so long that the system fills up and goes on: until sessions have
 been started for as long as they last there are fewer of them at once than later. So a level is judged by the
@@ -35,21 +36,21 @@ from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.sessions import turns_of
 
 FIRST_LEVEL, HIGHEST_LEVEL = 200, 6_400
-"""Jobs per hour that a search starts from, and that it goes up to."""
+"""Jobs per hour at which a search starts, and the most that it tries."""
 LOWEST_SHARE = 4
-"""A search whose first level fails goes down to this part of it."""
+"""A search whose first level fails goes down to the first level divided by this."""
 LEVEL_S = ByScale(quick=30.0, standard=300.0, full=900.0)
-"""Sessions of a level start for so long, unless their pauses want longer."""
+"""Seconds for which the sessions of a level are started, unless their pauses need longer."""
 LEVEL_SESSIONS = ByScale(quick=10, standard=100, full=500)
 """The fewest sessions of a level."""
 FILL = 2.0
-"""Mean job times after which a level counts as full."""
+"""Number of mean job times after which a level counts as full."""
 _PAUSES = 5.0
-"""Mean pauses of a session that a level lasts: twice FILL, and a quarter for what the model takes."""
+"""Duration of a level in mean pauses of a session: twice FILL, and a quarter for what the model takes."""
 _SHAPES = 200
 _FEWEST_FOR_SLOPE = 10
 _CHANCE = 1.645
-"""Standard errors that a slope is above zero by chance in one of twenty levels that keep up."""
+"""Least slope in standard errors: it is exceeded by chance in one of twenty levels that keep up."""
 _HOUR_S = 3600.0
 TOO_SHORT = "too short to tell"
 
@@ -58,20 +59,20 @@ Figures = Callable[[Records], Mapping[str, Estimate]]
 
 @dataclass(frozen=True)
 class JobsAsked:
-    """What a search is asked for. Rates in jobs per hour, that is sessions that start per hour."""
+    """The parameters of a search. Rates are in jobs per hour, that is sessions started per hour."""
 
     limits: Sequence[Objective]
-    """What a level has to keep, each at its point."""
+    """The limits of a level; each is compared with the point of its metric."""
     figures: Figures
-    """The metrics that the limits are on, of the records of the sessions that count."""
+    """Computes the metrics of the limits from the records of the sessions that count."""
     law: SessionStarts
-    """How sessions start; its rate is that of each level."""
+    """How sessions start; the rate is replaced by that of each level."""
     initial: int
     maximum: int
     duration_s: float
-    """Sessions of a level start for so long, at least."""
+    """Shortest time for which sessions of a level are started, in seconds."""
     sessions: int | None = None
-    """Of a level, at least."""
+    """Fewest sessions of a level; None: the default of the scale."""
     max_error_share: float = 0.01
 
     @property
@@ -81,25 +82,25 @@ class JobsAsked:
 
 @dataclass(frozen=True)
 class JobsFound:
-    """What a search found."""
+    """The result of a search for the jobs per hour."""
 
     best: Seen | None
     passed: int | None
     """The most jobs per hour that kept the limits; None where no level did."""
     failed: int | None
-    """The fewest above that did not; None where the range ended first, or nothing above tells."""
+    """The lowest rate above it that did not; None where the range ended first, or nothing above decides."""
     began: tuple[float, float]
-    """At how many jobs per hour the sessions of these two levels began: chance has a schedule drawn at random
-    be faster or slower than it was to be. As asked for where there is no such level."""
+    """The jobs per hour at which sessions of these two levels really began: a schedule drawn at random may be
+    faster or slower than planned. The planned rate where there is no such level."""
     why_open: str
-    """Why there is none."""
+    """Why ``failed`` is None; empty if it is not."""
     levels: tuple[Seen, ...]
     notes: tuple[str, ...]
 
     @property
     def estimate(self) -> Estimate:
-        """The bracket: at least what passed, less than what failed, each as asked for or as it began,
-        whichever is farther out. Undefined when nothing passed."""
+        """The jobs per hour with their bracket: at least what passed, less than what failed, each as planned
+        or as it began, whichever is farther out. Undefined when nothing passed."""
         n = len(self.levels)
         if self.passed is None:
             method = "bracket of the search: no tested rate kept the limits"
@@ -113,7 +114,7 @@ class JobsFound:
 
 
 def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFound]:
-    """Open loop of sessions, from ``initial`` up to ``maximum`` jobs per hour."""
+    """Search for the jobs per hour: an open loop of sessions, from ``initial`` up to ``maximum``."""
     by_rate: dict[int, Seen] = {}
     levels: list[Seen] = []
     notes: list[str] = []
@@ -143,7 +144,7 @@ def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFoun
 
 
 def _began(by_rate: Mapping[int, Seen], jobs: int | None) -> float:
-    """Jobs per hour at which the sessions of a level began."""
+    """The jobs per hour at which the sessions of a level really began."""
     if jobs is None:
         return 0.0
     begun_ns = _begun_ns(by_rate[jobs].records)
@@ -152,8 +153,8 @@ def _began(by_rate: Mapping[int, Seen], jobs: int | None) -> float:
 
 
 def _upper_end(by_rate: Mapping[int, Seen], passed: int) -> tuple[int | None, str]:
-    """The lowest rate above that broke a limit. One that was not offered, or was too short to tell, did
-    not."""
+    """The lowest rate above ``passed`` that broke a limit, and why there is none. Levels that were not
+    offered, or were too short to tell, broke none."""
     above = sorted(jobs for jobs in by_rate if jobs > passed)
     failed = [jobs for jobs in above if _broke(by_rate[jobs])]
     if failed:
@@ -169,13 +170,14 @@ def _broke(seen: Seen) -> bool:
 
 
 def level_sessions(setting: Setting, asked: JobsAsked, jobs: int) -> int:
-    """How many sessions a level starts."""
+    """How many sessions are started in a level."""
     fewest = LEVEL_SESSIONS.count(setting.scale, asked.sessions)
     return max(fewest, math.ceil(jobs * asked.duration_s / _HOUR_S))
 
 
 def level_duration_s(setting: Setting, asked_s: float | None) -> float:
-    """How long sessions of a level start: as asked for, else long enough for the pauses of the workload."""
+    """Seconds for which sessions of a level are started: as asked for, else long enough for the pauses of the
+    workload."""
     usual = LEVEL_S.at(setting.scale, asked_s)
     workload = setting.workload
     if asked_s is not None or not isinstance(workload, OfSessions):
@@ -185,7 +187,7 @@ def level_duration_s(setting: Setting, asked_s: float | None) -> float:
 
 
 def session_level(setting: Setting, asked: JobsAsked, jobs: int, attempt: int = 1) -> LoadPlan:
-    """The same for every search that has this level, whatever its limits: they share it. Each attempt has
+    """The plan of a level, shared by every search that has this level, whatever its limits. Each attempt has
     sessions of its own."""
     workload = setting.workload
     assert isinstance(workload, OfSessions)
@@ -227,7 +229,8 @@ def _seen(setting: Setting, asked: JobsAsked, run: Observation, jobs: int) -> Se
 
 
 def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...]]:
-    """The records of the sessions that count, the queue meanwhile, and why neither tells that it passed."""
+    """The records of the sessions that count, the queue in their time, and reasons why the level cannot
+    pass."""
     records = run.records
     jobs = jobs_of(records)
     if not jobs.complete.any():
@@ -247,8 +250,9 @@ def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...]]:
 
 
 def _behind(counted: Records) -> tuple[str, ...]:
-    """Sessions that begin dt apart and take slope · dt longer end (1 + slope) dt apart: the rate of the ends
-    is 1 / (1 + slope) of that of the starts. Told where that is too little and the slope no chance."""
+    """The reason, if sessions end too slowly and the slope is no chance. Sessions that begin dt apart and
+    take slope · dt longer end (1 + slope) dt apart: the rate of the ends is 1 / (1 + slope) of that of the
+    starts."""
     jobs = jobs_of(counted)
     begun_s = _begun_ns(counted)[np.searchsorted(np.unique(counted.session), jobs.session)] / 1e9
     x, y = begun_s[jobs.complete], jobs.llm_s[jobs.complete]
@@ -264,7 +268,7 @@ def _behind(counted: Records) -> tuple[str, ...]:
 
 
 def _begun_ns(records: Records) -> IntColumn:
-    """When each session began, by the number of the session."""
+    """The instant at which each session began, in the order of session numbers."""
     number, inverse = np.unique(records.session, return_inverse=True)
     begun = np.full(len(number), np.iinfo(np.int64).max)
     np.minimum.at(begun, inverse, records.scheduled_ns)
@@ -293,7 +297,7 @@ def _broken(asked: JobsAsked, run: Observation, figures: Mapping[str, Estimate])
 
 
 def session_search_bounds(setting: Setting, asked: JobsAsked) -> Bounds:
-    """By every way that the search may go."""
+    """The bounds of the search, over every way that it may go."""
     tops = _ways(asked)
     turns = {jobs: session_level(setting, asked, jobs).requests for jobs in {v for way in tops for v in way}}
     seconds = {jobs: level_sessions(setting, asked, jobs) * _HOUR_S / jobs for jobs in turns}
@@ -314,7 +318,8 @@ def session_search_bounds(setting: Setting, asked: JobsAsked) -> Bounds:
 
 
 def _ways(asked: JobsAsked) -> list[tuple[int, ...]]:
-    """What is run, by where the system ends: just below, or at, a value that some way tries."""
+    """The rates that the search tries, for every place where the system may end: just below, or at, a value
+    that some way tries."""
     ends, ways = {0, asked.maximum}, dict[int, tuple[int, ...]]()
     while left := ends - ways.keys():
         for end in left:

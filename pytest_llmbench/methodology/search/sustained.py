@@ -1,4 +1,4 @@
-"""The reported level of a search: what was found in short levels, held for the long duration.
+"""The reported level of a search: the load found in short levels, held for the long duration.
 
 A load that holds for a minute need not hold for five. Where it does not, the level steps down.
 """
@@ -27,7 +27,7 @@ class Sustained:
     runs: tuple[Seen, ...] = ()
     """The reported level and its repetitions; empty when nothing held."""
     tried: tuple[Seen, ...] = ()
-    """All that was run."""
+    """All levels that were run."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -77,13 +77,14 @@ def sustained(
 
 
 def _looks(setting: Setting) -> tuple[str, ...]:
-    """A trend is found by chance in one of twenty levels, and a growing queue in some more: at full scale a
-    level gets a second look before it is given up."""
+    """The name of each look at a level. A trend is found by chance in one of twenty levels, and a growing
+    queue in some more, so at full scale a level is looked at twice before it is given up."""
     return ("", ", once more") if setting.scale == "full" else ("",)
 
 
 def _steady_enough(seen: Seen, setting: Setting) -> bool:
-    """Whether the level is steady. Only at full scale is a level long enough to ask for that."""
+    """Whether the level is steady; always true below full scale, where levels are too short to ask for
+    that."""
     return seen.level.steady is not False or setting.scale != "full"
 
 
@@ -116,7 +117,7 @@ def _repeated(
 
 
 def _values(start: Seen, searched: Searched) -> list[float]:
-    """The values from the start down by the step of the search, not below its minimum."""
+    """The values from the start downwards by the step of the search, not below its minimum."""
     first, bounds = value_of(start), searched.range
     below = [first - number * bounds.step for number in range(MOST_STEPS_DOWN + 1)]
     exact = [max(value, bounds.minimum) for value in below]

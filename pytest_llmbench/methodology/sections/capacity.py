@@ -115,7 +115,7 @@ class Parameters(TestParameters):
         return found
 
     def _of_requests(self) -> list[str]:
-        """What a workload of sessions leaves no room for."""
+        """Mistakes: parameters that do not apply to a workload of sessions."""
         found = []
         if self.min_concurrency is not None:
             found.append(
@@ -205,7 +205,8 @@ def _sessions_asked(parameters: Parameters) -> SessionsAsked:
 
 
 def _metrics(name: str, found: Capacity) -> dict[str, Estimate]:
-    """The metrics of the highest level that passed, under plain names; ``name``: of what is searched for."""
+    """The metrics of the highest level that passed, under plain names. ``name``: the metric of the capacity
+    itself."""
     metrics = {name: found.estimate}
     if found.best is not None:
         window = level_window(found.best.observation)
@@ -229,7 +230,8 @@ def _notes(parameters: Parameters, found: Capacity) -> tuple[str, ...]:
 
 
 def _realised(found: Capacity) -> str | None:
-    """Lengths of the replies: equal work per request is what the fixed limit is for (section 5.5.2)."""
+    """The lengths of the replies in words: equal work per request is what the fixed limit is for (section
+    5.5.2)."""
     counts = [seen.records.output_tokens[seen.records.ok] for seen in found.levels]
     known = np.concatenate([column[column != MISSING] for column in counts])
     if not len(known):
@@ -264,7 +266,7 @@ _framed = framed(HEADING, measure)
 
 
 def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    """Warm-up and levels alike with the fixed output limit."""
+    """The procedure; warm-up and levels have the same fixed output limit."""
     return _framed(parameters, _fixed(parameters, setting))
 
 
@@ -275,7 +277,8 @@ def _fixed(parameters: Parameters, setting: Setting) -> Setting:
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """The worst case: doubling to the maximum, which fails, and a bisection that fails only at its end."""
+    """The plans of the worst case: doubling to the maximum, which fails, and a bisection that fails only at
+    its end."""
     told = _fixed(parameters, setting)
     sequence = RequestSlice(told.workload)
     ceiling = min(parameters.maximum, QUICK_MAXIMUM) if setting.scale == "quick" else parameters.maximum
@@ -293,13 +296,13 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 
 def search_table(levels: Sequence[Seen]) -> Table:
-    """Table 7: every tested concurrency in the order in which it ran."""
+    """Table 7: every tested concurrency, in the order run."""
     columns = ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Status", "Reason")
     return Table("capacity_search", "Capacity Search Results", columns, tuple(_row(seen) for seen in levels))
 
 
 def _sessions_table(asked: SessionsAsked, levels: Sequence[Seen]) -> Table:
-    """Every tested number of sessions in the order in which it ran."""
+    """A table of every tested number of sessions, in the order run."""
     classes = tuple(dict.fromkeys((*USUAL, *asked.turn_ttft_p95_ms)))
     rows = []
     for seen in levels:
@@ -321,7 +324,7 @@ def _sessions_table(asked: SessionsAsked, levels: Sequence[Seen]) -> Table:
 
 
 def slots_of(seen: Seen) -> int:
-    """The sessions at once of a level of sessions; the requests in flight of any other."""
+    """The sessions at once for a level of sessions; else the requests in flight."""
     load = seen.observation.plan.load
     return load.sessions if isinstance(load, SessionSlots) else seen.level.concurrency or 0
 
@@ -342,7 +345,7 @@ def _row(seen: Seen) -> tuple[str, ...]:
 def capacity_plots(
     found: Capacity, threshold_ms: float | None, x_label: str = "requests in flight"
 ) -> tuple[Plot, ...]:
-    """TTFT P99 and completion over the concurrency."""
+    """Plots of TTFT P99 and completion over the concurrency."""
     marks = {} if found.passed is None else {"maximum": float(found.passed)}
     return tuple(
         replace(plot, x_label=x_label)

@@ -77,7 +77,7 @@ HEADING = Heading("fairness", "5.6", "Scheduling Fairness")
 LOAD_PERCENT = 80.0
 REQUESTS_PER_CLASS = ByScale(quick=10, standard=500, full=500)
 UNFAIR_BELOW = 0.9
-"""Jain's index under which the draft speaks of significant unfairness."""
+"""Jain's index below which the draft speaks of significant unfairness."""
 RULES = {
     "tokens": "equal offered tokens per second: the rate of the mix times its mean tokens per request (input "
     "and requested output) over those of the class (AMB-08)",
@@ -158,7 +158,7 @@ class Parameters(TestParameters):
         return found
 
     def _of_sessions(self) -> list[str]:
-        """What classes of sessions leave no room for."""
+        """Mistakes: parameters that do not apply to classes of sessions."""
         found = [] if len(self.class_names) > 1 else [ONE_CLASS]
         found += live_answers(find_workload(self.workload), "a class alone and in the mix")
         names = ("classes", "capacity_rps", "requests_per_class", "duration_s")
@@ -262,7 +262,7 @@ def _unfair(jain: Estimate) -> list[str]:
 
 
 def mix_of(parameters: Parameters, setting: Setting) -> ClassMix:
-    """Section 5.6.2: Synthetic-Skewed, conditional on the classes (AMB-07)."""
+    """The mix of the test: Synthetic-Skewed, conditional on the classes (section 5.6.2, AMB-07)."""
     if isinstance(setting.workload, ClassMix):
         return setting.workload
     base = setting.workload if isinstance(setting.workload, SyntheticWorkload) else SYNTHETIC_SKEWED
@@ -278,10 +278,10 @@ class MixLoads:
     mix: ClassMix
     capacity: SaturationRate
     disturbed: list[Seen] = field(default_factory=list)
-    """Runs that the generator spoiled, and that were repeated."""
+    """Runs that the generator spoiled, so that they were repeated."""
     notes: list[str] = field(default_factory=list)
     sequences: dict[str, RequestSlice] = field(default_factory=dict)
-    """The sequences by the label of the load."""
+    """Label of a load → its sequence."""
 
     @property
     def rate(self) -> float:
@@ -302,12 +302,12 @@ class MixLoads:
 
     @property
     def alone_s(self) -> float:
-        """Shortest duration of a class alone."""
+        """Shortest duration of a class alone, in seconds."""
         return min(LEVEL_S.at(self.setting.scale), self.mixed_s)
 
     @property
     def mixed_s(self) -> float:
-        """Shortest duration of the mix."""
+        """Shortest duration of the mix, in seconds."""
         return REPORTED_S.at(self.setting.scale, self.parameters.duration_s)
 
     def level(self, plan: Callable[[], LoadPlan], see: Callable[[Observation], Seen]) -> Procedure[Seen]:
@@ -337,7 +337,7 @@ class MixLoads:
 
 
 def requests_for(mix: ClassMix, seed: int, first: int, floor: int) -> int:
-    """How many requests it takes for ``floor`` of every class behind the ramp-up. Arrivals vary: three
+    """How many requests it takes to have ``floor`` of every class after the ramp-up. Arrivals vary: three
     standard deviations more than a tenth of them may fall into it."""
     rarest = min(each.share for each in mix.classes)
     count = math.ceil(floor / rarest)
@@ -430,7 +430,8 @@ def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """Each class alone, then the mix; without ``capacity_rps`` rates and times follow from a search."""
+    """The plans: each class alone, then the mix; without ``capacity_rps`` rates and times follow from a
+    search."""
     if isinstance(setting.workload, SessionMix):
         return _session_classes(parameters, setting, setting.workload).plans
     mix = mix_of(parameters, setting)
@@ -466,16 +467,17 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
 
 @dataclass(frozen=True)
 class ClassResult:
-    """One class. ``mixed`` and ``alone`` hold its requests that were submitted in the window of the level."""
+    """The result of a class. ``mixed`` and ``alone``: its requests submitted in the window of the level."""
 
     requested: RequestClass
     mixed: Records
     alone_records: Records
     alone: Seen
     metrics: Mapping[str, Estimate]
-    """Plain names, of the class in the mix; ``ttft_inflation`` and ``starvation_rate`` among them."""
+    """The metrics of the class in the mix, under plain names, with ``ttft_inflation`` and
+    ``starvation_rate``."""
     median_wait_ms: float | None
-    """Five times of it is what nobody should wait longer than."""
+    """The median wait in ms; five times of it is what nobody should wait longer than."""
     alone_metrics: Mapping[str, Estimate]
 
     @property
@@ -487,7 +489,7 @@ class ClassResult:
         return self.name[:1].upper() + self.name[1:]
 
     def facts(self) -> dict[str, Any]:
-        """What the audit reads of it."""
+        """The facts that the audit reads."""
         points = {name: estimate.point for name, estimate in self.metrics.items()}
         return {
             "name": self.name,
@@ -511,14 +513,14 @@ class FairnessResults:
     mixed: Seen
     classes: tuple[ClassResult, ...]
     metrics: Mapping[str, Estimate]
-    """The metrics of the whole test: indices, the level's own, and every class under its qualifier."""
+    """The metrics of the test: indices, those of the mix, and those of every class under its qualifier."""
     wait_source: str
     realised_shares: Mapping[str, float]
-    """The share of each class among all requests of the mix."""
+    """Class → its share of all requests of the mix."""
 
 
 def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], *, seed: int) -> FairnessResults:
-    """Everything that section 5.6.4 asks for, from the mix and the baselines."""
+    """The results that section 5.6.4 asks for, from the mix and the baselines."""
     inside = submitted_inside(window_of(mixed.observation))
     waits = fairness.waits([inside])
     classes = tuple(
@@ -565,7 +567,7 @@ def _latencies(records: Records) -> dict[str, Estimate]:
 
 
 def tables(results: FairnessResults) -> tuple[Table, ...]:
-    """The tables: per class, the fairness figures, and the baselines that they stand on."""
+    """The tables: per class, the fairness metrics, and the baselines that they rest on."""
     return classes_table(results), metrics_table(results), baselines_table(results)
 
 
@@ -589,7 +591,7 @@ def classes_table(results: FairnessResults) -> Table:
 
 
 def metrics_table(results: FairnessResults) -> Table:
-    """Table 9; the rows of the draft first."""
+    """Table 9, the rows of the draft first."""
     jain, by_class = results.metrics["jain_index"], results.metrics["class_jain_index"]
     rows = [("Jain's Fairness Index", value(jain, digits=3, unit=""), interval(jain, digits=3))]
     rows += [
@@ -629,7 +631,7 @@ def baselines_table(results: FairnessResults) -> Table:
 
 
 def plots(results: FairnessResults) -> tuple[Plot, ...]:
-    """Distribution of TTFT of each class, in the mix and alone."""
+    """Plots of the TTFT distribution of each class, in the mix and alone."""
     series = {}
     for each in results.classes:
         for label, records in (

@@ -36,7 +36,7 @@ from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 
 NAME = "goodput"
 SECTION = ""
-"""The section of the draft: none."""
+"""The section of the draft: there is none."""
 TITLE = "Goodput"
 _OUTSIDE = "goodput is no test of the draft: there are no clauses to comply with"
 
@@ -129,7 +129,7 @@ _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 
 
 def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
-    """The table that shows what each limit costs: each alone, then all together."""
+    """A table of what each limit costs: each alone, then all together."""
     total = sum(len(run.records) for run in seen)
 
     def kept(limits: Sequence[tuple[Quantity, float]]) -> str:

@@ -77,7 +77,7 @@ STATISTICS = ("p50", "p95", "p99", "mean")
 
 
 MOST_CACHED = 0.05
-"""Share of the input that a prefix cache may serve: the configurations get the same prompts."""
+"""Largest share of the input that a prefix cache may serve: the configurations get the same prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Parameters(TestParameters):
 
 @dataclass
 class Measured:
-    """What was run, by configuration and load level."""
+    """The levels and searches that were run, by configuration and load level."""
 
     levels: dict[tuple[str, float], Seen] = field(default_factory=dict)
     searches: dict[str, Searched] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Measured:
     order: list[Seen] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     yardstick: Reference = field(default_factory=Reference)
-    """The yardstick of the baseline, for the throughput searches of all."""
+    """The reference TTFT of the baseline, for the throughput searches of all configurations."""
 
     @property
     def maxima(self) -> Maxima:
@@ -179,7 +179,7 @@ def _configuration(
     variant: str,
     capacity: SaturationRate,
 ) -> Procedure[None]:
-    """One configuration: its warm-up, its load levels, its throughput search."""
+    """Measure one configuration: its warm-up, its load levels, its throughput search."""
     if name != BASELINE:
         yield from _warm(measured, setting, variant)
     sequence = RequestSlice(setting.workload, variant=variant)
@@ -207,7 +207,8 @@ def _level(
     capacity: SaturationRate,
     reference: Reference,
 ) -> Procedure[Seen]:
-    """A further attempt sends the same requests: they are compared with those of the other configurations."""
+    """Run a load level. A further attempt sends the same requests, as these are compared with those of other
+    configurations."""
     name, percent = key
     variant, again = sequence.variant, same_requests_again(setting, sequence.variant)
 
@@ -236,24 +237,26 @@ def level_plan(
 
 
 def search_requests(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
-    """Alike for all configurations, as their levels: what chance brings favours none of them."""
+    """The requests of a throughput search, the same for all configurations, so that chance favours none of
+    them."""
     return sequence.next_part(setting, "search of guardrails", paired=True, **_asked(parameters))
 
 
 def _asked(parameters: Parameters) -> dict[str, Any]:
-    """What the author said of the loads: all configurations get them alike."""
+    """The author's parameters of the loads, which are the same for all configurations."""
     return {name: getattr(parameters, name) for name in ("capacity_rps", "levels_percent", "duration_s")}
 
 
 def _around(capacity: SaturationRate, setting: Setting) -> Range:
-    """Guardrails take away, so the baseline's capacity is near the top of where to search."""
+    """The range of the throughput searches. Guardrails reduce throughput, so the baseline's capacity is near
+    its top."""
     shares = search_shares(setting)
     low, high, step = (float(f"{capacity.percent(100) * share:.3g}") for share in shares)
     return Range(low, high, step, chosen=True)
 
 
 def search_shares(setting: Setting) -> tuple[float, float, float]:
-    """Lowest, highest and step of the searches, in shares of the baseline's capacity."""
+    """Minimum, maximum and step of the searches, as shares of the baseline's capacity."""
     return 0.2, 1.2, ByScale(quick=0.4, standard=0.2, full=0.1).at(setting.scale)
 
 
@@ -354,7 +357,8 @@ def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate)
 
 
 def _findings(measured: Measured) -> list[Finding]:
-    """Equal prompts reach every configuration: a prefix cache would favour the later ones."""
+    """Findings on prefix caching: equal prompts reach every configuration, so a cache would favour the later
+    ones."""
     cached = {key: _cached_share(seen.records) for key, seen in measured.levels.items()}
     known = {key: share for key, share in cached.items() if share is not None}
     if not known:
@@ -386,7 +390,7 @@ def _percent(value: float) -> str:
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """The levels and searches; where the capacity is not declared with a stand-in for it."""
+    """The levels and searches; with a stand-in for the capacity where it is not declared."""
     capacity = UNKNOWN_RPS if parameters.capacity_rps is None else parameters.capacity_rps
     found: list[LoadPlan] = []
     if parameters.capacity_rps is None:
@@ -445,8 +449,8 @@ def latency_table(percent: float, by_configuration: Mapping[str, Seen]) -> Table
 def throughput_table(
     configurations: Iterable[str], levels: Mapping[tuple[str, float], Seen], metrics: Mapping[str, Estimate]
 ) -> Table:
-    """Table 14: highest sustainable throughput, and the throughput at the highest load that all were offered;
-    Reduction is signed, negative for a loss (AMB-20)."""
+    """Table 14: the highest sustainable throughput, and the throughput at the highest load that all were
+    offered. Reduction is signed, negative for a loss (AMB-20)."""
     percent = max(percent for _, percent in levels)
     rows = tuple(
         (
@@ -514,7 +518,7 @@ AT_EQUAL_LOAD = "throughput_reduction_at_equal_load"
 
 @dataclass(frozen=True)
 class Maxima:
-    """The searches of all configurations, the baseline's among them, judged by one rule."""
+    """The throughput searches of all configurations, the baseline's included, judged by one rule."""
 
     searches: Mapping[str, Searched]
     baseline: str
@@ -522,7 +526,7 @@ class Maxima:
 
     @property
     def breaking(self) -> dict[str, Seen]:
-        """Configurations whose lowest level breaks the ten-fold rule by itself, with that level."""
+        """Configuration whose lowest level breaks the ten-fold rule by itself → that level."""
         lowest = {
             name: min(levels, key=value_of)
             for name, found in self.searches.items()
@@ -576,7 +580,7 @@ def _tail(seen: Seen) -> str:
 
 
 def at_equal_load(levels: Mapping[tuple[str, float], Seen], baseline: str) -> dict[str, Estimate]:
-    """Reduction of output tokens per second, where all configurations were offered the same requests."""
+    """The reduction of output tokens per second where all configurations were offered the same requests."""
     return {
         f"{AT_EQUAL_LOAD}[{name}@{percent:g}%]": paired_throughput_reduction(
             window_of(levels[baseline, percent].observation), window_of(seen.observation)

@@ -81,7 +81,7 @@ REQUESTS = ByScale(quick=0, standard=100, full=100)
 
 
 SAMPLES = ByScale(quick=0, standard=5_000, full=5_000)
-"""The samples of every level (AMB-12); a quick level takes what its few seconds bring."""
+"""Fewest samples of every level (AMB-12); a quick level takes what its few seconds bring."""
 
 
 STATISTICS = ("p50", "p90", "p95", "p99", "p99_9")
@@ -91,7 +91,7 @@ _MOST_MARKED = 8
 
 
 _MARGIN = 1.15
-"""Requests planned beyond the floors: what arrives in the ramp-up varies."""
+"""Factor for the planned requests beyond the floors, since the arrivals in the ramp-up vary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ def level_plan(
     percent: float,
     sequence: RequestSlice,
 ) -> LoadPlan:
-    """Long enough for both floors of AMB-12 behind the ramp-up, at this rate."""
+    """The plan of a level, long enough at its rate for both floors of AMB-12 after the ramp-up."""
     load = OpenLoop(capacity.percent(percent))
     least_s = LEVEL_S.at(setting.scale, parameters.duration_s)
     count = requests_of_level(parameters, setting, method)
@@ -199,14 +199,15 @@ def level_plan(
 
 
 def _late_gaps(method: Method, runs: Sequence[Seen]) -> list[Finding]:
-    """The worst level. Of instants that the server gives it is no matter when they were read."""
+    """The finding on late gaps, for the worst level. With instants from the server it does not matter when
+    chunks were read."""
     found = [late_gaps(run.observation) for run in runs if method.option != "C"]
     known = [finding for finding in found if finding is not None]
     return sorted(known, key=lambda finding: (finding.value or 0.0) / (finding.limit or 1.0))[-1:]
 
 
 def requests_of_level(parameters: Parameters, setting: Setting, method: Method) -> int:
-    """How many have to be sent for the floors to be reached; 1 at quick scale, where the time decides."""
+    """How many requests have to be sent to reach the floors; 1 at quick scale, where the time decides."""
     floor = REQUESTS.count(setting.scale, parameters.requests) if setting.scale != "quick" else 0
     samples = SAMPLES.count(setting.scale)
     eligible = max(floor, samples / max(method.gaps_per_request, 1.0))
@@ -242,7 +243,7 @@ def _result(
 
 
 def _metrics(levels: Sequence[LevelItl], option: Option) -> dict[str, Estimate]:
-    """Every level under its qualifier; the plain names are those of the highest level."""
+    """The metrics of every level under its qualifier; plain names have those of the highest level."""
     if not levels:
         nothing = itl_samples(Records.from_rows(()), option)
         return itl_distribution(nothing)
@@ -286,7 +287,7 @@ def _notes(capacity: SaturationRate, levels: Sequence[LevelItl]) -> tuple[str, .
 
 
 def usual_method(setting: Setting) -> Method:
-    """What the streams are like where replies are as long as asked for and come a token at a time."""
+    """The method for usual streams: replies as long as asked for, one token at a time."""
     asked = [
         request.max_tokens for request in setting.workload.requests(REQUESTS.count("full"), setting.seed)
     ]
@@ -296,7 +297,7 @@ def usual_method(setting: Setting) -> Method:
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """The levels; without ``capacity_rps`` their rates and times follow from a search."""
+    """The plans of the levels; without ``capacity_rps`` their rates and times follow from a search."""
     sequence = RequestSlice(setting.workload)
     method, found = usual_method(setting), list[LoadPlan]()
     for percent in parameters.levels_percent:
@@ -315,23 +316,23 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 @dataclass(frozen=True)
 class LevelItl:
-    """One load level and what its gaps say. Requests of the ramp-up are left out."""
+    """One load level with its gaps. Requests of the ramp-up are left out."""
 
     seen: Seen
     samples: ItlCounts
     metrics: Mapping[str, Estimate]
     modality: Modality
     tail: str | None
-    """heavy, exponential or light; None with too few samples beyond P90."""
+    """Class of the tail: heavy, exponential or light; None with too few samples beyond P90."""
     cdf: tuple[tuple[float, ...], tuple[float, ...]]
-    """Empirical distribution of the gaps."""
+    """Empirical distribution of the gaps: values, shares."""
 
     @property
     def label(self) -> str:
         return self.seen.level.label
 
     def facts(self) -> dict[str, Any]:
-        """What the audit reads of it."""
+        """The facts that the audit reads."""
         planned = self.seen.records.requested_max_tokens
         return {
             "level": self.label,
@@ -350,7 +351,7 @@ class LevelItl:
 
 
 def level_itl(seen: Seen, option: Option) -> LevelItl:
-    """The gaps of the requests that were submitted in the window of the level, and their statistics."""
+    """The gaps of the requests submitted in the window of the level, and their statistics."""
     samples = itl_samples(submitted_inside(window_of(seen.observation)), option)
     gaps = samples.clusters
     # Where gaps are too many to be sorted, what is going to be asked for is counted together.
@@ -372,7 +373,7 @@ def level_itl(seen: Seen, option: Option) -> LevelItl:
 
 def _tail_ratio(metrics: Mapping[str, Estimate]) -> Estimate:
     """P99 / P50. Both are taken as independent, which they are not quite: what slows all tokens moves both,
-    so the interval is rather too wide than too narrow."""
+    so the interval is too wide rather than too narrow."""
     return change(metrics["itl.p50"], metrics["itl.p99"], "ratio")
 
 
@@ -390,7 +391,7 @@ def modality_word(shape: Modality) -> str | None:
 
 
 def tables(levels: Sequence[LevelItl], method: Method, runs: Sequence[Records]) -> tuple[Table, ...]:
-    """Table 6 once per level, the levels side by side, and the chunk sizes where a chunk is not one token."""
+    """Table 6 for each level, the levels side by side, and the chunk sizes where a chunk is not one token."""
     found = [results_table(level) for level in levels]
     if len(levels) > 1:
         found.append(by_level_table(levels))
@@ -453,7 +454,8 @@ def by_level_table(levels: Sequence[LevelItl]) -> Table:
 
 
 def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
-    """The chunk-size distribution, which option A owes (section 4.6.3); None where all are one token."""
+    """The chunk-size distribution, which option A has to report (section 4.6.3); None where all chunks are
+    one token."""
     sizes = tokens_per_chunk(runs)
     if sizes is None:
         if method.option != "A":
@@ -477,8 +479,8 @@ def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
 
 
 def plots(levels: Sequence[LevelItl], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
-    """Empirical distribution of the gaps of every level, with the limits on it as marks; the shape at the
-    highest level."""
+    """Plots of the empirical distribution of the gaps at every level, with the limits on it as marks; and of
+    the shape at the highest level."""
     filled = [level for level in levels if level.samples.gaps]
     return (_cdf_plot(filled, objectives), *_histogram_plot(filled[-1])) if filled else ()
 
@@ -504,8 +506,8 @@ def _cdf_plot(levels: Sequence[LevelItl], objectives: Sequence[Objective]) -> Pl
 
 
 def _histogram_plot(level: LevelItl) -> tuple[Plot, ...]:
-    """The modes as marks, unless they are so many that nobody could tell them apart. None where all gaps
-    are of no length."""
+    """A histogram of the gaps with the modes as marks, unless these are too many to be told apart. Nothing
+    where all gaps have zero length."""
     edges, shares = level.modality.histogram
     if not shares:
         return ()
@@ -585,7 +587,7 @@ def _itl_level(
     usual: Method,
     poor: Method,
 ) -> Bounds:
-    """The bounds of an ITL level: as many requests as the floors ask for, or as the shortest duration has at
+    """The bounds of an ITL level: as many requests as the floors require, or as the shortest duration has at
     the rate."""
     own = requests_of(parameters, setting, before, percent)
     most, worst = (

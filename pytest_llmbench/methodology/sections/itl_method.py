@@ -1,4 +1,5 @@
-"""How the tokens of a stream are timed: fixed before the levels run (sections 4.6.3 and B.2.1, AMB-13)."""
+"""The method by which the tokens of a stream are timed, fixed before the levels run (sections 4.6.3 and
+B.2.1, AMB-13)."""
 
 from __future__ import annotations
 
@@ -20,12 +21,13 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import CHARACTERISATION
 
 CHARACTERISED_REQUESTS, CHARACTERISED_CONCURRENCY = 20, 2
-"""The characterisation run, where no search has shown the stream yet."""
+"""Requests and concurrency of the characterisation run, for when no search has shown the stream yet."""
 MOST_EXCLUDED = 0.05
-"""Share of replies under 50 tokens that may be left out (AMB-12)."""
+"""Largest share of replies under 50 tokens that may be left out (AMB-12)."""
 MOST_COALESCED = 0.1
 FEWEST_ELIGIBLE = 0.2
-"""More than five times the requests are not sent for the sake of replies that reach 50 tokens."""
+"""Least assumed share of replies that reach 50 tokens: no more than five times the requests are sent for
+their sake."""
 
 HANDLING = {
     "direct": "the gap between chunks, which hold one token; what else a chunk holds arrives with it (gap 0)",
@@ -37,15 +39,15 @@ HANDLING = {
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """The chosen option, and what the streams that it was chosen by were like."""
+    """The chosen option, and the properties of the streams by which it was chosen."""
 
     option: Option
     reason: str
     eligible_share: float = 1.0
     """The share of the replies that reach 50 tokens."""
     gaps_per_request: float = FEWEST_TOKENS - 1
-    """The gaps per request; where none was seen, those of the shortest eligible reply: levels must not grow
-    for nothing."""
+    """Mean number of gaps per request; where none was seen, that of the shortest eligible reply: levels must
+    not grow for nothing."""
 
     @property
     def asked(self) -> bool:
@@ -55,7 +57,7 @@ class Method:
 def fixed_method(
     asked: str | None, setting: Setting, capacity: SaturationRate
 ) -> Procedure[tuple[Method, tuple[Seen, ...]]]:
-    """The method, and the runs of the level that was to find it, if one was needed."""
+    """Fix the method; returns it, and the runs of the level that was needed to find it, if one was."""
     shown = next((seen for seen in capacity.levels if _streams_known(seen.records)), None)
     if shown is not None:
         return _method(asked, shown), ()
@@ -78,7 +80,7 @@ def fixed_method(
 
 
 def _streams_known(records: Records) -> bool:
-    """Shared runs may have been kept without their streams."""
+    """Whether the records still have their streams; shared runs may have been kept without."""
     return bool(records.ok.any()) and len(records.chunk_ns) > 0
 
 
@@ -103,7 +105,8 @@ def _method(asked: str | None, seen: Seen) -> Method:
 
 
 def method_facts(method: Method, runs: Sequence[Seen]) -> Facts:
-    """``streaming.*``: option, reason, the chunk-size distribution, and whether the server gives instants."""
+    """The facts ``streaming.*``: option, reason, the chunk-size distribution, and whether the server gives
+    instants."""
     sizes = chunking.tokens_per_chunk([run.records for run in runs])
     values: dict[str, Any] = {
         "streaming.itl_option": method.option,
@@ -143,7 +146,7 @@ def method_notes(method: Method, runs: Sequence[Seen]) -> tuple[str, ...]:
 
 
 def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> tuple[Finding, ...]:
-    """Validity findings of the test, each for the level where it looks worst."""
+    """The validity findings of the test, each for the level where it looks worst."""
     if not levels:
         return ()
     found = [_samples(method, levels), _excluded(levels), _fewest_asked_for(levels)]

@@ -53,11 +53,11 @@ from pytest_llmbench.workloads.long_context import (
 from pytest_llmbench.workloads.sequence import drawn, sequence_sha256
 
 CUT_SHARE = 0.9
-"""Fewer of the tokens asked for, by the server's own count: it cut the prompt. The words of the documents are
-one token each in the common vocabularies, and the template only adds to them."""
+"""Share of the requested tokens below which the server, by its own count, has cut the prompt. The words of
+the documents are one token each in the common vocabularies, and the template only adds to them."""
 GROWTH_SHARE = 0.5
-"""The share of what was asked for by which the server's count grows, at least, from one length to the
-next."""
+"""Least growth of the server's count from one length to the next, as a share of the growth that was
+requested."""
 _REFUSALS = (400, 413, 422)
 
 
@@ -68,11 +68,11 @@ HEADING = Heading("long_context", "5.9", "Long Context Scaling")
 
 
 REQUESTS = ByScale(quick=3, standard=20, full=20)
-"""The requests per length."""
+"""Requests per length."""
 
 
 QUICK_LONGEST = 8192
-"""Longest length of a quick run that names none."""
+"""Longest length, in tokens, of a quick run that names none."""
 
 
 FEWEST_LENGTHS, MOST_IN_FLIGHT = 3, 4
@@ -140,17 +140,17 @@ class Parameters(TestParameters):
 
 @dataclass(frozen=True)
 class _Run:
-    """All lengths that were tried."""
+    """The lengths that were tried."""
 
     measured: tuple[Measured, ...]
-    """What the results rest on."""
+    """The lengths that the results rest on."""
     truncated: tuple[Measured, ...]
     refused: tuple[Measured, ...]
     untried: tuple[int, ...]
     omitted: tuple[int, ...]
     limit_tokens: int | None
     void: tuple[Seen, ...]
-    """Attempts that this machine spoiled, and what is said of them."""
+    """Attempts that this machine spoiled, and notes on them."""
     void_notes: tuple[str, ...]
 
     @property
@@ -204,7 +204,7 @@ def _length(
 
 
 def workload_of(parameters: Parameters, setting: Setting) -> LongContextWorkload:
-    """The workload with the wanted output; another one than 256 tokens makes it a custom workload."""
+    """The workload with the wanted output limit; any other than 256 tokens makes it a custom workload."""
     base = setting.workload if isinstance(setting.workload, LongContextWorkload) else LONG_CONTEXT
     if parameters.output_tokens == base.output_tokens:
         return base
@@ -269,7 +269,7 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run:
 
 
 def _metrics(measured: Sequence[Measured], scaling: PrefillScaling) -> dict[str, Estimate]:
-    """Every length under its own name, and the fits."""
+    """The metrics of every length under its own name, and those of the fits."""
     metrics = {name: value for name, value in scaling.metrics.items() if name != "prefill_intercept"}
     for level in measured:
         metrics |= qualified(level.seen.level.metrics, f"{level.length}")
@@ -298,7 +298,7 @@ def _notes(run: _Run, best: str | None) -> tuple[str, ...]:
 
 
 def needs(parameters: Parameters, setting: Setting) -> Sequence[str]:
-    """A context that holds at least three of the lengths."""
+    """What is missing: a context that holds at least three of the lengths."""
     try:
         lengths_of(parameters, setting)
     except SuiteError as error:
@@ -307,7 +307,7 @@ def needs(parameters: Parameters, setting: Setting) -> Sequence[str]:
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """The plans: one per length."""
+    """The plans, one per length."""
     base = workload_of(parameters, setting)
     return tuple(
         _plan(parameters, setting, _documents(parameters, setting, base, length), length)
@@ -323,7 +323,8 @@ def warmups(parameters: Parameters, setting: Setting) -> tuple[LongContextWorklo
 
 @dataclass(frozen=True)
 class Measured:
-    """One length. Its level's metrics are of all its requests: a closed loop of one has no ramp-up."""
+    """One length. The metrics of its level cover all its requests, since a closed loop of one has no
+    ramp-up."""
 
     length: int
     seen: Seen
@@ -343,7 +344,7 @@ class Measured:
         return float(np.mean(lengths)) if len(lengths) else None
 
     def facts(self) -> dict[str, Any]:
-        """What the audit reads of it."""
+        """The facts that the audit reads."""
         points = {name: self.metrics[name].point for name in ("ttft.mean", "ttft.p50", "ttft.p95")}
         return {
             "length": self.length,
@@ -366,13 +367,13 @@ def measured_at(length: int, seen: Seen, *, seed: int) -> Measured:
 
 
 def is_refused(records: Records) -> bool:
-    """Whether no request succeeded and the server turned every one down as too long or malformed."""
+    """Whether no request succeeded and the server refused every one as too long or malformed."""
     return len(records) > 0 and not records.ok.any() and bool(np.isin(records.http_status, _REFUSALS).all())
 
 
 def truncated_lengths(levels: Sequence[Measured]) -> frozenset[int]:
-    """Lengths of which the server counts clearly fewer input tokens than were sent, or hardly more than of
-    the length before. Only where the server counts: our own count says nothing about what it processed."""
+    """Lengths at which the server counts clearly fewer input tokens than were sent, or hardly more than at
+    the length before. Only where the server counts: our own count does not show what it processed."""
     counted = [(m.length, tokens) for m in levels if (tokens := _server_count(m.records)) is not None]
     cut = {length for length, tokens in counted if tokens < CUT_SHARE * length}
     for (length, tokens), (longer, more) in pairwise(counted):
@@ -382,7 +383,7 @@ def truncated_lengths(levels: Sequence[Measured]) -> frozenset[int]:
 
 
 def _server_count(records: Records) -> float | None:
-    """Mean input tokens by the server's own usage."""
+    """Mean input tokens by the server's own usage; None where it reports none."""
     own = [TOKEN_SOURCES.index(TokenSource.SERVER_USAGE)]
     told = records.ok & np.isin(records.token_source, own) & (records.input_tokens != MISSING)
     return float(np.mean(records.input_tokens[told])) if told.any() else None
@@ -407,7 +408,7 @@ def truncation_finding(truncated: Sequence[Measured]) -> Finding:
 
 
 def sequence_facts(levels: Sequence[Measured]) -> dict[str, Any]:
-    """``workload.*`` of the whole test: its sequence is that of the lengths, one after another.
+    """``workload.*`` of the whole test, whose sequence is that of the lengths, one after another.
 
     ``workload.targets[i]`` is the length of the requests in ``workload.slices[i]``; the digest is of all of
     them together.
@@ -478,7 +479,7 @@ def _fit_table(scaling: PrefillScaling, measured: Sequence[Measured], best: str 
 
 
 def best_fit(scaling: PrefillScaling, measured: Sequence[Measured]) -> str | None:
-    """The line of the report: the fit with the better R² on the original scale (AMB-21)."""
+    """The name of the fit with the better R² on the original scale (AMB-21), for the report."""
     exponent, slope = scaling.metrics["prefill_exponent"].point, scaling.metrics["prefill_slope"].point
     logarithmic, straight = r_squared(scaling, measured)
     if exponent is None or slope is None or logarithmic is None or straight is None:
@@ -489,7 +490,8 @@ def best_fit(scaling: PrefillScaling, measured: Sequence[Measured]) -> str | Non
 
 
 def r_squared(scaling: PrefillScaling, measured: Sequence[Measured]) -> tuple[float | None, float | None]:
-    """R² of the power law and of the straight line, both about the mean TTFTs themselves."""
+    """R² of the power law and of the straight line, both about the mean TTFTs themselves; None for a missing
+    fit."""
     if scaling.power is None or scaling.line is None:
         return None, scaling.line.r_squared if scaling.line is not None else None
     lengths, means = _points(measured)
@@ -522,7 +524,7 @@ def fit_facts(scaling: PrefillScaling, measured: Sequence[Measured]) -> dict[str
 
 
 def plots(measured: Sequence[Measured], scaling: PrefillScaling) -> tuple[Plot, ...]:
-    """Mean TTFT over length on logarithmic axes, with the power law and the straight line."""
+    """A plot of mean TTFT over length on logarithmic axes, with the power law and the straight line."""
     lengths, means = _points(measured)
     if not len(lengths):
         return ()
@@ -550,7 +552,7 @@ def plots(measured: Sequence[Measured], scaling: PrefillScaling) -> tuple[Plot, 
 def _bands(
     measured: Sequence[Measured],
 ) -> dict[str, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]]:
-    """Intervals of the means, where every length has one."""
+    """The intervals of the means as bands, if every length has one."""
     found = [(level.mean_input_tokens, level.metrics["ttft.mean"]) for level in measured]
     ends = [(x, e.lower, e.upper) for x, e in found if x and e.lower is not None and e.upper is not None]
     if not ends or len(ends) < len(measured):
@@ -575,7 +577,8 @@ procedure = framed(HEADING, measure, warm=False)
 
 
 def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    """A length that the server refuses ends the test; the first is always tried."""
+    """The bounds of all lengths. A length that the server refuses ends the test, so only the first is
+    certain."""
     (short,) = warmups(parameters, setting)
     levels = [
         plan_bounds(plan, least=None if number == 0 else 0)

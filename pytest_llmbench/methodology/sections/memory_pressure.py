@@ -90,7 +90,7 @@ LEVELS_PERCENT = (100.0, 110.0, 125.0, 150.0)
 
 
 SESSIONS = (4, 8, 16, 32, 64)
-"""Sessions at once: so few that any cache holds them, then ever twice as many."""
+"""Sessions at once, level by level: so few that any cache holds them, then ever twice as many."""
 _OF_SESSIONS = (
     "the workload is of sessions: a level keeps so many going at once, and their contexts stay or go while "
     "turns pause; the draft's test is of requests in flight"
@@ -98,16 +98,16 @@ _OF_SESSIONS = (
 
 
 UNLOADED = ByScale(quick=5, standard=20, full=40)
-"""Requests one at a time, whose TTFT the criterion of the search is made from."""
+"""Number of requests sent one at a time, whose TTFT gives the criterion of the search."""
 
 
 TIMES_P50, TIMES_P99 = 10.0, 2.0
-"""The criterion: ten times that median, the draft's mark of a saturated system (section 5.2.3.1), or twice
-that P99 where the lengths of the workload alone spread further."""
+"""Factors of the criterion: ten times that median, the draft's mark of a saturated system (section 5.2.3.1),
+or twice that P99 where the lengths of the workload alone spread further."""
 
 
 FIRST_LEVELS = (8, 16)
-"""The first levels of the search for the capacity, for a plan ahead of it."""
+"""The first levels of the search for the capacity, listed in a plan."""
 
 
 LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
@@ -207,7 +207,7 @@ class Parameters(TestParameters):
 
 @dataclass
 class Overload:
-    """What was run, level by level."""
+    """The levels that were run."""
 
     capacity: int | None = None
     levels: dict[float, Seen] = field(default_factory=dict)
@@ -274,7 +274,7 @@ def _measure_sessions(parameters: Parameters, setting: Setting) -> Procedure[Tes
 def _session_level(
     parameters: Parameters, setting: Setting, slots: int, probes: RequestSlice, calm: Calm
 ) -> Procedure[tuple[Attempts, Recovery]]:
-    """A level, again with other sessions where this machine spoiled it."""
+    """Run a level, again with other sessions if this machine spoiled it."""
     numbers = count(1)
     role = "baseline" if slots == min(parameters.sessions) else "overload"
 
@@ -310,7 +310,7 @@ def _sessions_result(
     notes: list[str],
     void: Mapping[int, Sequence[Seen]],
 ) -> TestResult:
-    """``void``: attempts before that do not count, by level."""
+    """The result of a test of sessions. ``void``: the earlier attempts at each level, which do not count."""
     metrics: dict[str, Estimate] = {}
     levels = {named(slots): seen for slots, seen in idle.levels.items()}
     for name, seen in levels.items():
@@ -358,7 +358,7 @@ def _capacity(
 
 
 def _threshold_ms(setting: Setting, overload: Overload, sequence: RequestSlice) -> Procedure[float | None]:
-    """The threshold for TTFT, from one request at a time; None where not one of them had a TTFT."""
+    """The threshold for TTFT in ms, from requests sent one at a time; None where none of them had a TTFT."""
     own = _unloaded(setting, sequence)
 
     def see(run: Observation) -> Seen:
@@ -421,18 +421,19 @@ def _level(
 
 
 def probes_of(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
-    """The probes that look for recovery: the same for all levels, and none is sent twice."""
+    """The probes that look for recovery, one sequence for all levels; none is sent twice."""
     return recovery_probes(setting, sequence, levels=parameters.levels_percent, **_asked(parameters))
 
 
 def _asked(parameters: Parameters) -> dict[str, Any]:
-    """What the author said of the loads, beside the workload."""
+    """The author's parameters of the loads, without the workload."""
     names = ("capacity", "ttft_p99_ms", "duration_s")
     return {name: getattr(parameters, name) for name in names}
 
 
 def _rate(overload: Overload) -> float | None:
-    """Twice what the search saw at most: more than that no closed loop of half as many more will reach."""
+    """Twice the highest rate that the search saw: no closed loop of half as many more requests reaches
+    more."""
     rates = [rate for seen in overload.search if (rate := seen.point("request_throughput")) is not None]
     return 2.0 * max(rates) if rates and max(rates) > 0 else None
 
@@ -522,7 +523,7 @@ def _complement(share: Estimate) -> Estimate:
 
 
 def _events_per_request(seen: Observation) -> Estimate:
-    """Preemption events over requests, from the engine's counter: it counts events, not requests."""
+    """Preemptions / requests. The engine's counter counts events, so this is no share of requests."""
     events = None if seen.engine is None else seen.engine.grown("preemptions")
     if events is None or not len(seen.records):
         return Estimate.undefined(
@@ -564,7 +565,7 @@ def _notes(levels: Mapping[str, Seen], recoveries: Mapping[str, Recovery]) -> li
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """The levels, and where the capacity is not declared the first doublings of the search for it."""
+    """The plans of the levels; where the capacity is not declared, also the first doublings of the search."""
     if isinstance(setting.workload, OfSessions):
         return _session_plans(parameters, setting)
     told = fitted(setting)
@@ -603,7 +604,7 @@ def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:  
 
 
 def pressure_table(levels: Mapping[float, Seen], metrics: Mapping[str, Estimate]) -> Table:
-    """Table 11: the draft's columns, and what the server tells about preemptions."""
+    """Table 11: the draft's columns, and what the server reports on preemptions."""
     rows = tuple(_row(percent, seen, metrics) for percent, seen in levels.items())
     return Table("memory_pressure", "Memory Pressure Degradation", _COLUMNS, rows)
 
@@ -621,7 +622,7 @@ def _row(percent: float, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[s
 
 
 def completion_plot(levels: Mapping[float, Seen]) -> Plot:
-    """Completion and throughput against the level of oversubscription."""
+    """A plot of completion and throughput over the level of oversubscription."""
     points = [
         (percent, seen.level.completion_ratio)
         for percent, seen in levels.items()

@@ -41,7 +41,7 @@ from pytest_llmbench.workloads.adapted import without_outputs
 
 NAME = "non_generative"
 SECTION = ""
-"""The section of the draft: none."""
+"""The section of the draft: there is none."""
 TITLE = "Non-generative Requests"
 _OUTSIDE = "this is no test of the draft, which generates tokens: there are no clauses to comply with"
 _TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
@@ -142,7 +142,8 @@ def result(
 
 
 def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
-    """Nothing is generated, so there is no rate of output tokens, not even one that is undefined."""
+    """The metrics of the test. There is no rate of output tokens, not even an undefined one, as nothing is
+    generated."""
     found = _latencies("", [run.records for run in seen])
     return found | {name: each for name, each in rates(seen, seed=seed).items() if name in _METRICS}
 
@@ -153,7 +154,7 @@ def _latencies(qualifier: str, runs: Sequence[Records]) -> dict[str, Estimate]:
 
 
 def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
-    """The requests of each class, where there are several."""
+    """Class → the requests of each run in it; empty if there is only one class."""
     labels = sorted({label for run in runs for label in run.class_label} - {""})
     if len(labels) < 2:
         return {}
@@ -202,7 +203,7 @@ def _notes(seen: Sequence[Observation]) -> tuple[str, ...]:
 
 
 def _of_inputs(setting: Setting) -> Setting:
-    """The same surroundings for requests that generate nothing: no outputs are asked for."""
+    """The setting for requests that generate nothing, so that no outputs are asked for."""
     return replace(
         setting,
         workload=without_outputs(setting.workload),

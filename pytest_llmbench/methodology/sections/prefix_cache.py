@@ -64,9 +64,10 @@ from pytest_llmbench.workloads.sessions import turns_of
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 MOST_WHEN_OFF = 0.01
-"""Share of the input that a cache which is switched off may seem to serve (system prompts of the server)."""
+"""Largest share of the input that a cache which is switched off may seem to serve (system prompts of the
+server)."""
 MOST_FIRST_HITS = 0.1
-"""Share of the prefixes whose very first request may find them in an empty cache."""
+"""Largest share of the prefixes whose very first request may find them in an empty cache."""
 
 
 _NAMES = {"disabled": "Cache Disabled", "cold": "Cache (Cold)", "warm": "Cache (Warm)"}
@@ -136,7 +137,7 @@ class Parameters(LoadParameters):
 
     @property
     def classes(self) -> tuple[TurnClass, ...]:
-        """The turns that figures are given of."""
+        """The classes of turns that get metrics."""
         asked = (*(self.min_turn_hit_rate or ()), *(self.min_turn_ttft_reduction or ()))
         return turn_classes(asked, self.slo)
 
@@ -177,7 +178,7 @@ class Parameters(LoadParameters):
         ]
 
     def _of_sessions(self) -> list[str]:
-        """What a workload of sessions leaves no room for."""
+        """Mistakes: parameters that do not apply to a workload of sessions."""
         found = [
             f"{name} is of requests: give {other} for a workload of sessions"
             for name, other in (("concurrency", "sessions"), ("requests", "total_sessions"))
@@ -194,7 +195,7 @@ class Parameters(LoadParameters):
 
 @dataclass
 class _Runs:
-    """What was run so far, by the state of the cache."""
+    """The runs so far, by the state of the cache."""
 
     parameters: Parameters
     setting: Setting
@@ -202,12 +203,13 @@ class _Runs:
     warmups: list[WarmupReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     disturbed: list[Seen] = field(default_factory=list)
-    """Runs that the generator spoiled, and that were repeated."""
+    """Runs that the generator spoiled, so that they were repeated."""
     populated: int = 0
-    """Shared prefixes that the cache was filled with before the warm run."""
+    """Number of shared prefixes with which the cache was filled before the warm run."""
 
     def measured(self, state: str, variant: str, prepare: Callable[[], Procedure[None]]) -> Procedure[None]:
-        """``prepare`` brings the cache into the state, now and before the same requests are sent again."""
+        """Measure a state of the cache. ``prepare`` brings the cache into it, now and before the same
+        requests are sent again."""
         yield from prepare()
         # Without a warm-up there was no plan to carry the wish for a fresh state.
         fresh = state == COLD and not self.setting.warmup.wanted
@@ -228,8 +230,8 @@ class _Runs:
         self.warmups.append(report)
 
     def filled(self, *, fresh: bool) -> Procedure[None]:
-        """The state of the warm run. What a run before it left, whole prompts, is not in it: Warm is about
-        shared prefixes only."""
+        """Bring the cache into the state of the warm run. Whole prompts that an earlier run left are not part
+        of it: Warm is about shared prefixes only."""
         yield from self.warmed_up(self.parameters.enabled, fresh=fresh)
         self.populated = yield from _populate(self.parameters, self.setting)
 
@@ -262,7 +264,8 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
 
 
 def _has_cold_run(parameters: Parameters, setting: Setting) -> bool:
-    """Sessions that share no beginning begin with an empty cache in the warm run too: one is enough."""
+    """Whether there is a cold run. Sessions that share no beginning find an empty cache in the warm run too:
+    one run is enough."""
     return not isinstance(setting.workload, OfSessions) or populating(parameters, setting) is not None
 
 
@@ -296,7 +299,7 @@ def populating(parameters: Parameters, setting: Setting) -> LoadPlan | None:
 
 
 def _part(parameters: Parameters, setting: Setting) -> Part:
-    """Every state of the cache gets the same requests."""
+    """The part of the requests; every state of the cache gets the same ones."""
     trace = isinstance(parameters.load, OpenLoop) and parameters.load.arrival == "trace"
     if isinstance(setting.workload, OfSessions):
         amount = {"sessions": session_count(parameters, setting)}
@@ -330,7 +333,7 @@ def session_count(parameters: Parameters, setting: Setting) -> int:
 
 
 def request_count(parameters: Parameters, setting: Setting) -> int:
-    """The requests of each run; of sessions all their turns."""
+    """Number of requests in each run; for sessions that of all their turns."""
     workload, load, asked = setting.workload, parameters.load, parameters.requests
     if isinstance(workload, OfSessions):
         return turns_of(workload, session_count(parameters, setting), _part(parameters, setting).seed)
@@ -379,7 +382,8 @@ def _metrics(runs: _Runs) -> dict[str, Estimate]:
 
 
 def _effect(runs: _Runs, baseline: Seen, cached: Seen, classes: Sequence[TurnClass]) -> dict[str, Estimate]:
-    """Reduction per percentile, hit rates and throughput gain of one run against the baseline."""
+    """The effect of the cache in one run: reduction per percentile, hit rates and throughput gain against the
+    baseline."""
     rate, seed = "output_token_throughput", runs.setting.seed
     if isinstance(cached.observation.plan.load, ClosedLoop | SessionSlots):
         gain = change(baseline.level.metrics[rate], cached.level.metrics[rate], "relative_change")
@@ -423,14 +427,16 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
 
 
 def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:
-    """One for each state; without a means to empty the cache there is no cold one."""
+    """The workload of each warm-up, one for each state; there is no cold state if the cache cannot be
+    emptied."""
     info = setting.variants.get(parameters.enabled)
     cold = info is not None and info.can_be_fresh and _has_cold_run(parameters, setting)
     return (SYNTHETIC_UNIFORM,) * (3 if cold else 2)
 
 
 def state_findings(by_state: Mapping[str, Seen]) -> tuple[Finding, ...]:
-    """One finding per run; a run whose server tells nothing about its cache is warned of, not voided."""
+    """A finding for each run. A server that reports nothing about its cache gives a warning and does not void
+    the run."""
     checks = {"disabled": _off, "cold": _empty, "warm": _filled}
     return tuple(checks[state](seen) for state, seen in by_state.items())
 
@@ -453,7 +459,7 @@ def _off(seen: Seen) -> Finding:
 
 
 def _empty(seen: Seen) -> Finding:
-    """The first request with each prefix cannot find it in an empty cache."""
+    """The finding on the empty cache: the first request with each prefix must not find it there."""
     records = with_zeros(seen.records)
     if not tells_cached(records):
         return _untold("cold")
@@ -495,7 +501,8 @@ def _untold(state: str) -> Finding:
 
 
 def _cached_share(seen: Seen) -> float | None:
-    """The share of the input that was cached: from the replies, else from the engine's own counters."""
+    """The share of the input that was cached: from the replies, else from the engine's own counters; None
+    where neither tells."""
     records = with_zeros(seen.records)
     if tells_cached(records):
         counted = records.ok & (records.cached_tokens != MISSING) & (records.input_tokens > 0)
@@ -519,7 +526,7 @@ def _first_of_each_prefix(records: Records) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def cache_table(by_state: Mapping[str, Seen]) -> Table:
-    """Table 10, one row per configuration that was run."""
+    """Table 10, a row for each configuration that was run."""
     columns = ("Configuration", "Requests", "TTFT P50", "TTFT P95", "TTFT P99", "Throughput")
     rows = tuple(
         (
@@ -534,7 +541,7 @@ def cache_table(by_state: Mapping[str, Seen]) -> Table:
 
 
 def effect_table(metrics: Mapping[str, Estimate], cold: bool) -> Table:
-    """What the cache brought: reductions, hit rates, throughput, with their intervals."""
+    """A table of the effect of the cache: reductions, hit rates, throughput, with their intervals."""
     rows = [
         (title, cell(metrics[name], interval=True), *((_cold_cell(metrics, name),) if cold else ()))
         for title, name in (

@@ -1,4 +1,4 @@
-"""Reasoning: models that think before they answer, and what a user of one waits for.
+"""Reasoning: models that think before they answer, and what their users wait for.
 
 No test of the draft, for which reasoning is output but no content (AMB-29). The procedure is that of the TTFT
 test: warm up, send one load, judge; by default a mix of chat and reasoning at Poisson arrivals. The end of
@@ -46,10 +46,10 @@ from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
 
 NAME = "reasoning"
 SECTION = ""
-"""The section of the draft: none."""
+"""The section of the draft: there is none."""
 TITLE = "Reasoning"
 DEFAULT_RATE = 1.0
-"""Requests per second of a test that names no load: thoughts are long, and a queue hides what they cost."""
+"""Requests per second of a test that names no load: reasoning takes long, and a queue hides what it costs."""
 _OUTSIDE = "reasoning is no test of the draft: there are no clauses to comply with"
 _NATURAL = "reasoning.natural_end_reasons"
 _FAMILIES = {"ttot": "TTOT", "ttfo": "TTFO", "output_itl": "Output ITL"}
@@ -213,7 +213,7 @@ _FIRST = {
 
 
 def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
-    """The requests of each class, where there are several."""
+    """Class → the requests of each run in it; empty if there is only one class."""
     labels = sorted({label for run in runs for label in run.class_label} - {""})
     if len(labels) < 2:
         return {}
@@ -280,7 +280,7 @@ def _kinds_table(
 
 
 def _first_table(metrics: Mapping[str, Estimate]) -> Table:
-    """The readings of "first token", so that figures can be matched with those of other tools."""
+    """A table of the readings of "first token", so that figures can be matched with those of other tools."""
     titles = {
         "ttft_first_event": "first event of any kind",
         "ttft_any": "first output of any kind",

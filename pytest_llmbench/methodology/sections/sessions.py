@@ -85,18 +85,18 @@ from pytest_llmbench.workloads.sessions import turns_of
 
 NAME = "sessions"
 SECTION = ""
-"""The section of the draft: none."""
+"""The section of the draft: there is none."""
 TITLE = "Sessions"
 GATE_SESSIONS = 500
 QUICK_SESSIONS = 10
 _TURNS_SHOWN = 12
-"""The turns that the table shows one by one."""
+"""Number of turns that the table shows one by one."""
 _TURNS_DRAWN = 16
-"""The rows that a picture has room for."""
+"""Number of rows that fit into a plot."""
 _SLOW = ("p50", "p95")
 _OUTSIDE = "sessions is no test of the draft: there are no clauses to comply with"
 Alone = Mapping[int, Probed]
-"""The probes of each run, by the seed of its load."""
+"""Seed of a run's load → its probes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ class Parameters(TestParameters):
 
     @property
     def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
-        """What every turn of a good session keeps."""
+        """The limits, in ms, that every turn of a good session keeps."""
         given: tuple[tuple[Quantity, float | None], ...] = (
             ("ttft", self.ttft_ms),
             ("tpot", self.tpot_ms),
@@ -172,7 +172,7 @@ class Parameters(TestParameters):
 
     @property
     def classes(self) -> tuple[TurnClass, ...]:
-        """The turns that figures are given of: the first, the later ones, and those with limits of their
+        """The classes of turns that get metrics: the first, the later ones, and those with limits of their
         own."""
         return turn_classes(self.turn_ttft_p95_ms or (), self.slo)
 
@@ -182,7 +182,8 @@ class Parameters(TestParameters):
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """What is judged: of a search its result, since each level is held against the limits."""
+        """The objectives to be judged; for a search only that on its result, since each level is held to the
+        limits."""
         if not self.searches:
             return self.limits
         least = self.min_jobs_per_hour
@@ -210,7 +211,8 @@ class Parameters(TestParameters):
 
     @property
     def probes(self) -> int:
-        """The sessions of each run that are sent alone: as asked for, else some where a limit needs them."""
+        """Number of sessions of each run that are sent alone: as asked for, else some where a limit needs
+        them."""
         if self.probe_sessions is not None:
             return self.probe_sessions
         return PROBES if self._limits_slowdown else 0
@@ -221,7 +223,7 @@ class Parameters(TestParameters):
 
     @property
     def at_once(self) -> int | None:
-        """Sessions at once of a closed loop; None of an open one."""
+        """Sessions at once in a closed loop; None for an open one."""
         closed = self.rate is None and self.arrival != "trace" and not self.searches
         return (self.sessions or DEFAULT_CONCURRENCY) if closed else None
 
@@ -266,7 +268,7 @@ class Parameters(TestParameters):
         return found
 
     def _search_mistakes(self) -> list[str]:
-        """Of a search for the jobs per hour at the limit."""
+        """Mistakes in the parameters of a search for the jobs per hour at the limit."""
         why = "a search for jobs_per_hour starts its sessions at rates of its own"
         found = [
             f"{name} is not for it: {why}"
@@ -344,7 +346,7 @@ class Parameters(TestParameters):
 
 
 def session_count(parameters: Parameters, setting: Setting) -> int:
-    """The sessions of one run."""
+    """Number of sessions in one run."""
     asked = _usual_count(parameters)
     return min(asked, QUICK_SESSIONS) if setting.scale == "quick" else asked
 
@@ -355,13 +357,13 @@ def _usual_count(parameters: Parameters) -> int:
 
 
 def _probe_count(parameters: Parameters, setting: Setting) -> int:
-    """The probes of one run."""
+    """Number of probes in one run."""
     asked = min(parameters.probes, session_count(parameters, setting))
     return min(asked, QUICK_PROBES) if setting.scale == "quick" else asked
 
 
 def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) -> LoadPlan:
-    """A run; each of them, and each attempt, has sessions of its own, so no prompt is sent twice."""
+    """The plan of a run. Each run, and each attempt, has sessions of its own, so no prompt is sent twice."""
     workload = setting.workload
     if not isinstance(workload, OfSessions):  # it stands for one that a report does not hold
         raise SuiteError(f"the sessions of workload {workload.name!r} are not known here")
@@ -383,7 +385,7 @@ def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) 
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """One plan per run; of a search the first level and the highest."""
+    """The plans, one per run; for a search those of the first level and of the highest."""
     if parameters.searches:
         asked = _jobs_asked(parameters, setting)
         ends = dict.fromkeys((asked.initial, asked.maximum))
@@ -412,8 +414,8 @@ def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
 
 @patient
 def _one_load(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    """Warm-up, sessions alone where they are asked for, the runs, the result. A run that this machine spoiled
-    is measured again with other sessions."""
+    """The procedure with one load: warm-up, probes if they are asked for, the runs, the result. A run that
+    this machine spoiled is measured again with other sessions."""
     warmup = yield from warm_up(setting, concurrency=parameters.at_once)
     alone = yield from _probed(parameters, setting, plans(parameters, setting), {})
 
@@ -431,8 +433,8 @@ def _one_load(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
 def _probed(
     parameters: Parameters, setting: Setting, loads: Sequence[LoadPlan], alone: Alone
 ) -> Procedure[Alone]:
-    """``alone``, with the probes of those loads that have none yet: of a load that was measured again the
-    sessions are others."""
+    """``alone``, with the probes of those loads that have none yet: a load that was measured again has other
+    sessions."""
     probes, found = _probe_count(parameters, setting), dict(alone)
     for load in loads:
         if probes and load.seed not in found:
@@ -447,7 +449,7 @@ def result(
     seen: Sequence[Observation],
     alone: Alone | None = None,
 ) -> TestResult:
-    """``alone``: the probes of each run, by the seed of its load."""
+    """The result of one load. ``alone``: the probes of each run, by the seed of its load."""
     probes = alone or {}
     metrics = _metrics(parameters, seen, probes, setting.seed)
     intended = (*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :])
@@ -484,7 +486,7 @@ def _metrics(
 
 
 def _figures(parameters: Parameters, runs: Sequence[Records], seed: int) -> dict[str, Estimate]:
-    """Of turns and of jobs."""
+    """The metrics of turns and of jobs."""
     jobs = [jobs_of(records, parameters.limits_ms) for records in runs]
     metrics = turn_metrics(runs, parameters.classes, seed=seed) | job_metrics(jobs)
     return metrics | {"session_goodput": session_goodput(jobs, parameters.job_s)}
@@ -525,7 +527,7 @@ _search = framed(_HEADING, _measure_levels)
 
 
 def _search_table(parameters: Parameters, found: JobsFound) -> Table:
-    """Every tested rate in the order in which it ran."""
+    """A table of every tested rate, in the order run."""
     limited = tuple(dict.fromkeys(limit.metric for limit in parameters.limits))
     rows = []
     for seen in found.levels:
@@ -548,7 +550,7 @@ def _notes(jobs: Sequence[Jobs]) -> tuple[str, ...]:
 
 
 def _no_pairs(probes: Sequence[Probed | None]) -> str:
-    """Why there may be no slowdown."""
+    """Why there is no slowdown, in words."""
     if not any(probes):
         return "no session was probed alone"
     if not any(each.usable for each in probes if each is not None):
@@ -600,7 +602,7 @@ def _jobs_table(
 
 
 def _turns_table(records: Records) -> Table:
-    """Turn by turn, as observed: how the context grows, and what the cache had of it."""
+    """A table turn by turn, as observed: how the context grows, and how much of it was cached."""
     highest = int(records.turn.max(initial=0))
     rows = []
     for number in range(1, min(highest, _TURNS_SHOWN) + 1):
@@ -617,7 +619,8 @@ def _turns_table(records: Records) -> Table:
 
 
 def _share(own: Records, column: str, whole: str) -> str:
-    """Both have to be counted by one tokenizer: the server's, or that of the workload."""
+    """A column as a share of another, in words. Both have to be counted by one tokenizer: the server's, or
+    that of the workload."""
     part, of = getattr(own, column), getattr(own, whole)
     if (part < 0).any() or (of <= 0).any():
         return "not known" if column == "shared_prefix_tokens" else "not measurable"
@@ -625,7 +628,7 @@ def _share(own: Records, column: str, whole: str) -> str:
 
 
 def _plots(records: Records) -> tuple[Plot, ...]:
-    """TTFT by the number of the turn."""
+    """A plot of TTFT by the number of the turn."""
     ok = records.select(records.ok)
     numbers = np.unique(ok.turn)
     if not len(numbers):
@@ -641,8 +644,8 @@ def _plots(records: Records) -> tuple[Plot, ...]:
 
 
 def _slowest_job(seen: Sequence[Observation], jobs: Sequence[Jobs]) -> tuple[Plot, ...]:
-    """The job that took longest of all that were completed, a row for each turn: when it was in flight, and
-    whose time that was. Pauses are the gaps. None where no job was completed."""
+    """A plot of the completed job that took longest, a row for each turn: when it was in flight, and in which
+    phase. Pauses are the gaps. Nothing if no job was completed."""
     times = [np.where(run.complete, run.time_s, -np.inf) for run in jobs]
     longest = [float(each.max(initial=-np.inf)) for each in times]
     run = int(np.argmax(longest))

@@ -159,7 +159,7 @@ class Parameters(TestParameters):
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits of the constrained search, by metric."""
+        """Metric → its limit in the constrained search."""
         named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
         return {metric: limit for metric, limit in named.items() if limit is not None}
 
@@ -223,7 +223,8 @@ def _hold(
 def _constrained(
     parameters: Parameters, setting: Setting, searched: Searched, tenfold: Sustained
 ) -> Procedure[Sustained]:
-    """The long level under the objectives: that of the ten-fold rule where it is the same, else its own."""
+    """Hold the long level under the objectives: that of the ten-fold rule where it is the same, else its
+    own."""
 
     def holds(seen: Seen) -> bool:
         return meets(seen, parameters.limits)
@@ -268,7 +269,8 @@ procedure = framed(HEADING, measure)
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """The search at its worst, and the reported levels at the highest load they may have."""
+    """The plans of the search at its worst, and of the reported levels at the highest load that they may
+    have."""
     sequence, bounds = RequestSlice(setting.workload), parameters.bounds
     found = search_plans(
         setting,
@@ -331,12 +333,12 @@ def _batch(estimate: Estimate) -> tuple[str, str, str]:
 
 
 def why_not(estimate: Estimate) -> str:
-    """``not measurable: …`` where the estimate says so."""
+    """The method if the estimate is ``not measurable: …``; else that it is undefined."""
     return estimate.method if estimate.method.startswith(NOT_MEASURABLE) else NOT_MEASURED
 
 
 def _load_cell(metrics: Mapping[str, Estimate]) -> tuple[str, str]:
-    """The offered load, not the completed one; its bracket in place of an interval."""
+    """The cells of the offered load, not the completed one; with its bracket in place of an interval."""
     rate = metrics.get("sustainable_rate")
     found = rate or metrics["sustainable_concurrency"]
     if found.point is None:
@@ -357,7 +359,7 @@ def _constraint(limits: Mapping[str, float]) -> list[str]:
 
 
 def latency_at_max_table(metrics: Mapping[str, Estimate]) -> Table:
-    """Table 4: latencies at the sustainable maximum, with the samples they rest on."""
+    """Table 4: latencies at the sustainable maximum, with the samples that they rest on."""
     rows = tuple(
         (
             title,
@@ -371,7 +373,7 @@ def latency_at_max_table(metrics: Mapping[str, Estimate]) -> Table:
 
 
 def latency_cell(estimate: Estimate | None, *, tail: bool = False, long_s: float = 10.0) -> str:
-    """``312 ms``, ``18.7 s`` from ``long_s`` on; a tail of few samples is marked (AMB-47)."""
+    """A latency, ``312 ms``, or ``18.7 s`` from ``long_s`` on; a tail of few samples is marked (AMB-47)."""
     if estimate is None or estimate.point is None:
         return NOT_MEASURED
     value = estimate.point
@@ -380,7 +382,7 @@ def latency_cell(estimate: Estimate | None, *, tail: bool = False, long_s: float
 
 
 def throughput_plot(levels: Sequence[Seen], reported: Sustained) -> Plot:
-    """Output tokens per second over the load, with the intervals as a band."""
+    """A plot of output tokens per second over the load, with the intervals as a band."""
     found = [
         (value_of(seen), estimate.point, estimate.lower, estimate.upper)
         for seen in sorted(levels, key=value_of)
@@ -440,12 +442,12 @@ _MAXIMA = {
 
 
 REPORTED, CONSTRAINED, TENFOLD = "reported", "constrained", "ten-fold"
-"""Roles of the levels that were held."""
+"""Roles of the levels that are held for the long duration."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the search and the levels held after it came to."""
+    """The result of the search, and of the levels held after it."""
 
     searched: Searched
     limits: Mapping[str, float]
@@ -464,7 +466,7 @@ class Found:
 
     @property
     def levels(self) -> tuple[Seen, ...]:
-        """All that were run, in that order."""
+        """All levels that were run, in the order run."""
         tried = {id(seen): seen for one in self.held for seen in one.tried}
         return (*self.searched.levels, *tried.values())
 
@@ -484,7 +486,7 @@ class Found:
         return sustainable(seen) or (bool(self.limits) and meets(seen, self.limits))
 
     def run(self, number: int) -> Found:
-        """This with one run alone; without what was held another number of times."""
+        """What was found with one run alone; without levels that were held another number of times."""
         count = len(self.reported.runs)
         own = [
             replace(one, runs=(one.runs[number],)) if one is not None and len(one.runs) == count else None
@@ -513,7 +515,7 @@ def _in_role(held: Sustained, old: str, new: str) -> Sustained:
 
 
 def runs_of(found: Found, setting: Setting) -> ByRun:
-    """The metrics of the levels that were held, by run. What the one search found has no runs."""
+    """The metrics of the held levels by run. The result of the one search has no runs."""
     every = [metrics_of(found.run(number), setting) for number in range(len(found.reported.runs))]
     return by_run([{name: own for name, own in one.items() if name not in _OF_THE_SEARCH} for one in every])
 
@@ -558,7 +560,7 @@ def _highest(
 
 
 def _bracket(found: Found, unit: str) -> Estimate:
-    """The highest load that held, up to the lowest one above it that did not."""
+    """The highest load that held, with a bracket up to the lowest one above it that did not."""
     levels, reported = found.levels, found.reported
     tested = len({value_of(seen) for seen in levels if not seen.level.is_burst})
     if not reported.runs:
@@ -583,7 +585,8 @@ def _per_gpu(throughput: Estimate, facts: Facts) -> Estimate:
 
 
 def raw_throughput(reported: Sustained) -> Facts:
-    """Output tokens per second over the whole duration, ramp-up included, beside the figure of the window."""
+    """Output tokens per second over the whole duration, ramp-up included, as a fact beside the figure of the
+    window."""
     runs = [seen.observation for seen in reported.runs]
     if not runs:
         return Facts()

@@ -51,14 +51,14 @@ HEADING = Heading("tradeoff", "5.3", "Throughput-Latency Tradeoff")
 
 
 GRID = tuple(float(percent) for percent in range(10, 130, 10))
-"""Percent of capacity (section 5.3.3)."""
+"""The load levels, in percent of capacity (section 5.3.3)."""
 
 
 QUICK_LEVELS = 5
 
 
 HIGHEST_PERCENT, FURTHER_PERCENT = 200.0, 10.0
-"""Levels are added in such steps, up to there, while none is saturated."""
+"""Highest percentage of further levels, and their step, which are added while no level is saturated."""
 
 
 MUST_BE_OFFERED_PERCENT = 100.0
@@ -115,7 +115,8 @@ class Parameters(TestParameters):
 
 
 def percents(parameters: Parameters, setting: Setting) -> tuple[float, ...]:
-    """``quick``: five of the levels, first and last among them. ``full``: the draft's grid in addition."""
+    """The levels in percent. ``quick``: five of them, the first and the last included. ``full``: the draft's
+    grid in addition."""
     asked = tuple(float(percent) for percent in parameters.levels_percent)
     if setting.scale == "full":
         return tuple(sorted({*asked, *GRID}))
@@ -138,10 +139,10 @@ class _Sweep:
     levels: list[Seen] = field(default_factory=list)
     """The levels that make up the curve, ascending."""
     run: list[Seen] = field(default_factory=list)
-    """All that were sent."""
+    """All levels that were sent."""
     notes: list[str] = field(default_factory=list)
     over: bool = False
-    """The generator cannot offer more."""
+    """Whether the generator cannot offer more."""
 
     @property
     def saturated(self) -> bool:
@@ -270,7 +271,8 @@ procedure = framed(HEADING, measure)
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """The search, unless the capacity is declared, and the levels with those that may be added."""
+    """The plans of the search, unless the capacity is declared, and of the levels with those that may be
+    added."""
     sequence, capacity = RequestSlice(setting.workload), parameters.capacity_rps
     found = () if capacity is not None else search_plans(setting, sequence)
     rate = UNKNOWN_RPS if capacity is None else capacity
@@ -291,7 +293,7 @@ def with_further(grid: Sequence[float]) -> tuple[float, ...]:
 def level_plan(
     parameters: Parameters, setting: Setting, before: RequestSlice, percent: float, capacity_rps: float
 ) -> LoadPlan:
-    """``before``: the part that comes before it, the search for the capacity."""
+    """The plan of a level. ``before``: the part that comes before it, the search for the capacity."""
     rate = SaturationRate(capacity_rps, "", before).percent(percent)
     own, seconds = (
         _requests(parameters, setting, before, percent),
@@ -301,7 +303,7 @@ def level_plan(
 
 
 def levels_table(levels: Sequence[Seen]) -> Table:
-    """Table 5; latencies in milliseconds."""
+    """Table 5, with latencies in milliseconds."""
     latencies = tuple(f"{family} {name}" for family, _ in _FAMILIES for name, _ in _PERCENTILES)
     columns = (
         "Level", "Offered (r/s)", "Achieved (tok/s)", "95 % interval", *latencies, "Success", "Queue",
@@ -342,7 +344,7 @@ def _queue(seen: Seen) -> str:
 
 
 def points_table(curve: Curve, capacity: SaturationRate) -> Table:
-    """The draft's two lines below the table, and the operating point."""
+    """A table of the draft's two lines below Table 5, and the operating point."""
     rows = (
         ("Knee point", _knee(curve, "ttft.p99"), "TTFT P99 above twice its minimum"),
         (
@@ -394,7 +396,8 @@ def _at(seen: Seen) -> str:
 
 
 def curve_plot(curve: Curve) -> Plot:
-    """Latency over achieved throughput, level by level, with the intervals of the latencies as bands."""
+    """A plot of latency over achieved throughput, level by level, with the intervals of the latencies as
+    bands."""
     series, bands = {}, {}
     for name, metric in _CURVES:
         rows = [
@@ -446,21 +449,21 @@ _THROUGHPUT = "output_token_throughput"
 
 @dataclass(frozen=True)
 class Curve:
-    """``None`` where no level is the point."""
+    """The curve with its points; ``None`` where no level is the point."""
 
     levels: tuple[Seen, ...]
-    """Ascending."""
+    """The levels in ascending order."""
     wanted: bool
     """Whether there are objectives that an operating point has to meet."""
     knee: Seen | None
     saturation: Seen | None
     operating: Seen | None
     highest: Seen | None
-    """The level of the highest throughput."""
+    """The level with the highest throughput."""
     sustained: Seen | None
-    """The same among the levels that hold."""
+    """The level with the highest throughput among those that hold."""
     first_flagged: Seen | None
-    """The lowest level that a saturation rule names (section 5.2.3.1)."""
+    """The lowest level that a saturation rule flags (section 5.2.3.1)."""
 
     @property
     def knee_rate(self) -> Estimate:
@@ -487,7 +490,8 @@ class Curve:
 
     @property
     def sustained_throughput(self) -> Estimate | None:
-        """The maximum, as a sweep knows it: the same figure as a search's, between levels farther apart."""
+        """The maximum throughput as a sweep finds it: the same figure as a search's, between levels farther
+        apart."""
         if self.sustained is None:
             return None
         return self._of_the_highest(self.sustained, holds)
@@ -500,7 +504,7 @@ class Curve:
         return Estimate.undefined(unit=unit, method=method, n=len(self.levels))
 
     def _bracket(self, point: Seen | None) -> Estimate:
-        """The bracket of a point, from the level before it up to it.
+        """The load of a point, with a bracket from the level before it up to it.
 
         Where no level is the point, it lies above all levels and is not known.
         """
@@ -531,7 +535,7 @@ def curve_of(levels: Sequence[Seen], *, wanted: bool) -> Curve:
 
 
 def holds(seen: Seen) -> bool:
-    """Whether no saturation rule names the level, or it keeps up and meets the objectives."""
+    """Whether no saturation rule flags the level, or it keeps up and meets the objectives."""
     return not seen.level.saturated or seen.level.passed is True
 
 
@@ -546,7 +550,8 @@ def knee(ascending: Sequence[Seen], metric: str) -> Seen | None:
 
 
 def first_drop(ascending: Sequence[Seen]) -> Seen | None:
-    """The first level with less throughput than the one before (AMB-15), by more than both are known to."""
+    """The first level with less throughput than the one before (AMB-15), by more than the uncertainty of
+    both."""
     known = [seen for seen in ascending if seen.point(_THROUGHPUT) is not None]
     return next((later for earlier, later in pairwise(known) if _drops(earlier, later)), None)
 

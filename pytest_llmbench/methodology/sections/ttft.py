@@ -43,7 +43,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RunSamples:
-    """One vector per run (ms, successful requests in order of submission)."""
+    """The samples of a test: one vector per run (ms, successful requests in order of submission)."""
 
     runs: tuple[Records, ...]
     ttft_count: int
@@ -82,7 +82,8 @@ _ROWS = (
     ("Max", "max"),
 )
 SAMPLES_REQUIRED = {"p99": 1_000, "p99_9": 10_000}
-"""Below these the draft allows no such claim in a TTFT report (section 5.1.4.3, AMB-01)."""
+"""Statistic → fewest samples with which the draft allows such a claim in a TTFT report (section 5.1.4.3,
+AMB-01)."""
 
 
 _PARTS = (("Queue wait", "ttft_queue_wait"), ("Prefill", "ttft_prefill"), ("Outside", "ttft_outside"))
@@ -128,7 +129,7 @@ class Parameters(AdaptiveParameters):
 def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
-    """Statistics, tables and plots from the observed runs."""
+    """The result: statistics, tables and plots from the observed runs."""
     samples = samples_of(seen)
     metrics = _metrics(samples, seen, setting.seed)
     buckets = _buckets(samples)
@@ -188,7 +189,7 @@ def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dic
 
 
 def _parts(metrics: Mapping[str, Estimate]) -> list[str]:
-    """Components of TTFT that the server reports, with a reply or in sum (section 5.1.4.2)."""
+    """The components of TTFT that the server reports, with a reply or in sum (section 5.1.4.2)."""
     return [family for family in PARTS_OF_TTFT if f"{family}.mean" in metrics]
 
 
@@ -232,7 +233,8 @@ def results_table(metrics: Mapping[str, Estimate], samples: RunSamples) -> Table
 
 
 def value_and_interval(estimate: Estimate, samples_required: int = 1) -> tuple[str, str]:
-    """Two cells. What the sample does not support is said in words, never printed as a number."""
+    """Two cells with value and interval. What the sample does not support is said in words, never printed as
+    a number."""
     if estimate.point is None:
         return "not measured", ""
     if estimate.n < samples_required:
@@ -258,7 +260,7 @@ def _number(value: float | None) -> str:
 
 
 def by_input_length_table(buckets: Sequence[Bucket]) -> Table:
-    """Table 2: one row per non-empty bucket (AMB-04)."""
+    """Table 2: a row for each non-empty bucket (AMB-04)."""
     rows = tuple(
         (
             bucket.label,
@@ -280,7 +282,8 @@ def _bucket_cell(estimate: Estimate) -> str:
 
 
 def parts_table(metrics: Mapping[str, Estimate]) -> Table:
-    """The components of TTFT that the server states for each request, or only in sum (section 5.1.4.2)."""
+    """A table of the components of TTFT that the server reports for each request, or only in sum (section
+    5.1.4.2)."""
     statistics = ("p50", "p95", "p99", "mean")
     rows = []
     for title, family in _PARTS:
@@ -296,7 +299,7 @@ def parts_table(metrics: Mapping[str, Estimate]) -> Table:
 
 
 def any_token_table(metrics: Mapping[str, Estimate]) -> Table:
-    """The table of both readings of "first token", where the system sends other output ahead of content
+    """A table of both readings of "first token", where the system sends other output ahead of content
     (AMB-29)."""
     rows = tuple(
         (name, *(value_and_interval(metrics[f"{family}.{key}"], SAMPLES_REQUIRED.get(key, 1))[0]
@@ -314,7 +317,8 @@ def _cdf(samples: RunSamples, objectives: Sequence[Objective]) -> tuple[Plot, ..
 
 
 def cdf_plot(family: str, label: str, samples: FloatArray, objectives: Sequence[Objective]) -> Plot:
-    """Empirical distribution of a latency in ms over all runs, with the limits on it as marks."""
+    """A plot of the empirical distribution of a latency in ms over all runs, with the limits on it as
+    marks."""
     x, y = ecdf(samples)
     stem = f"{family}."
     marks = {

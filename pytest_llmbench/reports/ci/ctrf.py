@@ -22,12 +22,13 @@ from pytest_llmbench.reports.report_view import ReportView
 _SPECIFICATION = "0.1.0"
 _STATUSES: Mapping[str, str] = {"PASS": "passed", "FAIL": "failed", "ERROR": "failed", "SKIPPED": "skipped",
     "XFAIL": "skipped", "XPASS": "passed", "INCONCLUSIVE": "other", "INVALID": "other"}  # fmt: skip
-"""By the headline, which is the ``rawStatus``: neither undecided nor void is a failure of the system."""
+"""Headline (``rawStatus``) → status of the format. Neither undecided nor void is a failure of the system."""
 _COUNTED = ("passed", "failed", "skipped", "pending", "other")
 
 
 def ctrf(report: Entry) -> str:
-    """The report. A test that was run again is told once, with its earlier attempts in ``retryAttempts``."""
+    """The report in this format. A test that was run again is there once, with its earlier attempts in
+    ``retryAttempts``."""
     view = ReportView(report)
     by_test = {nodeid: list(found) for nodeid, found in groupby(figures(report), lambda one: one.nodeid)}
     causes = {card.number: card.cause for card in FirstScreen(view).cards}
@@ -54,7 +55,7 @@ def ctrf(report: Entry) -> str:
 
 
 def _test(attempts: Sequence[TestView], cause: str | None, found: Sequence[Figure]) -> dict[str, Any]:
-    """``cause``: why the last attempt did not pass."""
+    """The entry of one test. ``cause``: why its last attempt did not pass; None if it did."""
     *earlier, test = attempts
     file, _, rest = test.nodeid.partition("::")
     status = _STATUSES[test.headline]
@@ -83,8 +84,8 @@ def _attempt(number: int, test: TestView) -> dict[str, Any]:
 
 
 def _extra(test: TestView, found: Sequence[Figure]) -> dict[str, Any]:
-    """What was judged and measured. Where ``durationKnown`` is false the 0 beside it says nothing: the format
-    demands a duration."""
+    """What was judged and measured, for which the format has no field. Where ``durationKnown`` is false, the
+    duration of 0 means nothing: the format demands one."""
     return {
         "nodeid": test.nodeid,
         "outcome": test.entry["outcome"],
@@ -107,7 +108,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
 
 
 def _summary(view: ReportView, tests: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The end is the start and what the tests took: a report knows no other."""
+    """The summary. Its end is the start plus what the tests took, as a report knows no other."""
     counts = Counter(str(test["status"]) for test in tests)
     start = round(datetime.fromisoformat(str(view.report["started"])).timestamp() * 1000)
     taken = sum(_milliseconds(test) or 0 for test in view.tests)

@@ -1,4 +1,4 @@
-"""The numbers of a report that a dashboard follows, and the formats of those that take nothing else.
+"""The numbers of a report that a dashboard follows, in the formats that take numbers alone.
 
 - **benchmark-action/github-action-benchmark**, a file for each direction. ``tool: customSmallerIsBetter`` or
   ``customBiggerIsBetter``: an array of ``name``, ``unit``, ``value`` and, as text, ``range`` and ``extra``
@@ -29,7 +29,7 @@ from pytest_llmbench.reports.vocabulary import metric_name
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that was measured; one that is undefined is no figure."""
+    """A measured number; undefined ones are not among them."""
 
     nodeid: str
     metric: str
@@ -37,15 +37,16 @@ class Figure:
     value: float
     lower: float | None
     upper: float | None
-    """The ends of its interval; None for one that is open there."""
+    """Upper end of its interval, as the one above is the lower; None if it is open."""
     limits: Mapping[str, float]
-    """What the test was held to, by operator (``<=``); of several the strictest."""
+    """Operator (``<=``) → the strictest limit that the test was held to."""
     better: Direction
 
 
 def figures(report: Entry) -> list[Figure]:
-    """Of each test whose numbers are judged: the metrics with a limit, those of a comparison that decides,
-    and those that the test is about, each once. Of a test that was run again those of the last attempt.
+    """The figures of each test whose numbers are judged, each once: metrics with a limit, those of a
+    comparison that decides, and those that the test is about. A test that was run again has those of its last
+    attempt.
 
     A percentile that the report does not state, for want of samples, is left out as what is undefined is."""
     tests = [test for _, test in ReportView(report).last_attempts]
@@ -120,7 +121,8 @@ def _benchmark(figure: Figure) -> dict[str, str | float]:
 
 
 def _range(figure: Figure) -> str:
-    """``449.5 to 491.7``, in the unit of the value; nothing for an interval that is open at both ends."""
+    """The interval as text, ``449.5 to 491.7``, in the unit of the value; empty if it is open at both
+    ends."""
     if figure.lower is None:
         return "" if figure.upper is None else f"< {figure.upper:.6g}"
     return f"> {figure.lower:.6g}" if figure.upper is None else f"{figure.lower:.6g} to {figure.upper:.6g}"
@@ -128,11 +130,12 @@ def _range(figure: Figure) -> str:
 
 _LONGEST_BENCHMARK = 1024
 _LONGEST_MEASURE = 64
-"""Characters; Bencher refuses longer names."""
+"""Longest name of a measure, in characters; Bencher refuses longer ones."""
 
 
 def bencher(report: Entry) -> str:
-    """``{test: {"ttft.p99 (ms)": {"value", "lower_value", "upper_value"}}}``, without an end that is open.
+    """The figures for Bencher: ``{test: {"ttft.p99 (ms)": {"value", "lower_value", "upper_value"}}}``,
+    without open ends.
 
     A measure has no unit of its own in this format, so its name has it. Of names that are the same once they
     are cut the first counts.
@@ -155,7 +158,8 @@ _FAMILIES = {
 
 
 def gitlab_metrics(report: Entry) -> str:
-    """Four families of gauges with the labels ``metric``, ``test`` and ``unit``; limits have ``op`` beside.
+    """The figures for GitLab: four families of gauges with labels ``metric``, ``test`` and ``unit``, for
+    limits also ``op``.
 
     What is undefined, and an end of an interval that is open, has no sample.
     """

@@ -16,7 +16,8 @@ _LONGEST = 500
 
 
 def workflow_commands(report: Entry) -> list[str]:
-    """``::error file=…,line=…,title=…::…`` for each test that did not pass, the worst first, ten at most.
+    """The annotations ``::error file=…,line=…,title=…::…`` of tests that did not pass, the worst first, at
+    most ten.
 
     The file is as pytest names it, seen from its root directory; without a line where none is known.
     """

@@ -1,1 +1,1 @@
-"""The model of an engine: batching, caches, schedulers, preemption, reasoning, guardrails."""
+"""The model of an inference engine: batching, caches, schedulers, preemption, reasoning, guardrails."""

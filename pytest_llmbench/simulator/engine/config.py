@@ -1,4 +1,4 @@
-"""All figures of the embedded engine, and what makes them impossible."""
+"""Configuration of the embedded engine, and the checks that reject impossible values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LEAST_OR_NONE = {
 
 
 def impossible_figures(figures: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the fields of an EngineConfig, by name; empty if nothing is."""
+    """The mistakes in these fields of an EngineConfig, given by name; empty if there are none."""
     mistakes = list(_out_of_range(figures))
     if not mistakes:  # the sums below would only repeat that a figure is wrong
         mistakes += [*_step_too_small(figures), *_memory_too_small(figures), *_without_effect(figures)]
@@ -118,7 +118,8 @@ def _memory_too_small(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _without_effect(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Settings that only mean something beside another one: better refused than silently ignored."""
+    """Mistakes for settings that only have an effect together with another one: they are refused rather than
+    silently ignored."""
     if figures["scheduler"] != "phase":
         for name in ("max_think_seqs", "output_kv_share"):
             if figures[name] not in (None, 0.0):
@@ -130,7 +131,7 @@ def _without_effect(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def think_blocks(blocks: int, output_kv_share: float) -> int:
-    """Blocks open to sequences that think, when a share is kept for those that answer."""
+    """Number of KV blocks open to sequences that think, when a share is kept for those that answer."""
     return blocks - math.ceil(blocks * output_kv_share)
 
 
@@ -158,7 +159,7 @@ class EngineConfig:
     """
 
     name: str
-    """Preset the figures come from; the model is served as ``sim-<name>``."""
+    """Name of the preset that the figures come from; the model is served as ``sim-<name>``."""
     provenance: str
     """Where the figures come from."""
     step_base_us: float
@@ -207,7 +208,8 @@ class EngineConfig:
     swap_us_per_block: float
     """Moving a block to host memory, or back."""
     out_of_memory: OutOfMemory = "sequence"
-    """With ``preemption=off``: the sequence that gets no block fails, or the engine with all it holds."""
+    """What fails when ``preemption=off`` and blocks run out: the sequence that gets no block, or the engine
+    with all it holds."""
     recovery_ms: float
     """Time an engine that ran out of memory takes to come back."""
 
@@ -218,9 +220,9 @@ class EngineConfig:
     max_waiting: int | None = None
     """Longest queue; further requests are turned away. ``None``: no limit."""
     max_think_seqs: int | None = None
-    """With ``scheduler=phase``: sequences that may think at a time. ``None``: no limit but max_num_seqs."""
+    """Sequences that may think at a time, with ``scheduler=phase``. ``None``: no limit but max_num_seqs."""
     output_kv_share: float = 0.0
-    """With ``scheduler=phase``: share of the KV blocks that sequences which think may not use."""
+    """Share of the KV blocks that sequences which think may not use, with ``scheduler=phase``."""
 
     think_mean_tokens: float | None = None
     """Mean length of the thoughts before the answer; ``None``: the model does not reason."""
@@ -269,7 +271,7 @@ class EngineConfig:
 
     @property
     def figures_sha256(self) -> str:
-        """Digest of every figure: two engines that may behave differently never share it."""
+        """SHA-256 digest of every figure: two engines that may behave differently never share it."""
         figures = {key: value for key, value in asdict(self).items() if key != "provenance"}
         return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
 
@@ -281,7 +283,7 @@ class EngineConfig:
         prefill_pairs: int = 0,
         swapped_blocks: int = 0,
     ) -> int:
-        """Duration of a step in nanoseconds, by the formula above."""
+        """Duration of a step in nanoseconds, by the formula of the class."""
         microseconds = (
             self.step_base_us
             + self.prefill_us_per_token * prefill_tokens
@@ -294,5 +296,5 @@ class EngineConfig:
         return round(microseconds * 1000.0)
 
     def decode_step_us(self, decode_sequences: int) -> float:
-        """What a step of decoding alone takes without its KV tokens, in microseconds."""
+        """Duration in microseconds of a step that only decodes, without the cost of its KV tokens."""
         return self.step_base_us + self.decode_us_per_sequence * decode_sequences

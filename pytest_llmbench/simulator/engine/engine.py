@@ -1,4 +1,4 @@
-"""Continuous batching by steps: the engine as arithmetic, without clock, socket or event loop.
+"""Continuous batching by steps: the engine as pure arithmetic, without clock, socket or event loop.
 
 Time does not pass in here. :meth:`Engine.step` works out the next step of the batch from what has been
 submitted so far and says how long it takes; whoever drives the engine lets that time pass, in reality or on
@@ -30,11 +30,12 @@ from pytest_llmbench.simulator.engine.sequence import EngineSequence, OutputLeng
 
 
 class QueueFullError(Exception):
-    """``max_waiting`` sequences wait already: a server answers 429 or 503."""
+    """Raised when ``max_waiting`` sequences wait already: a server answers 429 or 503."""
 
 
 class Engine:
-    """The batch. Deterministic: the same submissions between the same steps give the same results.
+    """The engine with its queue, batch and caches. Deterministic: the same submissions between the same steps
+    give the same results.
 
     A step first gives one token to every sequence that decodes; what is left of ``max_num_batched_tokens``
     goes to prompts, first to those begun, then to waiting sequences in their order while there are places
@@ -48,7 +49,8 @@ class Engine:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.guardrails = Guardrails(config)
-        """Stages before and after the batch; the prompt's is applied by whoever submits."""
+        """The input and output filters, before and after the batch; whoever submits applies the input
+        filter."""
         self.totals = EngineTotals()
         self._law = OutputLengthLaw(config.eos_mean_tokens, config.seed)
         self._thoughts = ThinkLaw(config)
@@ -73,13 +75,13 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queue, those that were preempted and those whose prompt is still to come from
-        another engine included."""
+        """Number of sequences in the queue, including those that were preempted and those whose prompt is
+        still to come from another engine."""
         return len(self._waiting) + len(self._expected) + len(self._reserved) + len(self._received)
 
     @property
     def running(self) -> int:
-        """Sequences in the batch, prompts being prefilled included."""
+        """Number of sequences in the batch, including those whose prompts are being prefilled."""
         return len(self._prefilling) + len(self._decoding)
 
     @property
@@ -96,13 +98,13 @@ class Engine:
 
     @property
     def full(self) -> bool:
-        """Whether the queue takes nobody in."""
+        """Whether the queue accepts no further sequence."""
         limit = self.config.max_waiting
         return limit is not None and len(self._waiting) >= limit
 
     @property
     def next_step(self) -> int:
-        """Number of the step that comes next."""
+        """Number of the next step."""
         return self._next_step
 
     @property
@@ -111,7 +113,8 @@ class Engine:
         return self._memory.used / self._memory.blocks
 
     def cached_tokens(self, sequence: EngineSequence) -> int:
-        """How many of its prompt's first tokens the prefix cache holds. Looking makes no block younger."""
+        """Number of tokens at the beginning of its prompt that the prefix cache holds. Looking does not
+        change the order of eviction."""
         self._memory.identify(sequence)
         return self._memory.found_tokens(sequence, sequence.prompt_tokens)
 
@@ -137,7 +140,7 @@ class Engine:
             )
 
     def _number(self, sequence: EngineSequence) -> None:
-        """Settle what is drawn and counted as a sequence comes in."""
+        """Give a sequence that comes in its number, and draw its lengths from the laws."""
         self._draw_lengths(sequence)
         sequence.thinking = still_thinks(sequence)
         sequence.ticket = self._submitted
@@ -170,7 +173,8 @@ class Engine:
                 sequence.think_tokens, sequence.think_reason = sequence.output_tokens, None
 
     def abort(self, sequence: EngineSequence) -> bool:
-        """Take a sequence out, wherever it is. False if it has finished already, or was never submitted."""
+        """Remove a sequence, wherever it is. Returns False if it has finished already, or was never
+        submitted."""
         if sequence in self._decoding or sequence in self._prefilling:
             self._take_out(sequence)
             return True
@@ -179,7 +183,7 @@ class Engine:
     # -- prefill in one engine, decode in another ------------------------------------------------------
 
     def expect(self, sequence: EngineSequence) -> None:
-        """Take in a sequence whose prompt another engine has computed.
+        """Accept a sequence whose prompt another engine has computed.
 
         It waits for its blocks (:meth:`reserve`), for what belongs into them (:meth:`receive`), and then for
         a place in the batch, before those in the queue. Its last prompt token is computed again, as only
@@ -214,7 +218,8 @@ class Engine:
         return given
 
     def receive(self, sequence: EngineSequence, took_ns: int) -> bool:
-        """The blocks of a sequence have come; it may join the batch. False if it has been aborted since."""
+        """Note that the blocks of a sequence have arrived; it may join the batch. Returns False if it has
+        been aborted since."""
         if sequence not in self._reserved:
             return False
         del self._reserved[sequence]
@@ -225,13 +230,14 @@ class Engine:
         return True
 
     def release(self, sequence: EngineSequence) -> None:
-        """The blocks of a sequence that hands over have been sent: free them. Does nothing a second time."""
+        """Free the blocks of a sequence that was prefilled for another engine, once they have been sent. Does
+        nothing a second time."""
         if sequence in self._sending:
             del self._sending[sequence]
             self._memory.free(sequence, self._next_step)
 
     def _abort_between(self, sequence: EngineSequence) -> bool:
-        """Take out a sequence that is between two engines."""
+        """Remove a sequence that is between two engines."""
         if sequence in self._expected:
             del self._expected[sequence]
             return True
@@ -247,11 +253,11 @@ class Engine:
         return True
 
     def reset_prefix_cache(self) -> None:
-        """Forget all prefixes; what runs keeps its blocks, and nobody finds them any more."""
+        """Forget all cached prefixes; running sequences keep their blocks, but no later prompt finds them."""
         self._memory.forget_prefixes()
 
     def step(self) -> StepResult:
-        """The next step. RuntimeError when there is nothing to do (``idle``)."""
+        """Work out the next step. RuntimeError if there is nothing to do (``idle``)."""
         if self.idle:
             raise RuntimeError("a step of an idle engine: nothing has been submitted")
         index = self._next_step
@@ -301,7 +307,7 @@ class Engine:
         return now_ns, self._end_step(index - 1) if index - 1 in ends else ()
 
     def _work(self, index: int, admit: bool) -> StepResult:
-        """The step itself, once those that decode have their blocks."""
+        """Work out the step, once the sequences that decode have their blocks."""
         admitted: list[EngineSequence] = []
         resumed: tuple[EngineSequence, ...] = ()
         if admit and (self._queued or self._received):
@@ -371,7 +377,8 @@ class Engine:
         self._waiting.push(victim)
 
     def _fail_some(self, index: int) -> tuple[EngineSequence, ...]:
-        """Give up sequences that need a block, the last to join first, until the rest have enough."""
+        """Fail sequences that need a block, the last to join first, until the rest have enough; returns the
+        failed ones."""
         failed = []
         while not self._memory.grow(index):
             short = self._memory.think_tier_short(index)
@@ -384,7 +391,8 @@ class Engine:
         return tuple(failed)
 
     def _crash(self, index: int) -> StepResult:
-        """Everything in the engine fails, what waits included, and the cache is empty afterwards."""
+        """The step of a crash: everything in the engine fails, what waits included, and the cache is empty
+        afterwards."""
         between = (*self._expected, *self._reserved, *self._received)
         failed = (*self._prefilling, *self._decoding, *self._waiting.clear(), *between)
         for sequence in failed:
@@ -431,7 +439,8 @@ class Engine:
         return admitted, tuple(resumed)
 
     def _allot(self, sequence: EngineSequence, budget: int) -> bool:
-        """Give a waiting sequence its blocks; False if there are too few, or the step has no room for it."""
+        """Give a waiting sequence its blocks; returns False if there are too few, or the step has no room for
+        it."""
         tokens = sequence.prompt_tokens + sequence.given_before
         if not (self.config.chunked_prefill or sequence.swapped):
             whole = tokens - self._memory.found_tokens(sequence, tokens)
@@ -452,7 +461,7 @@ class Engine:
         return True
 
     def _join(self, sequence: EngineSequence, index: int) -> int:
-        """Put a sequence that has its blocks into the batch: how many tokens of the step it takes."""
+        """Put a sequence that has its blocks into the batch; returns how many tokens of the step it takes."""
         sequence.joined = self._joined
         self._joined += 1
         self._thinking += sequence.thinking
@@ -486,7 +495,8 @@ class Engine:
         return processed, held, pairs
 
     def _complete_prompts(self, index: int) -> tuple[list[EngineSequence], list[EngineSequence]]:
-        """Prompts that are complete begin to decode: those that give their first token, the others."""
+        """Let the sequences whose prompts are complete begin to decode; returns those that give their first
+        token, and the others."""
         complete = [s for s in self._prefilling if s.prefilled_tokens == s.target_tokens]
         if not complete:
             return [], []
@@ -509,7 +519,7 @@ class Engine:
         self._memory.begin_decoding(sequence)
 
     def _end_step(self, index: int) -> list[EngineSequence]:
-        """Count the step, and see out the sequences that gave their last token in it."""
+        """Count the step, and remove the sequences that gave their last token in it; returns these."""
         self._next_step = index + 1
         finished = self._ends.pop(index, [])
         for sequence in finished:
@@ -527,7 +537,7 @@ class Engine:
     # -- taking out ------------------------------------------------------------------------------------
 
     def _take_out(self, sequence: EngineSequence) -> int:
-        """Remove a sequence from the batch before its end: how many blocks it held."""
+        """Remove a sequence from the batch before its end; returns how many blocks it held."""
         if sequence not in self._decoding:
             self._prefilling.remove(sequence)
             self._thinking -= sequence.thinking
@@ -541,7 +551,8 @@ class Engine:
         return self._leave_decoding(sequence)
 
     def _leave_decoding(self, sequence: EngineSequence) -> int:
-        """Free what a decoding sequence holds: its prompt and the tokens it has given so far.
+        """Free what a decoding sequence holds: the blocks of its prompt and of the tokens it has given so
+        far.
 
         What has to be sent to another engine is held beyond that.
         """

@@ -1,6 +1,5 @@
-"""What can go wrong with a reply, how often and when, and the peculiarities of real servers' streams, as
-named options. Pure: decisions only, the server carries them out.
-"""
+"""Named options for injected faults (what goes wrong with a reply, how often and when) and for the stream
+quirks of real servers. Pure: it only decides, the server carries the faults out."""
 
 from __future__ import annotations
 
@@ -34,18 +33,18 @@ FaultKind = Literal[
 ]
 
 REFUSALS: frozenset[FaultKind] = frozenset({"http_error", "rate_limit", "overloaded"})
-"""Answered with a status instead of a reply."""
+"""Faults that answer with an HTTP error status instead of a reply."""
 TRANSPORT_FAULTS: frozenset[FaultKind] = frozenset({"reset", "half_close", "crash"})
-"""Need a hand on the connection itself."""
+"""Faults that act on the connection itself."""
 WHOLE_REPLY_FAULTS: frozenset[FaultKind] = frozenset({"drip", "buffering"})
-"""Change how the whole reply travels, from its first byte."""
+"""Faults that change how the whole reply is delivered, from its first byte."""
 
 _PER_REQUEST = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
 class FaultOptions:
-    """The requests that suffer, and what they suffer.
+    """Options that choose which requests suffer a fault, and which one.
 
     Deterministic by seed and the request's number of arrival.
     """
@@ -78,7 +77,7 @@ class FaultOptions:
     """Share of the replies to requests for structured output that break their schema, 0 to 1."""
 
     def mistakes(self) -> list[str]:
-        """What is impossible about these values."""
+        """The mistakes in these values; empty if there are none."""
         found = []
         if not 0.0 <= self.fault_rate <= 1.0:
             found.append(f"fault_rate is {self.fault_rate:g}; it has to be from 0 to 1")
@@ -101,17 +100,18 @@ class FaultOptions:
 
 
 class FaultSchedule:
-    """Says for each request, in order of arrival, what happens to it."""
+    """Draws, for each request in order of arrival, the fault that happens to it."""
 
     def __init__(self, options: FaultOptions, seed: int) -> None:
         self.options = options
         self._seed = seed
         self._asked = self._structured = 0
         self.given = 0
-        """Faults so far."""
+        """Number of faults injected so far."""
 
     def next(self) -> FaultKind | None:
-        """The fate of the next request. Its draw does not depend on what befell the ones before it."""
+        """The fault of the next request; None: none. The draw does not depend on the faults of earlier
+        requests."""
         number = self._asked
         self._asked += 1
         options = self.options
@@ -149,7 +149,8 @@ _PER_REPLY = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How the tokens of a streamed reply become events and writes. The defaults are vLLM's ways."""
+    """Options of how the tokens of a streamed reply become events and writes. The defaults are those of
+    vLLM."""
 
     role_chunk: RoleChunk = "at_first_token"
     """Chat's chunk with the role: at_start (before the prefill), at_first_token, in_first_chunk, never."""
@@ -193,7 +194,7 @@ class StreamOptions:
     """The ground truth lists every token's exit and every write."""
 
     def mistakes(self) -> list[str]:
-        """What is impossible about these values."""
+        """The mistakes in these values; empty if there are none."""
         found = []
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
@@ -209,7 +210,7 @@ class StreamOptions:
         return found
 
     def chunk_tokens(self, seed: int, reply_number: int) -> Iterator[int]:
-        """Tokens of each chunk of one reply, the first always one.
+        """Number of tokens in each chunk of one reply; the first is always one.
 
         With ``draft_tokens`` k and acceptance a: 1 + the guesses accepted before the first that is not, so
         the mean is (1 - a^(k+1)) / (1 - a).

@@ -1,4 +1,4 @@
-"""Safety filters before and after the engine: what they cost, what they hold back, what they refuse.
+"""Safety filters before and after the engine: their cost, the delay they add, and their refusals.
 
 Both run beside the engine, not on its accelerator: they delay a request without lengthening a step. The
 output filter checks the windows of one answer one after another, those of different answers side by side.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Screening:
-    """What the input filter says of a prompt; the queue, or the refusal, comes ``delay_ns`` later."""
+    """Result of the input filter for one prompt: it is queued, or refused, ``delay_ns`` later."""
 
     delay_ns: int
     refused: bool
@@ -29,14 +29,14 @@ PASSED = Screening(0, False)
 
 
 class Guardrails:
-    """The two stages of one engine. Refusals are drawn from the seed, in order of the calls."""
+    """The input and output filter of one engine. Refusals are drawn from the seed, in order of the calls."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self.screens = config.input_filter == "enabled"
-        """Prompts pass the input filter."""
+        """Whether prompts pass the input filter."""
         self.holds = config.output_filter == "enabled"
-        """Output is held back until its window has been checked."""
+        """Whether output is held back until its window has been checked."""
         self._input_random = random.Random(f"input refusals {config.seed}")
         self._output_random = random.Random(f"output refusals {config.seed}")
 
@@ -66,22 +66,22 @@ class Guardrails:
         return end, end - begin
 
     def check_ns(self, tokens: int) -> int:
-        """Duration of the check of a window of so many tokens."""
+        """Duration in nanoseconds of the check of a window of so many tokens."""
         figures = self._config
         return round((figures.output_filter_us + figures.output_filter_us_per_token * tokens) * 1000)
 
     def open_release(self) -> Release:
-        """The stage for one answer, token by token."""
+        """A new output filter stage for one answer, to be fed token by token."""
         return Release(self)
 
     @property
     def window_tokens(self) -> int:
-        """Tokens checked together; 1 when nothing is held back."""
+        """Number of tokens checked together; 1 when nothing is held back."""
         return self._config.output_filter_window_tokens if self.holds else 1
 
     def released_ns(self, token_ns: NDArray[np.int64]) -> NDArray[Any]:
-        """The instants at which the tokens of a whole answer leave, given when each was computed. The same as
-        ``Release``.
+        """The instants at which the tokens of a whole answer are released, given when each was computed.
+        Gives the same instants as ``Release``.
 
         Window i leaves at r_i = max(c_i, r_(i-1)) + check_i, c_i the instant of its last token.
         """
@@ -108,7 +108,8 @@ class Release:
         self._free_ns = 0
 
     def produced(self, at_ns: int, last: bool) -> int | None:
-        """A token was computed: when all tokens held may leave, or ``None`` while the window is open."""
+        """Note that a token was computed at this instant. Returns when all held tokens may leave, or ``None``
+        while the window is open."""
         if not self._guardrails.holds:
             return at_ns
         self._held += 1

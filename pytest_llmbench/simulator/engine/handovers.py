@@ -1,4 +1,4 @@
-"""Prompts on their way from the engines that have computed them to those that decode. Pure: no clock."""
+"""The handover of prompts from prefill engines to decode engines (disaggregated serving). Pure: no clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 
 class Worker(Protocol):
-    """Whatever drives an engine."""
+    """An engine as this module sees it, whatever drives it."""
 
     @property
     def engine(self) -> Engine: ...
@@ -22,20 +22,21 @@ W = TypeVar("W", bound=Worker)
 
 @dataclass(slots=True, eq=False)
 class Handover(Generic[W]):
-    """One of them. Instants are of whoever drives the engines."""
+    """The handover of one prompt. Instants are those of whoever drives the engines."""
 
     prompt: EngineSequence
     decode: EngineSequence
     source: W
     target: W
     begun_ns: int = 0
-    """The transfer begins: the target has blocks for it."""
+    """Instant at which the transfer begins, once the target has blocks for it."""
     ends_ns: int = 0
-    """The transfer is due to end."""
+    """Instant at which the transfer is due to end."""
 
 
 class Handovers(Generic[W]):
-    """All of a scenario. A prompt waits for blocks of its target, then for the transfer into them.
+    """All handovers of a scenario. A prompt waits for blocks of its target, then for the transfer into
+    them.
 
     The source holds the blocks of a prompt until its transfer has ended, also if nobody waits for it any
     more; a prompt whose request is gone before its transfer has begun is not sent.
@@ -44,15 +45,16 @@ class Handovers(Generic[W]):
     def __init__(self, options: RouterOptions) -> None:
         self._options = options
         self._waiting: dict[EngineSequence, Handover[W]] = {}
-        """Those whose target has no blocks for them yet, by the sequence that decodes."""
+        """Handovers whose target has no blocks for them yet, by the sequence that decodes."""
 
     def pass_on(self, prompt: EngineSequence, decode: EngineSequence, source: W, target: W) -> None:
-        """A prompt has been computed: let ``target`` expect what it is to decode."""
+        """Note that a prompt has been computed, and make ``target`` expect the sequence that it is to
+        decode."""
         target.engine.expect(decode)
         self._waiting[decode] = Handover(prompt, decode, source, target)
 
     def begin(self, target: W, now_ns: int) -> list[Handover[W]]:
-        """The transfers that begin now: those for which ``target`` has blocks by now."""
+        """Begin the transfers for which ``target`` now has blocks; returns them."""
         begun = [self._waiting.pop(decode) for decode in target.engine.reserve()]
         for handover in begun:
             took_ns = self._options.transfer_ns(target.engine.config, handover.decode.received_blocks)
@@ -60,12 +62,12 @@ class Handovers(Generic[W]):
         return begun
 
     def end(self, handover: Handover[W], now_ns: int) -> bool:
-        """A transfer has ended. False: the request is gone meanwhile."""
+        """Note that a transfer has ended. Returns False if the request has gone meanwhile."""
         handover.source.engine.release(handover.prompt)
         return handover.target.engine.receive(handover.decode, now_ns - handover.begun_ns)
 
     def drop_gone(self) -> None:
-        """Free the blocks of prompts that will not be sent, since their target expects them no more."""
+        """Free the blocks of prompts that will not be sent, because their target no longer expects them."""
         for decode, handover in list(self._waiting.items()):
             if not handover.target.engine.expects(decode):
                 del self._waiting[decode]

@@ -1,4 +1,4 @@
-"""The paged KV cache. Only blocks in the prefix cache have an identity; of all others the number is enough.
+"""The paged KV cache. Only blocks in the prefix cache have an identity; all others are merely counted.
 
 Every decoding sequence takes a further block once in ``block_tokens`` steps, and in which of them is known
 when it begins. So the blocks that a step needs are read from a table of ``block_tokens`` entries, whatever
@@ -15,7 +15,7 @@ from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 
 def chained_hashes(token_ids: Sequence[int], block_tokens: int, known: Sequence[int] = ()) -> tuple[int, ...]:
-    """One hash per full block, each over the block's tokens and the hash before it.
+    """Prefix hashes of a prompt: one per full block, each over the block's tokens and the hash before it.
 
     So equal hashes mean equal beginnings up to that block. A block that is not full has none. ``known``:
     those of its first blocks, of a prompt that begins in the same way.
@@ -29,7 +29,7 @@ def chained_hashes(token_ids: Sequence[int], block_tokens: int, known: Sequence[
 
 
 class PrefixCache:
-    """The blocks that are kept, with the number of sequences that use each.
+    """The blocks that the prefix cache keeps, with the number of sequences that use each.
 
     A block without a user stays until it is evicted.
     """
@@ -39,11 +39,11 @@ class PrefixCache:
         # In the order of eviction. A plain dict would search all its dead entries for its first one.
         self._unused: OrderedDict[int, None] = OrderedDict()
         self._stale: set[int] = set()
-        """The blocks in use that are not to be found, since they were computed before :meth:`forget`."""
+        """Blocks in use that no later prompt may find, because they were computed before :meth:`forget`."""
         self.evictions = 0
 
     def __len__(self) -> int:
-        """Blocks kept, used or not."""
+        """Number of blocks kept, used or not."""
         return len(self._references)
 
     def __contains__(self, block: int) -> bool:
@@ -51,7 +51,7 @@ class PrefixCache:
 
     @property
     def used(self) -> int:
-        """Blocks that at least one sequence uses; these are never evicted."""
+        """Number of blocks that at least one sequence uses; these are never evicted."""
         return len(self._references) - len(self._unused)
 
     def hits(self, hashes: Sequence[int], most: int) -> int:
@@ -67,7 +67,7 @@ class PrefixCache:
         return sum(map(self._unused.__contains__, hashes))
 
     def acquire(self, block: int) -> bool:
-        """Use a block from now on. False if it was not kept: then it is now, with one user."""
+        """Add a user to a block. Returns False if the block was not kept: then it is now, with one user."""
         count = self._references.get(block)
         self._references[block] = 1 if count is None else count + 1
         self._unused.pop(block, None)
@@ -75,7 +75,7 @@ class PrefixCache:
         return count is not None
 
     def acquire_computed(self, hashes: Sequence[int]) -> None:
-        """:meth:`acquire` of blocks one after the other, which are kept or not."""
+        """:meth:`acquire` several blocks one after the other, whether they are kept or not."""
         references, unused, stale = self._references, self._unused, self._stale
         for block in hashes:
             count = references.get(block)
@@ -89,7 +89,7 @@ class PrefixCache:
                 stale.discard(block)
 
     def acquire_kept(self, hashes: Sequence[int]) -> None:
-        """Use blocks that :meth:`hits` has found."""
+        """Add a user to blocks that :meth:`hits` has found."""
         references, unused = self._references, self._unused
         for block in hashes:
             count = references[block]
@@ -98,7 +98,8 @@ class PrefixCache:
             references[block] = count + 1
 
     def release(self, hashes: Sequence[int]) -> None:
-        """One sequence less uses these. The last is evicted first, as beginnings are shared more often."""
+        """Take one user from these blocks. The last block is evicted first, as beginnings are shared more
+        often."""
         references, unused, stale = self._references, self._unused, self._stale
         for block in reversed(hashes):
             count = references[block] - 1
@@ -122,7 +123,7 @@ class PrefixCache:
         self._stale.update(self._references)
 
     def evict(self, count: int) -> None:
-        """Forget the ``count`` blocks that have been unused for longest."""
+        """Evict the ``count`` blocks that have been unused for longest."""
         for _ in range(count):
             block, _ = self._unused.popitem(last=False)
             del self._references[block]
@@ -130,7 +131,7 @@ class PrefixCache:
 
 
 class KVCache:
-    """The number of blocks that each sequence holds.
+    """The KV cache as the number of blocks that each sequence holds.
 
     A sequence that decodes holds its prompt and all output tokens but the newest.
     """
@@ -141,7 +142,8 @@ class KVCache:
         self.prefix = PrefixCache() if config.prefix_caching else None
         self._tiered = config.scheduler == "phase"
         self._plain = self.prefix is None and not self._tiered
-        """All blocks are alike, and whoever asks first has them: there is only a number to keep."""
+        """Whether all blocks are alike and go to whoever asks first, so that only their number has to be
+        kept."""
         self._think_limit = think_blocks(config.kv_blocks, config.output_kv_share)
         self._private = 0
         self._held_by_thinking = 0
@@ -150,16 +152,16 @@ class KVCache:
 
     @property
     def used(self) -> int:
-        """Blocks that sequences hold."""
+        """Number of blocks that sequences hold."""
         return self._private + (0 if self.prefix is None else self.prefix.used)
 
     @property
     def available(self) -> int:
-        """Blocks to be had: free, or kept in the prefix cache without a user."""
+        """Number of blocks that can be taken: free, or kept in the prefix cache without a user."""
         return self.blocks - self.used
 
     def holding(self, sequence: EngineSequence, next_step: int) -> int:
-        """Blocks a sequence that has some holds before the step of that number."""
+        """Number of blocks that a sequence (one that has some) holds before step ``next_step``."""
         if sequence.span_start < 0:
             return self.blocks_for(sequence.target_tokens)
         return self.blocks_for(sequence.prompt_tokens + sequence.given_tokens(next_step) - 1)
@@ -170,7 +172,8 @@ class KVCache:
     # -- a step's growth -------------------------------------------------------------------------------
 
     def grow(self, step: int) -> bool:
-        """Take the blocks that decoding needs in this step. False, and none taken, if there are too few."""
+        """Take the blocks that decoding needs in this step. Returns False, and takes none, if there are too
+        few."""
         row = step % self.block_tokens
         if self._plain:
             held = self._private + self._due[row]
@@ -189,7 +192,7 @@ class KVCache:
         return True
 
     def think_tier_short(self, step: int) -> bool:
-        """Whether it is the tier of those that think that has too few blocks for this step."""
+        """Whether the tier of the sequences that think is the one with too few blocks for this step."""
         thinking = self._due_thinking[step % self.block_tokens]
         return self._held_by_thinking + thinking > self._think_limit
 
@@ -204,17 +207,17 @@ class KVCache:
         return row % self.block_tokens
 
     def begin_decoding(self, sequence: EngineSequence) -> None:
-        """Let a sequence take its blocks as it grows, from now on. Its span has begun."""
+        """Let a sequence take its blocks as it grows, from now on. Call it after its span has begun."""
         due = self._due_thinking if self._tiered and sequence.thinking else self._due
         due[self._row(sequence)] += 1
 
     def stop_growing(self, sequence: EngineSequence) -> None:
-        """Let a decoding sequence take no further block. Call it before its span is closed."""
+        """Let a decoding sequence take no further blocks. Call it before its span is closed."""
         tier = self._tiered and sequence.thinking
         (self._due_thinking if tier else self._due)[self._row(sequence)] -= 1
 
     def stop_thinking(self, sequence: EngineSequence, next_step: int) -> None:
-        """A decoding sequence begins its answer: its blocks move to the output tier."""
+        """Move the blocks of a decoding sequence to the output tier, as it begins its answer."""
         if self._tiered:
             self._held_by_thinking -= self.holding(sequence, next_step)
             self._due_thinking[self._row(sequence)] -= 1
@@ -223,30 +226,32 @@ class KVCache:
     # -- coming and going ------------------------------------------------------------------------------
 
     def identify(self, sequence: EngineSequence) -> None:
-        """Work out the hashes of a prompt whose tokens are known, if anything is shared at all."""
+        """Compute the prefix hashes of a prompt whose tokens are known, if there is a prefix cache."""
         if self.prefix is not None and sequence.prefix_hashes is None and sequence.token_ids is not None:
             sequence.prefix_hashes = chained_hashes(sequence.token_ids, self.block_tokens)
 
     def found_tokens(self, sequence: EngineSequence, tokens: int) -> int:
-        """How many of its first ``tokens`` tokens the prefix cache has; at least one is left to compute."""
+        """Number of the first ``tokens`` tokens that the prefix cache has; at least one is left to
+        compute."""
         return self._hits(self._shareable(sequence), tokens) * self.block_tokens
 
     def _hits(self, hashes: Sequence[int], tokens: int) -> int:
         return self.prefix.hits(hashes, (tokens - 1) // self.block_tokens) if self.prefix is not None else 0
 
     def fits(self, sequence: EngineSequence, tokens: int) -> bool:
-        """Whether there are blocks for its first ``tokens`` tokens."""
+        """Whether there are enough blocks for its first ``tokens`` tokens."""
         return self._missing(self._shareable(sequence), tokens)[1] <= self.available
 
     def _missing(self, hashes: Sequence[int], tokens: int) -> tuple[int, int]:
-        """Blocks of so many tokens that the prefix cache has, and how many of those available the rest and
-        the unused ones among them would take."""
+        """Number of blocks (of so many tokens) that the prefix cache has, and number of available blocks that
+        the rest and the unused ones among them would take."""
         hits = self._hits(hashes, tokens)
         revived = self.prefix.newly_used(hashes[:hits]) if self.prefix is not None else 0
         return hits, self.blocks_for(tokens) - hits + revived
 
     def admit(self, sequence: EngineSequence, tokens: int, share: bool) -> int | None:
-        """Take the blocks for its first ``tokens`` tokens: how many of those tokens the prefix cache had.
+        """Take the blocks for its first ``tokens`` tokens; returns how many of those tokens the prefix cache
+        had.
 
         ``None``, and nothing taken, if there are too few. At least one token is left to compute, since only
         computing gives the next. ``share=False``: bring all from elsewhere (host memory).
@@ -284,7 +289,7 @@ class KVCache:
         sequence.shared_blocks = max(sequence.shared_blocks, computed)
 
     def free(self, sequence: EngineSequence, next_step: int) -> int:
-        """Give back all it holds: how many blocks that was. Call it before its span is closed."""
+        """Free all blocks it holds; returns how many there were. Call it before its span is closed."""
         held = self.holding(sequence, next_step)
         if sequence.span_start >= 0:
             self.stop_growing(sequence)
@@ -300,7 +305,7 @@ class KVCache:
         return held
 
     def forget_prefixes(self) -> None:
-        """Let no later prompt find what has been computed so far.
+        """Forget what has been computed so far, so that no later prompt finds it.
 
         The blocks that sequences hold do not change.
         """

@@ -1,4 +1,4 @@
-"""A request as the engine takes it, or the refusal that it gets instead, whichever face it came by."""
+"""A generation request as the engine accepts it, or its refusal, whichever protocol it came by."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _ERROR_TYPES = {
 
 
 class RefusalError(Exception):
-    """The request gets an error response instead of a place in the queue: what is in it, and the status."""
+    """The request gets an error response instead of a place in the queue; holds the response's content and
+    status."""
 
     def __init__(
         self,
@@ -35,9 +36,9 @@ class RefusalError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
-        """Sent as ``Retry-After``."""
+        """Value of the header ``Retry-After``, in seconds; None: not sent."""
         self.code = code
-        """The code in place of the status in the error object, as for ``content_filter``."""
+        """The error object's ``code`` where it is not the status, as for ``content_filter``."""
 
     def body(self) -> dict[str, Any]:
         """The error object as OpenAI's clients and vLLM's server shape it."""
@@ -55,33 +56,36 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A request whose types are right; whether it fits is decided once its prompt has been counted."""
+    """A request whose fields have the right types; whether it fits is decided once its prompt has been
+    counted."""
 
     texts: tuple[str, ...]
-    """Prompt as text (of a chat: each message's); its tokens are counted one by one and added up."""
+    """Prompt as text (for a chat: each message's); its tokens are counted one by one and added up."""
     token_ids: Sequence[int] | None
-    """Prompt as ids, instead of text."""
+    """Prompt as token ids, instead of text; None: it is text."""
     stream: bool
     include_usage: bool
     max_tokens: int | None
     min_tokens: int
     ignore_eos: bool
     continuous_usage: bool = False
-    """Usage on every chunk, as vLLM gives it on ``stream_options.continuous_usage_stats``."""
+    """Whether every chunk carries usage, as vLLM does for ``stream_options.continuous_usage_stats``."""
     priority: int = 0
-    """Lower goes first, where the engine schedules by it."""
+    """Priority of the request; the lower goes first, where the engine schedules by it."""
     thinks: bool = True
-    """False: ``chat_template_kwargs.enable_thinking`` is false, or ``reasoning_effort`` is none."""
+    """Whether the model may reason; False: ``chat_template_kwargs.enable_thinking`` is false, or
+    ``reasoning_effort`` is none."""
     structured: StructuredOutput | None = None
-    """The form of the reply, where the request settles it: ``tool_choice`` required or the name of a tool, or
-    a JSON schema. With ``auto`` the model is free, and answers in words."""
+    """The form that the reply has to have, where the request settles it: ``tool_choice`` required or the name
+    of a tool, or a JSON schema. With ``auto`` the model is free, and answers in words."""
     generates: bool = True
-    """False: prefill alone, for a vector or a score."""
+    """Whether tokens are generated; False: prefill alone, for a vector or a score."""
     caps: bool = False
-    """``max_tokens`` beyond the context is cut to what is left of it, instead of refused."""
+    """Whether ``max_tokens`` beyond the context is cut to what is left of it, instead of refused."""
 
     def ceiling(self, prompt_tokens: int, config: EngineConfig) -> int:
-        """Most tokens the reply may have. RefusalError if the prompt, or prompt and reply, do not fit."""
+        """Maximum number of tokens of the reply. RefusalError if the prompt, or prompt and reply, do not
+        fit."""
         limit = config.context_limit_tokens
         if prompt_tokens < 1:
             raise RefusalError(400, "the prompt is empty", "prompt")

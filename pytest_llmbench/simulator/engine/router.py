@@ -1,4 +1,5 @@
-"""Several engines behind one address: which of them takes a request. Pure: decisions only, no clock.
+"""Several engines behind one address: which of them takes a request. Pure: it only decides, without a
+clock.
 
 Replicas do all of a request; with prefill/decode disaggregation some engines compute prompts and hand the
 blocks of their KV cache over to others, which decode.
@@ -24,7 +25,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class RouterOptions:
-    """How many engines there are, and how the router before them chooses.
+    """Options of how many engines there are, and how the router before them chooses.
 
     A request's load counts from when it is given to a replica until its last token. ``least_loaded`` goes to
     the replica with the fewest requests; of these to the one with the fewest prompt tokens, then to the
@@ -42,8 +43,8 @@ class RouterOptions:
     """How the router chooses: round_robin (where none is named), least_loaded, prefix (longest cached prefix)
     or session (one replica for all turns)."""
     router_max_lead: int = 16
-    """With router=prefix: a replica with more than so many requests more than the least loaded one gets no
-    further one."""
+    """How many requests more than the least loaded replica a replica may have before router=prefix gives it
+    no further one."""
 
     prefill_workers: int = 0
     """Engines that compute prompts alone, for others that decode; 0: every engine does both."""
@@ -62,7 +63,7 @@ class RouterOptions:
     agreement."""
 
     def mistakes(self) -> list[str]:
-        """What is impossible about these values."""
+        """The mistakes in these values; empty if there are none."""
         found = [
             f"{name} is {value}; it has to be from {least} to {_MOST_REPLICAS}"
             for name, value, least in (
@@ -87,7 +88,7 @@ class RouterOptions:
         return found
 
     def _out_of_place(self) -> list[str]:
-        """Numbers of engines and routers that do not go together."""
+        """The mistakes where numbers of engines and routers do not go together."""
         prefill, decode = self.prefill_workers, self.decode_workers
         if (prefill > 0) != (decode > 0):
             return [f"prefill_workers is {prefill} and decode_workers {decode}: name both, or none"]
@@ -107,26 +108,26 @@ class RouterOptions:
 
     @property
     def disaggregated(self) -> bool:
-        """Whether prefill and decode are apart."""
+        """Whether prefill and decode run on different engines."""
         return self.prefill_workers > 0
 
     @property
     def engines(self) -> int:
-        """How many engines there are."""
+        """Number of engines."""
         return self.prefill_workers + self.decode_workers if self.disaggregated else self.replicas
 
     @property
     def policy(self) -> RouterPolicy | None:
-        """The policy that is in force, with two stages that of the first; ``None``: there is no router."""
+        """The routing policy in force; with two stages that of the first. ``None``: there is no router."""
         return None if self.engines == 1 else self.router or "round_robin"
 
     @property
     def decode_policy(self) -> RouterPolicy:
-        """The policy of the second stage."""
+        """The routing policy of the second stage, which decodes."""
         return self.decode_router or "least_loaded"
 
     def transfer_ns(self, config: EngineConfig, blocks: int) -> int:
-        """The time until so many blocks of the KV cache have come from one engine to another: latency +
+        """Duration in nanoseconds of the transfer of so many KV blocks from one engine to another: latency +
         bytes / (bandwidth of an accelerator · accelerators of an engine)."""
         sent_bytes = blocks * config.kv_block_tokens * config.kv_kib_per_token * 1024
         per_s = self.kv_transfer_gb_per_s * 1e9 * config.accelerator_count
@@ -137,7 +138,7 @@ _PLAIN = RouterOptions()
 
 
 def replicas_of(config: EngineConfig, options: RouterOptions) -> tuple[Engine, ...]:
-    """The engines of a scenario, those that compute prompts before those that decode.
+    """The engines of a scenario, prefill engines before decode engines.
 
     The laws of the first that decodes have the scenario's own seed; no two draw the same lengths.
     """
@@ -149,25 +150,28 @@ def replicas_of(config: EngineConfig, options: RouterOptions) -> tuple[Engine, .
 
 
 class RoutedReplica(Protocol):
-    """What the router sees of a replica."""
+    """A replica as the router sees it."""
 
     @property
     def requests(self) -> int:
-        """Requests that were given to it and have not ended."""
+        """Number of requests that were given to it and have not ended."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Their prompt tokens."""
+        """Sum of the prompt tokens of its :attr:`requests`."""
 
     def cached_tokens(self, sequence: EngineSequence) -> int:
-        """Tokens at the beginning of the prompt that its prefix cache holds; looking changes nothing."""
+        """Number of tokens at the beginning of the prompt that its prefix cache holds; looking changes
+        nothing."""
 
 
 class Router:
-    """Chooses a replica for each request. Deterministic: what it sees and the requests before decide."""
+    """Chooses a replica for each request. Deterministic: the choice follows from the replicas' state and the
+    requests before."""
 
     _MOST_SESSIONS = 65536
-    """Of more, those that asked longest ago are forgotten: their next turn goes by load."""
+    """Maximum number of sessions remembered. The one that asked longest ago is forgotten first; its next turn
+    is routed by load."""
 
     def __init__(self, policy: RouterPolicy | None = None, max_lead: int = _PLAIN.router_max_lead) -> None:
         self._max_lead = max_lead

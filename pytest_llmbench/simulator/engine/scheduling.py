@@ -1,6 +1,5 @@
-"""The waiting queue and its orders, who gives way when the KV cache has no block left, and what one step of
-the engine does.
-"""
+"""The waiting queue and its orders, the choice of the sequence to preempt when the KV cache has no block
+left, and the result of one step."""
 
 from __future__ import annotations
 
@@ -14,14 +13,16 @@ from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A sequence was taken out of the batch to free its blocks; it waits to be taken in again."""
+    """The preemption of one sequence: taken out of the batch to free its blocks, it waits to be admitted
+    again."""
 
     sequence: EngineSequence
     lost_tokens: int
-    """Tokens of the KV cache that were discarded, prompt included; 0 when they were moved to host memory."""
+    """Number of tokens in the KV cache that were discarded, prompt included; 0 when they were moved to host
+    memory."""
     swapped: bool
     critical: bool
-    """Whether it was in its output phase, which the scheduler ``phase`` is there to protect."""
+    """Whether the sequence was in its output phase, which the scheduler ``phase`` protects."""
 
 
 Weight = Callable[[EngineSequence, int], tuple[float, ...]]
@@ -38,7 +39,8 @@ _WEIGHTS: Mapping[VictimPolicy, Weight] = {
 def choose_victim(
     candidates: Iterable[EngineSequence], policy: VictimPolicy, protect_output: bool, next_step: int
 ) -> EngineSequence:
-    """The candidate of most weight under the policy; with ``protect_output`` one that thinks, if any does."""
+    """The sequence to preempt: the candidate of most weight under the policy; with ``protect_output`` one
+    that thinks, if any does."""
     weight = _WEIGHTS[policy]
     return max(
         candidates,
@@ -52,7 +54,8 @@ _Entry = tuple[tuple[float, ...], int, EngineSequence]
 
 
 class WaitingQueue:
-    """Two lanes, each in the order of a key, ties by ticket: one that was preempted is back where it was.
+    """The waiting queue: two lanes, each ordered by a key, ties by ticket. A preempted sequence gets its old
+    place back.
 
     The second lane is served when the first is empty, and only while it is open. Most schedulers use one.
     """
@@ -71,8 +74,8 @@ class WaitingQueue:
 
     @property
     def members(self) -> Mapping[EngineSequence, int]:
-        """Who is inside: always the same mapping, which says more quickly than the queue whether it is
-        empty."""
+        """The sequences in the queue. Always the same mapping object, which tells faster than the queue
+        whether it is empty."""
         return self._inside
 
     def push(self, sequence: EngineSequence) -> None:
@@ -82,7 +85,7 @@ class WaitingQueue:
         heapq.heappush(self._lanes[self._lane(sequence)], (key, self._pushes, sequence))
 
     def head(self, second_lane_open: bool = True) -> EngineSequence | None:
-        """The sequence that is next, without taking it out; ``None`` if none may go."""
+        """The next sequence, which stays in the queue; ``None`` if none may go."""
         for lane in self._lanes:
             while lane:
                 _, number, sequence = lane[0]
@@ -94,11 +97,12 @@ class WaitingQueue:
         return None
 
     def discard(self, sequence: EngineSequence) -> bool:
-        """Take one out, whether it has been admitted or has given up; False if it does not wait here."""
+        """Remove a sequence, whether it has been admitted or has given up; returns False if it does not wait
+        here."""
         return self._inside.pop(sequence, None) is not None
 
     def clear(self) -> list[EngineSequence]:
-        """Empty the queue; who was in it, by ticket."""
+        """Empty the queue; returns the sequences that were in it, by ticket."""
         left = sorted(self._inside, key=lambda sequence: sequence.ticket)
         self._inside.clear()
         for lane in self._lanes:
@@ -107,7 +111,7 @@ class WaitingQueue:
 
 
 def still_thinks(sequence: EngineSequence) -> bool:
-    """Whether the next token it gives is a thought."""
+    """Whether the next token of the sequence is a thought."""
     return sequence.given_before < sequence.think_tokens
 
 
@@ -140,76 +144,77 @@ _SCHEDULERS: Mapping[Scheduler, tuple[MeasurementRequest, Lane]] = {
 
 
 def waiting_queue(scheduler: Scheduler) -> WaitingQueue:
-    """The empty queue of a scheduler. ``phase``: answers in the first lane, thoughts in the second."""
+    """An empty queue for a scheduler. ``phase``: answers in the first lane, thoughts in the second."""
     return WaitingQueue(*_SCHEDULERS[scheduler])
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made per step, and freezing would double its cost
 class StepResult:
-    """What one step does. Its tokens exist once ``duration_ns`` has passed, not before.
+    """What happens in one step. Its tokens exist once ``duration_ns`` has passed, not before.
 
     ``first_tokens`` and ``decoded`` together are all tokens of the step, at most one of each sequence.
     """
 
     index: int
-    """Steps are numbered from 0."""
+    """Number of the step, from 0."""
     duration_ns: int
     prefill_tokens: int
     kv_tokens: int
     admitted: list[EngineSequence]
-    """Left the queue for this step, for the first time."""
+    """Sequences that left the queue for this step, for the first time."""
     first_tokens: list[EngineSequence]
-    """Prompt complete: each gives its first token."""
+    """Sequences whose prompt is complete: each gives its first token."""
     decoded: list[EngineSequence]
-    """Each gives one further token."""
+    """Sequences that give one further token each."""
     finished: list[EngineSequence]
-    """Have given their last token in this step; ``finish_reason`` says why it was the last."""
+    """Sequences that give their last token in this step; ``finish_reason`` says why it was the last."""
     answering: list[EngineSequence]
-    """Give the first token of their output phase: their first token, unless they have been thinking."""
+    """Sequences that give the first token of their output phase: their first token, unless they have been
+    thinking."""
     preempted: tuple[Preemption, ...] = ()
-    """The sequences taken out of the batch at the beginning of the step; they go on where they were when they
-    resume."""
+    """Preemptions at the beginning of the step; the sequences go on where they were when they resume."""
     resumed: tuple[EngineSequence, ...] = ()
-    """Left the queue for this step, not for the first time; or had its prompt computed elsewhere."""
+    """Sequences that left the queue for this step, but not for the first time, or whose prompt was computed
+    elsewhere."""
     failed: tuple[EngineSequence, ...] = ()
-    """Ended at the beginning of the step, for want of memory."""
+    """Sequences that failed at the beginning of the step because the engine ran out of memory."""
     crashed: bool = False
-    """The engine ran out of memory: everything in it has failed, and this "step" is its recovery."""
+    """Whether the engine ran out of memory: everything in it has failed, and this "step" is its recovery."""
 
 
 @dataclass(slots=True)
 class EngineTotals:
-    """Counts since the engine began."""
+    """Counters of an engine since it began."""
 
     prefill_tokens: int = 0
-    """Tokens computed by prefill, those of resumed sequences included."""
+    """Number of tokens computed by prefill, including those of resumed sequences."""
     generated_tokens: int = 0
-    """Output tokens given, those of sequences that were aborted later included."""
+    """Number of output tokens given, including those of sequences that were aborted later."""
     preemptions: int = 0
     lost_tokens: int = 0
-    """Tokens of the KV cache discarded by preemptions."""
+    """Number of tokens in the KV cache that preemptions discarded."""
     critical_evictions: int = 0
-    """Preemptions of sequences in their output phase, under the scheduler ``phase``."""
+    """Number of preemptions of sequences in their output phase, under the scheduler ``phase``."""
     swapped_blocks: int = 0
-    """Blocks moved to host memory or back."""
+    """Number of blocks moved to host memory or back."""
     prefix_query_tokens: int = 0
-    """Prompt tokens looked up in the prefix cache, each prompt once."""
+    """Number of prompt tokens looked up in the prefix cache, each prompt once."""
     prefix_hit_tokens: int = 0
-    """The tokens among them that were found."""
+    """Number of ``prefix_query_tokens`` that were found."""
     resume_hit_tokens: int = 0
-    """Tokens found in the prefix cache by sequences that resume."""
+    """Number of tokens that resumed sequences found in the prefix cache."""
     transfers: int = 0
-    """Prompts whose blocks came from another engine."""
+    """Number of prompts whose blocks came from another engine."""
     transferred_blocks: int = 0
     transfer_ns: int = 0
-    """The time that these took."""
+    """Total duration of the ``transfers`` in nanoseconds."""
     failed: int = 0
-    """Sequences that ended for want of memory."""
+    """Number of sequences that failed because memory ran out."""
     crashes: int = 0
 
     @classmethod
     def summed(cls, totals: Iterable[EngineTotals]) -> EngineTotals:
-        """The counts of several engines together."""
+        """The sum of the counters of several engines."""
         whole = cls()
         for own in totals:
             for each in fields(cls):

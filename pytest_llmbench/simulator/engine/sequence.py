@@ -1,6 +1,5 @@
-"""One request inside the engine: how long its answer becomes, how long a reasoning model thinks before it,
-and how far it has got.
-"""
+"""One request inside the engine: the length of its answer, the length of the reasoning before it, and its
+progress."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
 
 
 FinishReason = Literal["length", "stop", "content_filter", "error"]
-"""``content_filter``: the output filter broke it off. ``error``: the engine could not go on with it."""
+"""Why a sequence ended. ``content_filter``: the output filter broke it off. ``error``: the engine could not
+go on with it."""
 
 
 class OutputLengthLaw:
@@ -31,7 +31,8 @@ class OutputLengthLaw:
         self._random = random.Random(seed)
 
     def draw(self, max_tokens: int, min_tokens: int, ignore_eos: bool) -> tuple[int, FinishReason]:
-        """Output tokens and the finish reason. Reaching ``max_tokens`` is ``length``, also when EOS is next.
+        """Number of output tokens and the finish reason. Reaching ``max_tokens`` is ``length``, even when EOS
+        is next.
 
         The random number is drawn even where it is not needed, so that the n-th sequence has the same
         length whatever the ones before it asked for.
@@ -43,7 +44,7 @@ class OutputLengthLaw:
         return (drawn, "stop") if drawn < max_tokens else (max_tokens, "length")
 
     def skip(self) -> None:
-        """Pass over a sequence whose length is decided otherwise; those after it keep theirs."""
+        """Skip a sequence whose length is decided otherwise; those after it keep theirs."""
         self._random.random()
 
 
@@ -55,8 +56,8 @@ def _geometric(uniform: float, mean: float) -> int:
 
 
 ThinkReason = Literal["converged", "overthinking", "hard_cap"]
-"""``converged``: the model ended its thoughts itself. ``overthinking``: it was found to go in circles and cut
-at the budget. ``hard_cap``: it reached the length that none may exceed."""
+"""Why thinking ended. ``converged``: the model ended its thoughts itself. ``overthinking``: it was found to
+go in circles and cut at the budget. ``hard_cap``: it reached the length that none may exceed."""
 
 _STANDARD = NormalDist()
 
@@ -77,7 +78,7 @@ class ThinkLaw:
         self._random = random.Random(f"thoughts {config.seed}")
 
     def draw(self) -> tuple[int, ThinkReason | None]:
-        """Think tokens and why they end; (0, None) for a model that does not reason.
+        """Number of think tokens and why they end; (0, None) for a model that does not reason.
 
         Both random numbers are drawn whether needed or not, so that the n-th sequence thinks for as long
         whatever the ones before it did.
@@ -108,7 +109,7 @@ def _lognormal(quantile: float, mean: float, sigma: float) -> int:
 
 @dataclass(slots=True, eq=False)
 class EngineSequence:
-    """One request. The caller states the first part; the engine fills in the second."""
+    """One request inside the engine. The caller states the first part; the engine fills in the second."""
 
     request_id: str
     prompt_tokens: int
@@ -116,58 +117,62 @@ class EngineSequence:
     min_tokens: int = 0
     ignore_eos: bool = False
     priority: int = 0
-    """A lower number goes first, where the scheduler looks at it."""
+    """Priority of the request; the lower goes first, where the scheduler looks at it."""
     thinks: bool = True
-    """False: asked not to reason. Without meaning for a model that never does."""
+    """Whether it may reason; False: it was asked not to. Has no effect for a model that never reasons."""
     generates: bool = True
-    """False: prefill alone. Its one token marks the end of it and is no output."""
+    """Whether it generates tokens; False: prefill alone. Its one token marks the end of the prefill and is no
+    output."""
     decode: EngineSequence | None = None
-    """The sequence that another engine is to decode: this one is prefill for it, and its blocks are held
-    until they have been sent there."""
+    """The sequence that another engine is to decode: this one is its prefill, and its blocks are held until
+    they have been sent there. None: it decodes itself."""
     token_ids: Sequence[int] | None = None
-    """The prompt's tokens, or as many of its first ones as may be shared with other prompts."""
+    """Token ids of the prompt, or as many of its first ones as may be shared with other prompts."""
     prefix_hashes: tuple[int, ...] | None = None
-    """Chained hashes of its full blocks instead of ``token_ids``. With neither, nothing is shared."""
+    """Chained hashes of the prompt's full blocks, instead of ``token_ids``. With neither, nothing is
+    shared."""
 
     output_tokens: int = field(default=0, init=False)
-    """Length at which it ends, thoughts included; known from submission on, as the laws are drawn then."""
+    """Number of output tokens at which it ends, thoughts included; known from submission on, as the laws are
+    drawn then."""
     think_tokens: int = field(default=0, init=False)
-    """The number of its first output tokens that are thoughts."""
+    """Number of its first output tokens that are thoughts."""
     think_reason: ThinkReason | None = field(default=None, init=False)
     """Why its thoughts end; ``None`` if it has none, or if max_tokens ends it while it thinks."""
     finish_reason: FinishReason = field(default="length", init=False)
     withheld_tokens: int = field(default=0, init=False)
-    """The number of its last tokens that the output filter refuses: computed, never handed out."""
+    """Number of its last tokens that the output filter refuses: computed, but never handed out."""
 
     prefilled_tokens: int = field(default=0, init=False)
     target_tokens: int = field(default=0, init=False)
-    """Tokens that prefill has to compute: the prompt, after a preemption also the output so far."""
+    """Number of tokens that prefill has to compute: the prompt, after a preemption also the output so far."""
     cached_tokens: int = field(default=0, init=False)
-    """Prompt tokens it found in the prefix cache when it was first admitted."""
+    """Number of prompt tokens it found in the prefix cache when it was first admitted."""
     first_step: int | None = field(default=None, init=False)
-    """Step that ends with its first token."""
+    """Number of the step that ends with its first token; None: there was none yet."""
     spans: list[range] = field(default_factory=list, init=False)
     """The steps that ended with one of its tokens, in runs without a gap; put end to end, the j-th number is
     the step of token j. A run is noted when it is over: by the end of the sequence or by a preemption."""
     received_blocks: int = field(default=0, init=False)
-    """Blocks of its prompt that come from the engine which computed them."""
+    """Number of blocks of its prompt that come from the engine which computed them."""
     preemptions: int = field(default=0, init=False)
     lost_tokens: int = field(default=0, init=False)
-    """Tokens in the KV cache that its preemptions discarded; they are computed again, not given again."""
+    """Number of tokens in the KV cache that its preemptions discarded; they are computed again, not given
+    again."""
 
     critical_evictions: int = field(default=0, init=False)
-    """Preemptions in its output phase, where the scheduler tells the phases apart."""
+    """Number of its preemptions in its output phase, where the scheduler tells the phases apart."""
 
     ticket: int = field(default=-1, init=False)
     """The number of the sequence in the order of submission."""
     joined: int = field(default=-1, init=False)
     """The number of the sequence in the order of joining the batch; a new one after every preemption."""
     given_before: int = field(default=0, init=False)
-    """Output tokens given in ``spans``."""
+    """Number of output tokens given in ``spans``."""
     span_start: int = field(default=-1, init=False)
-    """First step of the run under way."""
+    """Number of the first step of the current span."""
     shared_blocks: int = field(default=0, init=False)
-    """The number of its first blocks that are in the prefix cache."""
+    """Number of its first blocks that are in the prefix cache."""
     thinking: bool = field(default=False, init=False)
     """Whether it is in the batch and the next token it gives is a thought."""
     swapped: bool = field(default=False, init=False)
@@ -175,7 +180,7 @@ class EngineSequence:
 
     @property
     def hands_over(self) -> bool:
-        """Whether it is prefill for another engine."""
+        """Whether it is the prefill for another engine."""
         return self.decode is not None
 
     def prompt(self) -> EngineSequence:
@@ -193,7 +198,8 @@ class EngineSequence:
 
     @property
     def last_step(self) -> int | None:
-        """Step of its last token, if it is not preempted (again) before; ``None`` before the first token."""
+        """Number of the step of its last token, if it is not preempted (again) before; ``None`` before the
+        first token."""
         if self.first_step is None:
             return None
         if self.span_start < 0:
@@ -201,12 +207,12 @@ class EngineSequence:
         return self.span_start + self.output_tokens - self.given_before - 1
 
     def given_tokens(self, next_step: int) -> int:
-        """Output tokens given before the step of that number."""
+        """Number of output tokens given before step ``next_step``."""
         running = next_step - self.span_start if self.span_start >= 0 else 0
         return self.given_before + running
 
     def stored_tokens(self, next_step: int) -> int:
-        """The tokens of the sequence in the KV cache before the step of that number, if it is in the
+        """Number of tokens of the sequence in the KV cache before step ``next_step``, if it is in the
         batch."""
         if self.span_start < 0:
             return self.prefilled_tokens

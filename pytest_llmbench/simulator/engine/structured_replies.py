@@ -1,4 +1,4 @@
-"""Replies of the embedded engine to requests for structured output, valid or broken on demand. Pure.
+"""Replies of the embedded engine to requests for structured output, valid or deliberately broken. Pure.
 
 A token is one of cl100k_base. A reply has as many as the engine gives it: a text in it grows with them.
 """
@@ -19,7 +19,7 @@ from pytest_llmbench.model.structured import (
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 BREAKS: Final = ("missing_key", "wrong_type", "unknown_enum", "not_json", "unknown_tool")
-"""Ways in which a reply is broken on demand, drawn in turn as far as its schema has room for them."""
+"""Ways in which a reply is deliberately broken, drawn in turn as far as its schema has room for them."""
 _TEXT = "the sea is wide and a small boat can cross it when wind is kind"
 _WORDS = tuple(_TEXT.split())
 _PLAIN: Mapping[str, Any] = {"integer": 7, "number": 1.5, "boolean": True, "null": None, "array": []}
@@ -27,18 +27,18 @@ _PLAIN: Mapping[str, Any] = {"integer": 7, "number": 1.5, "boolean": True, "null
 
 @dataclass(frozen=True, slots=True)
 class StructuredReply:
-    """One reply: the text of each of its visible tokens, and what a reader will find."""
+    """One reply: the text of each of its visible tokens, and what a reader will find in it."""
 
     tool: str
-    """The tool that is called; empty: the text is the answer."""
+    """Name of the tool that is called; empty: the text is the answer."""
     pieces: tuple[str, ...]
     whole: bool
-    """It was not cut short: the model ended it."""
+    """Whether the reply is complete: the model ended it, it was not cut short."""
     check: str
-    """As :meth:`StructuredOutput.check` will have it."""
+    """The result that :meth:`StructuredOutput.check` will give for this reply."""
 
     def finish_reason(self, reason: str) -> str:
-        """The end of a reply that is whole is the model's own, also at the limit."""
+        """The finish reason of the reply: of a whole one it is the model's own, even at the limit."""
         if not self.whole or reason not in ("length", "stop"):
             return reason
         return "tool_calls" if self.tool else "stop"
@@ -46,17 +46,17 @@ class StructuredReply:
 
 @dataclass(frozen=True, slots=True)
 class StructuredAnswer:
-    """What the model would say to a request, before it is known how many tokens it gets."""
+    """The model's answer to a request, before it is known how many tokens it gets."""
 
     asked: StructuredOutput
     number: int
-    """Of the request among those for structured output; picks tool and values."""
+    """Number of the request among those for structured output; it picks tool and values."""
     broken: str = ""
-    """One of :func:`breaks_of`; empty: a valid answer."""
+    """How the answer is broken, one of :func:`breaks_of`; empty: it is valid."""
 
     @property
     def least_tokens(self) -> int:
-        """The fewest tokens that the whole of it takes."""
+        """The fewest tokens that the whole answer takes."""
         return reference_tokenizer().count(self._text(0))
 
     def reply(self, tokens: int, *, limited: bool) -> StructuredReply:
@@ -92,7 +92,7 @@ class StructuredAnswer:
 
 
 def breaks_of(asked: StructuredOutput, number: int) -> list[str]:
-    """The :data:`BREAKS` that the schema of this answer has room for."""
+    """The ways of :data:`BREAKS` that the schema of this answer has room for."""
     schema = _schema(asked, number)
     required = schema.get("required", ())
     enums = [key for key in required if "enum" in schema["properties"].get(key, {})]
@@ -114,7 +114,7 @@ def _schema(asked: StructuredOutput, number: int) -> Mapping[str, Any]:
 
 
 class _Filler:
-    """The words of texts; the first text takes all that there are to fill."""
+    """Makes the words of texts; the first text takes all tokens that there are to fill."""
 
     def __init__(self, more_words: int) -> None:
         self._more = more_words
@@ -125,7 +125,7 @@ class _Filler:
 
 
 def _value(schema: Mapping[str, Any], number: int, filler: _Filler) -> Any:
-    """A value that keeps to the schema: required keys alone, or all where none is required."""
+    """A value that conforms to the schema: required keys alone, or all where none is required."""
     if schema.get("enum"):
         return schema["enum"][number % len(schema["enum"])]
     kind = schema["type"]
@@ -139,7 +139,7 @@ def _value(schema: Mapping[str, Any], number: int, filler: _Filler) -> Any:
 
 
 def _broken(value: dict[str, Any], schema: Mapping[str, Any], how: str) -> dict[str, Any]:
-    """The value with one thing wrong. Keys keep their order, so texts stay where they are."""
+    """The value with one thing made wrong. Keys keep their order, so texts stay where they are."""
     last = schema["required"][-1]
     if how == "missing_key":
         return {key: each for key, each in value.items() if key != last}

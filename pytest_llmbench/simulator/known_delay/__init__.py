@@ -1,1 +1,1 @@
-"""A server whose delays are known beforehand: what stamps are checked against."""
+"""A server whose delays are known beforehand, against which the generator's timestamps are checked."""

@@ -1,4 +1,4 @@
-"""A reply of the known-delay server as server-sent events of a chat completion."""
+"""Replies of the known-delay server as server-sent events of a chat completion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _HTTP1_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-E
 
 @lru_cache(maxsize=256)
 def http1_writes(script: Script) -> list[bytes]:
-    """The bytes of each write over HTTP/1.1; one event to an HTTP chunk, the end with the last token."""
+    """The bytes of each write over HTTP/1.1: one HTTP chunk per event; the last token's write also ends the
+    reply."""
     tokens = _of_each_token(script, lambda event: b"%x\r\n%b\r\n" % (len(event), event))
     tokens[-1] += b"0\r\n\r\n"
     first, *others = script.in_writes(tokens)
@@ -22,7 +23,7 @@ def http1_writes(script: Script) -> list[bytes]:
 
 
 def event_writes(script: Script) -> list[bytes]:
-    """The events of each write, as they are."""
+    """The server-sent events of each write, without HTTP's framing."""
     return script.in_writes(_of_each_token(script, lambda event: event))
 
 

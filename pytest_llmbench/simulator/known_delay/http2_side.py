@@ -23,15 +23,15 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD_BYTES = 9
 _STREAM_ID = struct.Struct(">I")
 _PREFIX = struct.Struct(">BI")
-"""Of a message of gRPC: a flag, and the bytes of the message."""
+"""Prefix of a gRPC message: a flag, and the length of the message in bytes."""
 _WINDOW = 1 << 30
 _MOST_STREAMS = 100
-"""On a connection, as usual servers have it."""
+"""Maximum number of concurrent streams on a connection, the same as in usual servers."""
 _DATA, _HEADERS = 0, 1
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 
 Frames = tuple[tuple[bytes, bytes], ...]
-"""What stands before and behind the stream id of each."""
+"""HTTP/2 frames, each as the bytes before and the bytes after its stream id."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,8 @@ class _Asked:
 
 
 class Http2Side:
-    """Framing and header blocks are those of the packages hyperframe and hpack."""
+    """The server's end of one HTTP/2 connection. Framing and header blocks are made by the packages
+    hyperframe and hpack."""
 
     def __init__(self, write: Callable[[bytes], int], begin: Begin) -> None:
         self._write = write
@@ -52,7 +53,8 @@ class Http2Side:
         self._asked: dict[int, _Asked] = {}
 
     def take(self, data: bytes, at_ns: int) -> bool:
-        """Whether more is to come, given what was read at ``at_ns``; not after what is no HTTP/2."""
+        """Process what was read at ``at_ns``; returns whether the connection goes on, False after what is no
+        HTTP/2."""
         self._received += data
         try:
             if not self._greeted and not self._greet():
@@ -64,7 +66,7 @@ class Http2Side:
         return True
 
     def _greet(self) -> bool:
-        """Whether the client's preface is there; then it is answered."""
+        """Answer the client's preface if it is there; returns whether it is."""
         if not self._received.startswith(PREFACE):
             return False
         del self._received[: len(PREFACE)]
@@ -119,7 +121,7 @@ class Http2Side:
 
 @lru_cache(maxsize=256)
 def request_writes(script: Script) -> list[Frames]:
-    """The frames of each write of a reply over HTTP/2."""
+    """The frames of each write of a chat completion over HTTP/2."""
     return _in_frames(
         event_writes(script), {":status": "200", "content-type": "text/event-stream"}, trailers=None
     )
@@ -167,7 +169,7 @@ def _in_frames(bodies: list[bytes], headers: dict[str, str], trailers: dict[str,
 
 
 def _data_frames(body: bytes) -> Iterable[tuple[bytes, bytes]]:
-    """In frames of the size that every peer takes."""
+    """``body`` as DATA frames of the size that every peer accepts."""
     return (_frame(_DATA, 0, body[at : at + 16_384]) for at in range(0, len(body), 16_384))
 
 
@@ -176,6 +178,7 @@ def _frame(kind: int, flags: int, payload: bytes) -> tuple[bytes, bytes]:
 
 
 def _block(headers: dict[str, str]) -> bytes:
-    """As literals that no table keeps, so that it is the same on every connection."""
+    """The header block of ``headers``, as literals that no table keeps, so that it is the same on every
+    connection."""
     pairs = [NeverIndexedHeaderTuple(name.encode(), value.encode()) for name, value in headers.items()]
     return Encoder().encode(pairs, huffman=False)

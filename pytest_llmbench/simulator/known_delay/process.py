@@ -1,4 +1,4 @@
-"""The known-delay server as a child process that never outlives its parent, and its notes."""
+"""The known-delay server as a child process that never outlives its parent, and its notes of what it did."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOG_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the server did for one request (CLOCK_MONOTONIC nanoseconds)."""
+    """The server's notes on one request (CLOCK_MONOTONIC nanoseconds)."""
 
     received_ns: int
-    """The last byte of the request arrived."""
+    """Instant at which the last byte of the request arrived."""
     written_ns: tuple[int, ...]
-    """The instant before each write."""
+    """Instant before each write."""
 
 
 class KnownDelayServer:
@@ -67,7 +67,7 @@ class KnownDelayServer:
 
     @property
     def place(self) -> str:
-        """Host and port; the same for all that it speaks."""
+        """Host and port of the server; the same for all protocols that it speaks."""
         return urlsplit(self._url).netloc
 
     def url(self, script: Script) -> str:
@@ -75,7 +75,7 @@ class KnownDelayServer:
         return f"{self._url}?{script.query}"
 
     def truth(self) -> dict[str, Truth]:
-        """The truth about the requests since the last call, by their ``x-request-id``.
+        """The server's notes on the requests since the last call, by their ``x-request-id``.
 
         :raises SUTError: the server does not answer.
         """
@@ -92,7 +92,7 @@ class KnownDelayServer:
         return {name: Truth(received, tuple(written)) for name, (received, written) in log.items()}
 
     def stop(self) -> None:
-        """End the process; harmless when it has ended already."""
+        """End the process; does nothing when it has ended already."""
         child = self._child
         if child.poll() is None:
             child.terminate()

@@ -1,4 +1,4 @@
-"""What a server of known delays is asked for, and where."""
+"""The script of a reply of the known-delay server, and where a request carries it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from urllib.parse import parse_qsl
 MODEL = "known-delay"
 LOG_PATH = "/known_delay/log"
 SCRIPT_HEADER = "x-known-delay"
-"""The header with the script of a request whose path has no query, as that of a gRPC call."""
+"""Name of the header that carries the script of a request whose path has no query, such as a gRPC call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a reply is to be. Without an ITL all tokens leave in one write."""
+    """The form and the delays of one reply. Without an ITL all tokens leave in one write."""
 
     ttft_us: int = 0
     itl_us: int = 0
@@ -22,7 +22,8 @@ class Script:
 
     @classmethod
     def of(cls, query: str) -> Script:
-        """:raises ValueError: a name that there is none of, or a value that is no number or too small."""
+        """Parse a script from a query. :raises ValueError: a name is unknown, or a value is not a number or
+        too small."""
         given = {name: int(value) for name, value in parse_qsl(query)}
         unknown = given.keys() - {"ttft_us", "itl_us", "tokens"}
         if unknown or given.get("tokens", 1) < 1 or any(value < 0 for value in given.values()):
@@ -35,18 +36,19 @@ class Script:
 
     @property
     def writes(self) -> int:
-        """How many writes there are."""
+        """Number of writes."""
         return self.tokens if self.itl_us else 1
 
     @property
     def offsets_ns(self) -> list[int]:
-        """The instants of the writes, from the last request byte on."""
+        """Offsets of the writes in nanoseconds, from the last byte of the request."""
         return [(self.ttft_us + number * self.itl_us) * 1000 for number in range(self.writes)]
 
     def in_writes(self, tokens: list[bytes]) -> list[bytes]:
-        """The bytes of each write, of those of each token."""
+        """The bytes of each write, made of the bytes of each token."""
         return tokens if self.itl_us else [b"".join(tokens)]
 
 
 Begin = Callable[[str, int, Script, Callable[[int], bytes]], None]
-"""Begins a reply: its request id, when its last byte arrived, the script, and the bytes of each write."""
+"""Function that begins a reply; takes its request id, when its last byte arrived, the script, and the bytes
+of each write."""

@@ -1,4 +1,4 @@
-"""A server of known delays: streams replies on a script and notes the instant of each of its writes.
+"""A server of known delays: streams replies by a script and notes the instant of each of its writes.
 
 No engine and no queueing: what it is asked for is what it does, so that a load generator can be held against
 it. The script is the query: ``/v1/chat/completions?ttft_us=20000&itl_us=5000&tokens=64``. Write i is due at
@@ -42,27 +42,28 @@ _BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\
 _MOST_HEAD_BYTES = 65_536
 _READ_BYTES = 262_144
 _SO_TIMESTAMPNS = 35
-"""``asm-generic/socket.h``; Python has no name for it."""
+"""Number of the socket option SO_TIMESTAMPNS in ``asm-generic/socket.h``; Python has no name for it."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(16) if hasattr(socket, "CMSG_SPACE") else 0
 _LONGEST_WAIT_NS = 10_000_000_000
-"""The longest wait of a request in the socket; more is a step of the wall clock."""
+"""Longest plausible wait of a request in the socket, in nanoseconds; a longer one is a step of the wall
+clock."""
 _now: Callable[[], int] = time.monotonic_ns
 
 
 @dataclass(slots=True)
 class Stream:
-    """A reply on its way."""
+    """A reply that is being sent."""
 
     connection: Connection
     request_id: str
     received_ns: int
     payload: Callable[[int], bytes]
-    """The bytes of each write."""
+    """Returns the bytes of a write by its number."""
     offsets_ns: list[int]
     written_ns: list[int] = field(default_factory=list)
 
     def write(self) -> int | None:
-        """The write that is due; returns the instant of the next, None after the last."""
+        """Send the write that is due; returns the instant of the next, None after the last."""
         number = len(self.written_ns)
         self.written_ns.append(self.connection.write(self.payload(number)))
         if number + 1 == len(self.offsets_ns) or not self.connection.open:
@@ -71,7 +72,7 @@ class Stream:
 
 
 class Pacer:
-    """Writes every stream's tokens when they are due."""
+    """Sends the writes of every stream when they are due."""
 
     def __init__(self, alarm: Alarm) -> None:
         self._alarm = alarm
@@ -108,7 +109,7 @@ class Pacer:
         self._armed_ns = None
 
     def _write_due(self) -> None:
-        """Write the tokens that are due now.
+        """Send the writes that are due now.
 
         What becomes due meanwhile waits, so that requests are read in time.
         """
@@ -120,14 +121,15 @@ class Pacer:
                 self._push(next_ns, stream)
 
     def take_log(self) -> bytes:
-        """The requests since the last time as JSON: id → [received, [write, …]]."""
+        """The requests since the last call as JSON: id → [received, [write, …]]."""
         log, self.log = self.log, []
         kept = {stream.request_id: [stream.received_ns, stream.written_ns] for stream in log}
         return json.dumps(kept, separators=(",", ":")).encode()
 
 
 class Connection:
-    """Over HTTP/1.1 one request at a time; a client that pipelines is refused by the length of what it sends.
+    """One connection. Over HTTP/1.1 it serves one request at a time; a client that pipelines is refused by
+    the length of what it sends.
 
     On a socket of its own, since the loop's transports do not tell when the kernel took a request in.
     """
@@ -139,7 +141,7 @@ class Connection:
         self._unsent = bytearray()
         self._last = False
         self._side: Http2Side | WebSocketSide | None = None
-        """What takes the bytes where the connection speaks something else than HTTP/1.1."""
+        """Handles the bytes where the connection speaks something else than HTTP/1.1; None: HTTP/1.1."""
         self.open = True
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -235,7 +237,7 @@ class Connection:
         self._pacer.begin(Stream(self, request_id, received_ns, payload, script.offsets_ns))
 
     def write(self, data: bytes) -> int:
-        """Hands ``data`` to the kernel at once; returns when."""
+        """Hand ``data`` to the kernel at once; returns the instant before."""
         at_ns = _now()
         if not self.open:
             return at_ns
@@ -274,7 +276,7 @@ class Connection:
 
 
 def _arrived_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
-    """The instant at which the kernel took in what has just been read.
+    """The instant at which the kernel received what has just been read.
 
     The kernel's stamp is of the wall clock. Only the time since then is taken from it, so a step of that
     clock does not matter.
@@ -288,7 +290,7 @@ def _arrived_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
 
 
 def _header(head: bytes, name: bytes) -> bytes | None:
-    """The value as it was written; the name may be in any case."""
+    """The value of a header as it was written; the name may be in any case."""
     start = head.lower().find(b"\r\n" + name + b":")
     if start < 0:
         return None

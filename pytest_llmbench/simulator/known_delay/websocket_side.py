@@ -1,4 +1,4 @@
-"""The known-delay server's side of a WebSocket: Responses by messages, each event of a reply a message."""
+"""The known-delay server's side of a WebSocket: the Responses API, each event of a reply in one message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _SILENT = logging.Logger("known delay", logging.CRITICAL + 1)
 
 
 class WebSocketSide:
-    """Handshake, framing and closing are those of the package websockets."""
+    """The server's end of one WebSocket. Handshake, framing and closing are done by the package
+    websockets."""
 
     def __init__(self, script: Script, write: Callable[[bytes], int], begin: Begin) -> None:
         self._script = script
@@ -27,7 +28,7 @@ class WebSocketSide:
         self._protocol = ServerProtocol(logger=_SILENT)
 
     def take(self, data: bytes, at_ns: int) -> bool:
-        """Whether more is to come, given what was read at ``at_ns``."""
+        """Process what was read at ``at_ns``; returns whether the connection goes on."""
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
@@ -51,7 +52,7 @@ def _request_id(message: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def message_writes(script: Script) -> list[bytes]:
-    """The frames of each write; the end of the reply with the last token."""
+    """The frames of each write; the last token's write also ends the reply."""
     delta = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": " tea"}
     tokens = [_frame(delta)] * script.tokens
     text = {"type": "output_text", "text": " tea" * script.tokens}

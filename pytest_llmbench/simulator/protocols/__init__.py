@@ -1,1 +1,2 @@
-"""What the engine speaks beside HTTP with events: gRPC, and the Responses API over WebSocket."""
+"""The engine's interfaces beside OpenAI's HTTP endpoints: gRPC, the Responses API over WebSocket, other APIs
+and documents."""

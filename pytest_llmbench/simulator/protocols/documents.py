@@ -1,4 +1,5 @@
-"""Embeddings, reranking, scores and log-probabilities of a prompt: prefill alone, answered in one document.
+"""Embeddings, reranking, scores and log-probabilities of a prompt: requests of prefill alone, answered with
+one JSON document.
 
 A request is one prefill of all its inputs together: the engine's time, its cache and its scheduler are those
 of a prompt of that length, and the document leaves where a first token would. Vectors and scores are numbers
@@ -29,19 +30,20 @@ from pytest_llmbench.simulator.serving.reply_text import error_object
 from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE, Fields, content_of, require_model
 
 DIMENSIONS = 64
-"""Numbers of a vector. Real ones have ten to fifty times as many, which costs a client time to read."""
+"""Number of dimensions of a vector. Real ones have ten to fifty times as many, which costs a client time to
+read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a body asks for."""
+    """The parsed body of a request for a document."""
 
     texts: tuple[str, ...]
-    """All that has to be read, in order."""
+    """All texts that have to be read, in order."""
     token_ids: list[int] | None
-    """One input as ids, instead of text."""
+    """Token ids of the only input, instead of text; None: it is text."""
     results: Callable[[int], list[dict[str, Any]]]
-    """Makes the results; given the tokens of all that was read."""
+    """Makes the results from the number of tokens that were read."""
 
 
 _Parse = Callable[[Mapping[str, Any]], Asked]
@@ -122,7 +124,8 @@ PATHS = tuple(path for path in _APIS if path != _COMPLETIONS)
 
 
 def asks_document(path: str, body: bytes) -> bool:
-    """Whether the reply is a document: of a completion, one that echoes its prompt and generates nothing."""
+    """Whether the reply is a document: true also of a completion that echoes its prompt and generates
+    nothing."""
     if path != _COMPLETIONS or b'"echo"' not in body:
         return path in PATHS
     content = content_of(body)
@@ -130,7 +133,7 @@ def asks_document(path: str, body: bytes) -> bool:
 
 
 class DocumentFace:
-    """Serves the requests that :func:`asks_document` tells."""
+    """Serves the requests for which :func:`asks_document` is true."""
 
     def __init__(self, generation: Generation, driver: EngineDriver) -> None:
         self._generation = generation
@@ -154,7 +157,7 @@ class DocumentFace:
 
 
 class _Document:
-    """The face of one request and its reply in one."""
+    """Face and reply of one request for a document."""
 
     truth: GroundTruth
 
@@ -184,7 +187,7 @@ class _Document:
             gone.cancel()
 
     def end(self) -> None:
-        """The reply ends before its document: over HTTP, only the connection can."""
+        """End the reply before its document: over HTTP, only closing the connection can do so."""
         self.reset()
 
     def reset(self) -> None:
@@ -195,10 +198,10 @@ class _Document:
     # The reply.
 
     async def begin(self) -> None:
-        """Nothing is said before the document is complete."""
+        """Do nothing: nothing is sent before the document is complete."""
 
     async def token(self) -> None:
-        """Prefill is complete; its token is no part of the reply."""
+        """Note that prefill is complete; its token is no part of the reply."""
 
     async def finish(self, reason: str) -> bool:
         if reason == "content_filter":
@@ -224,7 +227,7 @@ class _Document:
         self._over.set()
 
     def stop(self) -> None:
-        """Nothing is written before the end anyway."""
+        """Do nothing: nothing is written before the end anyway."""
 
 
 def _texts(value: Any, name: str, most: int | None = None) -> tuple[str, ...]:
@@ -237,7 +240,8 @@ def _texts(value: Any, name: str, most: int | None = None) -> tuple[str, ...]:
 
 
 def _pairs(firsts: tuple[str, ...] | list[str], seconds: tuple[str, ...]) -> tuple[str, ...]:
-    """What a cross-encoder reads: each pair whole, so a single first text once for each second one."""
+    """The texts that a cross-encoder reads: each pair whole, so a single first text once for each second
+    one."""
     return (*firsts * (len(seconds) if len(firsts) == 1 else 1), *seconds)
 
 

@@ -1,4 +1,4 @@
-"""A reply whose tokens become the events of an API, whatever carries them to the client."""
+"""A reply whose tokens become events of an API, whatever carries these to the client."""
 
 from __future__ import annotations
 
@@ -15,40 +15,43 @@ PartType = Literal["output_text", "reasoning_text", "function_call"]
 
 
 _KINDS: dict[str, PartType] = {"content": "output_text", "tool_calls": "function_call"}
-"""Part of a reply by the field that chat has it in; any other is reasoning."""
+"""Type of a reply's part, by the field that chat has it in; any other field is reasoning."""
 
 
 class Events(Protocol):
     """Makes the events of one reply, in order, as JSON texts."""
 
     tool: str
-    """The tool that a part ``function_call`` calls."""
+    """Name of the tool that a part ``function_call`` calls."""
 
     def opening(self) -> list[str]:
-        """The request has been accepted."""
+        """The events that are sent when the request has been accepted."""
 
     def delta(self, kind: PartType, text: str) -> list[str]:
-        """More text, with what opens its part of the reply when it is the first of that kind."""
+        """The events of further text, with those that open its part of the reply when it is the first of that
+        kind."""
 
     def ending(self, finish_reason: str, truth: GroundTruth, timings: bool = False, /) -> list[str]:
-        """What closes the reply, with its token counts; the engine's ``timings`` with them if wanted."""
+        """The events that close the reply, with its token counts, and with the engine's ``timings`` if
+        wanted."""
 
     def error(self, refusal: RefusalError) -> str:
-        """The engine could not go on with the reply."""
+        """The event that says that the engine could not go on with the reply."""
 
 
 class Way(Protocol):
-    """The way to the client."""
+    """The connection that carries the events to the client."""
 
     over: asyncio.Event
-    """The reply is complete, or nobody is there to get it."""
+    """Set when the reply is complete, or nobody is there to receive it."""
 
     async def send(self, text: str) -> None:
-        """One event."""
+        """Send one event."""
 
 
 class EventReply:
-    """:class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is."""
+    """The reply of one request as events; :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what
+    each method is."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The parts of a call that both gRPC services need: a queue of messages, and a status for each refusal."""
+"""The parts of a call that both gRPC services use: a queue of messages, and a status for each refusal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATUS = {
 
 
 class Outbox:
-    """Messages on their way: the engine puts them in without waiting, the call takes them out."""
+    """Queue of messages: the engine puts them in without waiting, the call takes them out."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -50,13 +50,13 @@ class Outbox:
 
 
 def session_of(context: aio.ServicerContext[Any, Any]) -> str | None:
-    """The session that a call says it belongs to; None where it says none."""
+    """Id of the session that a call says it belongs to; None where it names none."""
     told = dict(context.invocation_metadata() or ()).get(SESSION_HEADER)
     return told.decode("latin-1") if isinstance(told, bytes) else told
 
 
 async def abort_with(context: aio.ServicerContext[Any, Any], refusal: RefusalError) -> NoReturn:
-    """End the call with the status that answers to the refusal's HTTP status."""
+    """End the call with the gRPC status that corresponds to the refusal's HTTP status."""
     code = _STATUS.get(
         refusal.status,
         grpc.StatusCode.INTERNAL if refusal.status >= 500 else grpc.StatusCode.INVALID_ARGUMENT,

@@ -1,4 +1,5 @@
-"""The gRPC face: vLLM's and KServe's token streams of the same engine, on a port of their own."""
+"""The gRPC interface: token streams of the same engine as vLLM's and KServe's services, on a port of their
+own."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class GrpcServer:
     async def start(
         cls, generation: Generation, driver: EngineDriver, tokenizer: Tokenizer, host: str, port: int
     ) -> GrpcServer:
-        """Listen on ``port``, 0 being a free one. :raises SUTError: that is not possible."""
+        """Listen on ``port``; 0 takes a free one. :raises SUTError: the port cannot be listened on."""
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", BODY_LIMIT_BYTES)]
         server = aio.server(options=options)
         add_VllmEngineServicer_to_server(VllmFace(generation, driver, tokenizer), server)

@@ -32,7 +32,7 @@ _WANTS_FINAL = "triton_enable_empty_final_response"
 
 
 class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generated code has no types
-    """ModelStreamInfer, ModelInfer, ServerLive, ServerReady, ModelReady, ModelMetadata."""
+    """The service: ModelStreamInfer, ModelInfer, ServerLive, ServerReady, ModelReady, ModelMetadata."""
 
     def __init__(self, generation: Generation, driver: EngineDriver) -> None:
         self._generation = generation
@@ -60,7 +60,7 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
         return call.whole
 
     async def _take_in(self, requests: AsyncIterator[Any], outbox: Outbox, session: str | None) -> None:
-        """Answer all requests of a stream at once; the stream ends when the last answer has."""
+        """Answer all requests of a stream concurrently; the stream ends when the last answer has ended."""
         try:
             async with asyncio.TaskGroup() as group:
                 async for request in requests:
@@ -113,7 +113,7 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
 
 
 class _Call:
-    """One request: the face that the generation talks to."""
+    """The face of one request."""
 
     def __init__(self, request: Any, outbox: Outbox, driver: EngineDriver, *, stream: bool) -> None:
         self._request = request
@@ -122,7 +122,7 @@ class _Call:
         self._stream = stream
         self._over = asyncio.Event()
         self.one_chunk = not stream or _input(request, "stream") in (None, b"\x00")
-        """The whole text goes into one response."""
+        """Whether the whole text goes into one response."""
         self._failure: RefusalError | None = None
         self.whole = self._response("")
         """The only response of a call that is not a stream."""
@@ -139,7 +139,7 @@ class _Call:
         self._over.set()
 
     def reset(self) -> None:
-        """The stream ends, with all its requests: the connection itself is shared with others."""
+        """End the stream with all its requests, because the connection itself is shared with others."""
         lost = RefusalError(503, "the connection was lost")
         if self._stream:
             self._outbox.end(lost)
@@ -148,12 +148,12 @@ class _Call:
             self.fail(lost)
 
     def fail(self, refusal: RefusalError) -> None:
-        """The error takes the place of what would have come."""
+        """Send an error in place of what would have come."""
         self._failure = refusal
         self._over.set()
 
     def say(self, text: str) -> None:
-        """One chunk; of a call that is not a stream, everything."""
+        """Send one chunk; in a call that is not a stream, the whole text."""
         response = self._response(text)
         if self._stream:
             self._outbox.put(pb.ModelStreamInferResponse(infer_response=response))
@@ -184,7 +184,7 @@ class _Call:
 
 
 class _TextReply:
-    """A reply whose tokens become messages.
+    """A reply whose tokens become messages with text.
 
     :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
     """
@@ -245,7 +245,8 @@ class _TextReply:
 
 
 def _input(request: Any, name: str) -> bytes | None:
-    """The only element of an input, as bytes, from its raw or its typed contents."""
+    """The only element of an input, as bytes, from its raw or its typed contents; None: there is no such
+    input."""
     for index, tensor in enumerate(request.inputs):
         if tensor.name != name:
             continue
@@ -260,7 +261,7 @@ def _input(request: Any, name: str) -> bytes | None:
 
 
 def _read(request: Any) -> GenerationRequest:
-    """What the engine needs. RefusalError 400 for what is missing or wrong."""
+    """The request as the engine takes it. RefusalError 400 for what is missing or wrong."""
     given, listed = _input(request, "text_input"), _input(request, "sampling_parameters")
     if given is None:
         raise RefusalError(400, "the input text_input is missing", "text_input")

@@ -28,7 +28,8 @@ from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE
 
 
 class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has no types
-    """Generate, Abort, HealthCheck, GetModelInfo, GetServerInfo, GetLoads; the others are UNIMPLEMENTED."""
+    """The service: Generate, Abort, HealthCheck, GetModelInfo, GetServerInfo, GetLoads; the other calls are
+    UNIMPLEMENTED."""
 
     def __init__(self, generation: Generation, driver: EngineDriver, tokenizer: Tokenizer) -> None:
         self._generation = generation
@@ -108,7 +109,7 @@ def _load(replica: Replica) -> Any:
 
 
 class _Call:
-    """One ``Generate``: the face that the generation talks to."""
+    """The face of one ``Generate`` call."""
 
     def __init__(self, context: Any, driver: EngineDriver, tokenizer: Tokenizer, *, stream: bool) -> None:
         self._context = context
@@ -130,7 +131,7 @@ class _Call:
             await self._context.write(message)
 
     def abort(self) -> None:
-        """The reply ends with what there is."""
+        """End the reply with what there is."""
         if self._reply is not None:
             self._reply.complete("abort")
 
@@ -138,12 +139,12 @@ class _Call:
         self._outbox.end()
 
     def reset(self) -> None:
-        """A stream cannot take its connection along, which others share: it alone ends."""
+        """End the stream alone: its connection is shared with other calls."""
         self._outbox.end(RefusalError(503, "the connection was lost"))
 
 
 class _IdsReply:
-    """A reply whose tokens become messages.
+    """A reply whose tokens become messages with token ids.
 
     :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
     """
@@ -168,7 +169,7 @@ class _IdsReply:
         self._stream = stream
         self._size = next(chunk_tokens)
         self._ids: list[int] = []
-        """The ids since the last chunk; of a reply that is not streamed, all ids."""
+        """Token ids since the last chunk; of a reply that is not streamed, all ids."""
         self._last: list[int] = []
 
     async def begin(self) -> None:
@@ -194,7 +195,7 @@ class _IdsReply:
         """Do nothing: this reply never writes of its own accord."""
 
     def complete(self, reason: str) -> None:
-        """Send the last message."""
+        """Send the last message of the reply."""
         if self._stream and self._ids:
             self._chunk()
         if not self._stream:
@@ -229,7 +230,7 @@ class _IdsReply:
         )
 
     def _stamp(self) -> None:
-        """Tokens are handed to gRPC, which writes them at once if the client reads."""
+        """Note that tokens are handed to gRPC, which writes them at once if the client reads."""
         truth, now_ns = self.truth, self._clock()
         truth.last_write_ns = now_ns
         truth.note_write(now_ns)
@@ -240,7 +241,7 @@ class _IdsReply:
 
 
 def _read(request: Any) -> GenerationRequest:
-    """What the engine needs. RefusalError 400 for what is not possible here."""
+    """The request as the engine takes it. RefusalError 400 for what is not possible here."""
     parameters = request.sampling_params
     tokenized = request.WhichOneof("input") == "tokenized"
     ids = list(request.tokenized.input_ids) if tokenized else None

@@ -1,4 +1,5 @@
-"""Replies over HTTP beside OpenAI's: events with names (Responses, Anthropic's Messages), Ollama's lines.
+"""Replies of APIs other than OpenAI's over HTTP: named events (Responses, Anthropic's Messages), Ollama's
+lines.
 
 OpenAI's chat and completions have a path of their own through the engine (``serving/replies.py``), with the
 quirks of real servers.
@@ -46,14 +47,16 @@ _CREATED = "1970-01-01T00:00:00Z"
 
 
 def parse_chat(content: dict[str, Any], model: str) -> GenerationRequest:
-    """Raises RefusalError: 400 for wrong types, all of them named; 404 for another model."""
+    """The request of Ollama's ``/api/chat``. RefusalError 400 for wrong types, all of them named; 404 for
+    another model."""
     fields = Fields(content)
     texts = with_tools(fields.messages()[0], fields.tools())
     return _parsed(content, fields, texts, model)
 
 
 def parse_generate(content: dict[str, Any], model: str) -> GenerationRequest:
-    """The same for a prompt instead of messages."""
+    """The request of Ollama's ``/api/generate``, which has a prompt instead of messages; raises as
+    :func:`parse_chat`."""
     fields = Fields(content)
     return _parsed(content, fields, (fields.text("prompt") or "",), model)
 
@@ -79,10 +82,10 @@ def _parsed(content: dict[str, Any], fields: Fields, texts: tuple[str, ...], mod
 
 
 class OllamaLines:
-    """Makes the lines in order. There is none before the first token."""
+    """Makes the lines of Ollama's reply in order. There is none before the first token."""
 
     tool = ""
-    """Always: no form is asked for here."""
+    """Name of the tool that is called; always empty, as no structured output is asked for here."""
 
     def __init__(self, model: str, *, chat: bool) -> None:
         self._model = model
@@ -95,7 +98,7 @@ class OllamaLines:
         return [self._line("content" if kind == "output_text" else "thinking", text, done=False)]
 
     def ending(self, finish_reason: str, truth: GroundTruth, _timings: bool = False) -> list[str]:
-        """Every reply of Ollama tells its durations."""
+        """The last line; every reply of Ollama states its durations there."""
         prefill_ns = round(float(truth.timings().get("prompt_ms", 0.0)) * 1e6)
         return [
             self._line(
@@ -135,11 +138,12 @@ _BLOCKS = {
     "reasoning_text": ("thinking", "thinking_delta", "thinking"),
     "function_call": ("tool_use", "input_json_delta", "partial_json"),
 }
-"""Type of the block, type of its deltas, and the field of the text in both."""
+"""Type of the block, type of its deltas, and the field of the text in both, by the type of a part."""
 
 
 def parse_message(content: dict[str, Any], model: str) -> GenerationRequest:
-    """Raises RefusalError: 400 for wrong types, all of them named; 404 for another model."""
+    """The request of Anthropic's ``/v1/messages``. RefusalError 400 for wrong types, all of them named; 404
+    for another model."""
     fields = Fields(content)
     asked, system = fields.text("model"), fields.text("system")
     tools = fields.tools("input_schema")
@@ -168,7 +172,8 @@ def parse_message(content: dict[str, Any], model: str) -> GenerationRequest:
 
 
 class MessageEvents:
-    """Makes the events in order. A message is a block of thinking, if any, and one of text or a tool call."""
+    """Makes the events of an Anthropic message in order: a block of thinking, if any, and one of text or a
+    tool call."""
 
     tool = ""
 
@@ -203,7 +208,8 @@ class MessageEvents:
         return [*events, _event("content_block_delta", index=self._index, delta=more)]
 
     def ending(self, finish_reason: str, truth: GroundTruth, timings: bool = False) -> list[str]:
-        """The counts of the input stand here once more, now that it is known what a cache held of it."""
+        """The closing events. They repeat the input's token counts, now that it is known how much a cache
+        held."""
         cached = truth.cached_tokens or 0
         usage = {
             "input_tokens": truth.prompt_tokens - cached,
@@ -236,7 +242,7 @@ _LINES = (b"content-type", b"application/x-ndjson")
 
 _Parse = Callable[[dict[str, Any], str], GenerationRequest]
 _Make = Callable[[GroundTruth, str], Events]
-"""The events of a request to the model of that name."""
+"""Function that makes the events of a request; takes the ground truth and the model's name."""
 
 
 def _responses(truth: GroundTruth, model: str) -> Events:
@@ -260,7 +266,7 @@ class _Api:
     parse: _Parse
     make: _Make
     lines: bool = False
-    """A line of JSON for each event, instead of a server-sent event with its type as name."""
+    """Whether each event is a line of JSON, instead of a server-sent event with its type as name."""
 
 
 _APIS = {
@@ -291,7 +297,7 @@ class HttpEventFace:
 
 
 class _HttpReply:
-    """The face of one request, and the way of its events."""
+    """The face of one request, and the connection that carries its events."""
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, driver: EngineDriver, api: _Api, *, timings: bool

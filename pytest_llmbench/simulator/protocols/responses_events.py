@@ -15,8 +15,8 @@ from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 
 
 class ResponseEvents:
-    """Makes the events in order, numbered from 0. A response is a reasoning item, if any, and a message or
-    a function call."""
+    """Makes the events of a response in order, numbered from 0: a reasoning item, if any, and a message or a
+    function call."""
 
     tool = ""
 
@@ -37,12 +37,12 @@ class ResponseEvents:
         self._texts: list[str] = []
 
     def opening(self) -> list[str]:
-        """The request has been accepted."""
+        """The events that are sent when the request has been accepted."""
         response = self._response("in_progress", [])
         return [self._event(kind, response=response) for kind in ("response.created", "response.in_progress")]
 
     def delta(self, kind: PartType, text: str) -> list[str]:
-        """More text, with what opens its item when it is the first of that kind."""
+        """The events of further text, with those that open its item when it is the first of that kind."""
         events = []
         if self._open != kind:
             events += self._close() + self._begin(kind)
@@ -55,7 +55,8 @@ class ResponseEvents:
         return [*events, self._event(f"response.{kind}.delta", **place, delta=text, **logprobs)]
 
     def ending(self, finish_reason: str, truth: GroundTruth, timings: bool = False) -> list[str]:
-        """The last item's end, and ``response.completed`` with the token counts, ``timings`` beside it."""
+        """The events that end the last item, and ``response.completed`` with the token counts, and
+        ``timings`` beside them."""
         events = self._close()
         if finish_reason == "length":
             response = self._response("incomplete", self._output)
@@ -70,7 +71,7 @@ class ResponseEvents:
         return [*events, self._event("response.completed", response=response, **more)]
 
     def text(self) -> str:
-        """The message so far, without the reasoning."""
+        """The text of the message so far, without the reasoning."""
         parts = [part for item in self._output if item["type"] == "message" for part in item["content"]]
         return "".join(part["text"] for part in parts)
 
@@ -96,7 +97,7 @@ class ResponseEvents:
         ]
 
     def _close(self) -> list[str]:
-        """The open item is complete."""
+        """The events that close the open item; none where no item is open."""
         kind = self._open
         if kind is None:
             return []
@@ -150,7 +151,7 @@ class ResponseEvents:
 
 
 def error_event(refusal: RefusalError, **more: Any) -> str:
-    """What is sent instead of a response, or in the midst of one."""
+    """The error event that is sent instead of a response, or in the middle of one."""
     return json.dumps({"type": "error", "status": refusal.status, **refusal.body(), **more})
 
 

@@ -1,4 +1,4 @@
-"""The parser of requests of OpenAI's Responses API, messages and bodies, into what the engine needs. Pure."""
+"""The parser of requests of OpenAI's Responses API, WebSocket messages and HTTP bodies. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ CREATE = "response.create"
 
 @dataclass(frozen=True, slots=True)
 class ResponseCreate:
-    """One turn asked for."""
+    """A parsed ``response.create``: the request for one turn."""
 
     request: GenerationRequest
     request_id: str | None
-    """``metadata.request_id``: the id of the ground truth, for want of a header per turn."""
+    """The value of ``metadata.request_id``, the id in the ground truth, as a turn has no header of its own;
+    None: not given."""
     previous_response_id: str | None
-    """The turn that this one continues."""
+    """Id of the response that this turn continues; None: it continues none."""
 
 
 def parse_response_create(message: str | bytes | None, model: str) -> ResponseCreate:
-    """Read a client's message; the response's fields stand in ``response`` or beside ``type``.
+    """Parse a client's message; the response's fields stand in ``response`` or beside ``type``.
 
     Raises RefusalError: 400 for what is not JSON, is no ``response.create``, or has wrong types, all of them
     named; 404 for another model. Unknown fields are ignored.
@@ -48,7 +49,7 @@ def parse_response_create(message: str | bytes | None, model: str) -> ResponseCr
 
 
 def parse_response(content: dict[str, Any], model: str) -> GenerationRequest:
-    """Read the body of a response, as it is posted over HTTP. Raises RefusalError as above."""
+    """Parse the body of a response that is posted over HTTP. Raises RefusalError as above."""
     fields = Fields(content)
     asked, instructions = fields.text("model"), fields.text("instructions")
     given = content.get("input")

@@ -1,4 +1,4 @@
-"""The WebSocket face: OpenAI's Responses API, one turn after another on one socket."""
+"""The WebSocket interface: OpenAI's Responses API, one turn after another on one socket."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SOCKET = "socket"
 """Key of the connection's ``state`` under which the WebSocket protocol leaves its :class:`Socket`."""
 
 _TURNS_WAITING = 16
-"""Turns that may be asked for in advance; one more is refused."""
+"""Maximum number of turns that may wait; one more is refused."""
 
 
 class Socket(Protocol):
     """The transport under a WebSocket."""
 
     read_ns: int
-    """The last read has returned."""
+    """Instant at which the last read returned."""
 
     def reset(self) -> None:
         """Close at once, with a reset (RST)."""
@@ -47,7 +47,7 @@ class WebSocketFace:
         self.refused = 0
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection, from its handshake to its end. A path other than :data:`PATH` gets a 403."""
+        """Serve one connection, from its handshake to its end. A path other than :data:`PATH` gets a 403."""
         await receive()  # websocket.connect
         if scope["path"] != PATH:
             await send({"type": "websocket.close"})
@@ -71,7 +71,8 @@ class WebSocketFace:
         inbox: _Inbox,
         context: tuple[str, tuple[str, ...]] | None,
     ) -> tuple[str, tuple[str, ...]] | None:
-        """Answer one message; what the next turn may continue: (id of the response, all texts so far)."""
+        """Answer one message. Returns what the next turn may continue: (id of the response, all texts so
+        far)."""
         try:
             self._generation.require_up()
             asked = parse_response_create(message, self._driver.config.model)
@@ -95,7 +96,7 @@ class WebSocketFace:
 
 
 class _Inbox:
-    """What the client sends, with the instant of its arrival, and the way back to it."""
+    """The client's messages, with the instant of their arrival, and the way back to the client."""
 
     def __init__(self, receive: Receive, send: Send, socket: Socket | None, driver: EngineDriver) -> None:
         self._receive = receive
@@ -104,11 +105,11 @@ class _Inbox:
         self._clock = driver.clock
         self._waiting: asyncio.Queue[tuple[str | bytes | None, int] | None] = asyncio.Queue()
         self.over = asyncio.Event()
-        """The reply under way is complete, or nobody is there to get it."""
+        """Set when the reply under way is complete, or nobody is there to receive it."""
         self.closed = asyncio.Event()
 
     async def read(self) -> None:
-        """Read until the client has gone."""
+        """Read messages until the client has gone."""
         while True:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
@@ -123,7 +124,7 @@ class _Inbox:
             self._waiting.put_nowait((message.get("bytes") if text is None else text, arrived_ns))
 
     async def next(self) -> tuple[str | bytes | None, int] | None:
-        """The next message and when it arrived; ``None`` when there will be no more."""
+        """The next message and the instant of its arrival; ``None`` when there will be no more."""
         return await self._waiting.get()
 
     async def send(self, text: str) -> None:
@@ -134,7 +135,7 @@ class _Inbox:
             await self._send({"type": "websocket.send", "text": text})
 
     async def close(self) -> None:
-        """Close in good order."""
+        """Close the socket with a closing handshake."""
         if not self.closed.is_set():
             self.note_closed()
             with contextlib.suppress(OSError, RuntimeError):
@@ -147,7 +148,7 @@ class _Inbox:
 
 
 class _Turn:
-    """One response: the face that the generation talks to."""
+    """The face of one response."""
 
     def __init__(self, inbox: _Inbox, driver: EngineDriver, *, timings: bool) -> None:
         self._inbox = inbox

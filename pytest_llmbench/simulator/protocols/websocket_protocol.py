@@ -1,4 +1,5 @@
-"""uvicorn's WebSocket protocol, plus the instant of each read; it writes without waiting for the client."""
+"""uvicorn's WebSocket protocol that also notes the instant of each read, and writes without waiting for the
+client."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from pytest_llmbench.simulator.protocols.websocket_face import SOCKET
 
 
 class StampingWebSocket(WebSocketsSansIOProtocol):
-    """Leaves itself in the connection's ``state``, so that the application can ask it for ``read_ns``.
+    """The WebSocket protocol; it leaves itself in the connection's ``state``, so that the application can ask
+    it for ``read_ns``.
 
     The transport goes on without a write buffer, as the HTTP protocol that made the handshake has set it.
     """

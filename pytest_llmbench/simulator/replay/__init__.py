@@ -1,1 +1,1 @@
-"""The engine in virtual time: a load generator that needs no server."""
+"""Replay: the engine in virtual time, as a load generator that needs no server."""

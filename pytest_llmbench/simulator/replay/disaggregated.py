@@ -1,4 +1,4 @@
-"""Prefill and decode on engines of their own in virtual time: prompts, transfers and output of a request."""
+"""Disaggregated prefill and decode in virtual time: prompts, transfers and output of a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_llmbench.simulator.replay.routed import RoutedRun
 
 
 class DisaggregatedRun(RoutedRun):
-    """A plan on some engines that compute prompts and others that decode.
+    """One plan on prefill engines and decode engines.
 
     The request is routed to the first kind, and as its prompt is through to the second. There it waits for
     the blocks of its prompt, then for what belongs into them (the transfer), then for a place in the batch.
@@ -29,7 +29,7 @@ class DisaggregatedRun(RoutedRun):
         self._decode_router = Router(options.decode_policy)
         self._handovers: Handovers[Replica] = Handovers(options)
         self._transfers: list[tuple[int, int, Handover[Replica]]] = []
-        """A heap of the transfers under way: their end, their number."""
+        """Heap of the transfers under way: (end, number, handover)."""
         self._begun = 0
 
     def _play(self) -> None:
@@ -63,7 +63,7 @@ class DisaggregatedRun(RoutedRun):
             super()._finish(flight, sequence)
 
     def _pass_on(self, flight: Flight, prompt: EngineSequence, decode: EngineSequence) -> None:
-        """The prompt is computed: choose who decodes."""
+        """Choose the engine that decodes a prompt which has been computed."""
         source = self.replicas[flight.replica]
         target = self._chosen(self._decode_router, self._decoders, flight, decode)
         flight.sequence, flight.replica = decode, target.number
@@ -72,7 +72,7 @@ class DisaggregatedRun(RoutedRun):
         self._begin_transfers(target)
 
     def _begin_transfers(self, target: Replica) -> None:
-        """Send what the engine has blocks for by now."""
+        """Begin the transfers for which the engine now has blocks."""
         for handover in self._handovers.begin(target, self.now_ns):
             self._begun += 1
             heapq.heappush(self._transfers, (handover.ends_ns, self._begun, handover))
@@ -102,7 +102,7 @@ class DisaggregatedRun(RoutedRun):
             self._begin_all_transfers()
 
     def _begin_all_transfers(self) -> None:
-        """What was given up has left blocks."""
+        """Begin the transfers for which blocks were freed by requests that were given up."""
         for target in self._decoders:
             self._begin_transfers(target)
 

@@ -44,9 +44,9 @@ _SOURCE = "replay in virtual time"
 
 
 def protocol(scenario: Scenario, *, generates: bool = True) -> str:
-    """The face that the replay stands for: an engine by itself streams a gRPC message per token, a gateway
-    with filters or a router before it server-sent events (the draft's advice for either, section 4.6.1). What
-    generates nothing answers in one JSON document."""
+    """Name of the protocol that the replay stands for: an engine by itself streams a gRPC message per token,
+    a gateway with filters or a router before it server-sent events (the draft's advice for either, section
+    4.6.1). Requests that generate nothing are answered with one JSON document."""
     if not generates:
         return "json"
     filters = (scenario.engine.input_filter, scenario.engine.output_filter)
@@ -55,7 +55,7 @@ def protocol(scenario: Scenario, *, generates: bool = True) -> str:
 
 
 def replay_facts(scenario: Scenario, delays: Delays, *, generates: bool = True) -> Facts:
-    """The SUT's facts. All of them have the origin ``simulated``: none was seen on a wire."""
+    """The SUT's facts. All of them have the origin ``simulated``: none was observed on a wire."""
     own = {
         "sut.simulated": "replay",
         "replay.submit_to_received_us": delays.submit_to_received_us,
@@ -69,7 +69,7 @@ def replay_facts(scenario: Scenario, delays: Delays, *, generates: bool = True) 
 
 
 def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
-    """What a load generator would say about the wire and its stamps."""
+    """The facts that a load generator would state about the wire and its timestamps."""
     spoken = protocol(scenario, generates=generates)
     grpc = spoken == "grpc"
     first = {
@@ -92,7 +92,7 @@ def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
 
 
 def replay_note(scenario: Scenario, delays: Delays) -> str:
-    """The note for everyone who reads a result of a replay."""
+    """The note on replays for everyone who reads a result of one."""
     routed = "".join(f", {behind}," for behind in engines_in_words(scenario.router))
     return (
         f"replay: preset {scenario.engine.name}{routed} in virtual time. Nothing was sent and no time "
@@ -102,7 +102,7 @@ def replay_note(scenario: Scenario, delays: Delays) -> str:
 
 
 class ReplayTotals:
-    """What the metrics page of the served engine counts, since the engine of the replay began.
+    """The counters that the served engine's metrics page has, since the engine of the replay began.
 
     ``requests_finished``: whatever became of them, if they were accepted. Waits and prefills are those of the
     requests that were answered, as on the page.
@@ -114,7 +114,7 @@ class ReplayTotals:
         self._counts = {"queue_wait": 0, "prefill": 0}
 
     def note(self, records: Records) -> None:
-        """All requests of a plan have ended."""
+        """Count the requests of a plan that has ended."""
         for block in records.blocks():
             self._requests += int((block.http_status == 200).sum())
             answered = block.ok
@@ -127,8 +127,8 @@ class ReplayTotals:
         self._counts[name] += len(known)
 
     def read(self, engine: EngineTotals, *, phases: bool, transfers: bool) -> dict[str, float]:
-        """All of them by now. ``phases``: the scheduler tells thoughts from answers. ``transfers``: prefill
-        and decode are apart."""
+        """The current value of each counter. ``phases``: the scheduler tells thoughts from answers.
+        ``transfers``: prefill and decode are apart."""
         further = {"critical_evictions": float(engine.critical_evictions)} if phases else {}
         if transfers:
             further |= {
@@ -151,11 +151,11 @@ class ReplayTotals:
 
 _FIRST_NS = 1_000_000_000
 _PAUSE_NS = 1_000_000
-"""The pause between two plans, so that the end of one and the start of the next never share an instant."""
+"""Nanoseconds between two plans, so that the end of one and the start of the next never share an instant."""
 
 
 class VirtualClock:
-    """Moves only when a replay moves it. Its wall clock is the same count: it began in 1970."""
+    """A clock that moves only when a replay moves it. Its wall clock is the same count: it began in 1970."""
 
     name = "virtual"
 
@@ -194,7 +194,7 @@ class ReplayEngine:
         self.scenario = scenario if isinstance(scenario, Scenario) else Scenario(scenario)
         self.generates = generates
         self.name = name
-        """The name of the variant; part of the request ids."""
+        """Name of the variant; part of the request ids."""
         require_replayable(self.scenario)
         self.config = self.scenario.engine
         self.delays = delays or Delays()
@@ -205,7 +205,7 @@ class ReplayEngine:
         self._busy = threading.Lock()
 
     def variant(self, name: str, overrides: Mapping[str, str] | None = None) -> ReplayEngine:
-        """Another engine on the same clock: this one with ``overrides``.
+        """An engine on the same clock with the options of this one and ``overrides``.
 
         Without any, ``name`` is one of
         :data:`~pytest_llmbench.simulator.scenario.variants.STANDARD_VARIANTS`.
@@ -233,7 +233,8 @@ class ReplayEngine:
         return replay_note(self.scenario, self.delays)
 
     def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        """What came of the plan. Deadlines hold as on a real wire; Ctrl-C ends the plan, which then says so.
+        """Run a plan and return what was observed. Deadlines hold as on a real wire; Ctrl-C ends the plan,
+        and the observation says so.
 
         ``on_record`` is called once for each request, in the order in which they ended; some thousand at a
         time, so of a short plan when it is through.
@@ -349,8 +350,8 @@ def _require_possible(plan: LoadPlan) -> None:
 
 
 def _load_ended_ns(plan: LoadPlan, records: Records, started_ns: int, cut_short: bool) -> int | None:
-    """The end of the duration, up to which the load was kept up; the last submission if that had to come
-    later, or where the load ended before: there was nothing left to send, or it was cut short."""
+    """The instant up to which the load was kept up: the end of the duration, or the last submission if that
+    had to come later, or where the load ended before: there was nothing left to send, or it was cut short."""
     if plan.duration_s is None:
         return None
     last_ns = int(records.submitted_ns.max()) if len(records) else started_ns

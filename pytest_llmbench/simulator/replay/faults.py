@@ -1,4 +1,4 @@
-"""Faults of a scenario as they show in records. What lives in the bytes of a stream cannot be shown here."""
+"""How the faults of a scenario show in records. Faults in the bytes of a stream cannot be replayed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRIKES: dict[FaultKind, tuple[Outcome, str]] = {
     "crash": (Outcome.DISCONNECTED, "the connection was reset (a fault of the scenario: crash)"),
     "truncate": (Outcome.TRUNCATED, "the stream ended without a terminal event (a fault of the scenario)"),
 }
-"""Faults that end a reply in mid-stream, and what the client makes of it."""
+"""Faults that end a reply in mid-stream, with the outcome and the error that the client records."""
 DELAYS: frozenset[FaultKind] = frozenset({"stall", "buffering"})
 """Faults that only hold chunks back."""
 _SHOWN = {*REFUSALS, *STRIKES, *DELAYS}
@@ -31,11 +31,11 @@ _TIMELESS = {
     "writes_per_event", "reasoning_place", "token_times", "server_timings",
     "server_timestamps", "trace",
 }  # fmt: skip
-"""Options of the stream that a replay carries out, or that change nothing that is recorded."""
+"""Options of the stream that a replay carries out, or that change nothing in the records."""
 
 
 def require_replayable(scenario: Scenario) -> None:
-    """SuiteError, naming them all, for options that a replay would silently leave out."""
+    """Raise SuiteError, naming them all, for options that a replay would silently leave out."""
     asked, plain = scenario.stream, StreamOptions()
     names = [
         each.name
@@ -55,7 +55,7 @@ def require_replayable(scenario: Scenario) -> None:
 
 
 def refusal_of(kind: FaultKind, options: FaultOptions) -> RefusalError:
-    """The error response that a refusal is answered with."""
+    """The error response of a fault that refuses the request."""
     if kind == "http_error":
         return RefusalError(options.fault_status, f"a fault of the scenario: {kind}")
     status, why = (429, "rate limit exceeded") if kind == "rate_limit" else (503, "the server is overloaded")
@@ -63,13 +63,13 @@ def refusal_of(kind: FaultKind, options: FaultOptions) -> RefusalError:
 
 
 def queue_full(config: EngineConfig, options: FaultOptions) -> RefusalError:
-    """The answer of an engine whose queue takes nobody in."""
+    """The error response of an engine whose queue is full."""
     why = f"the queue is full: {config.max_waiting} requests wait already"
     return RefusalError(options.full_status, why, None, options.retry_after_s)
 
 
 def input_refused() -> RefusalError:
-    """The answer to a prompt that the input filter refuses."""
+    """The error response to a prompt that the input filter refuses."""
     why = "the prompt was refused by the input filter"
     return RefusalError(400, why, "prompt", code="content_filter")
 

@@ -1,4 +1,4 @@
-"""The arrival of requests at the engine in virtual time: what the load generator does, as arithmetic.
+"""The arrival of requests at the engine in virtual time: the load generator's part, as arithmetic.
 
 The generator's end of the wire is a constant: a request is received ``submit_to_received_us`` after it was
 submitted, and what the engine writes is read ``write_to_read_us`` later. Nothing is ever late.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pytest_llmbench.simulator.replay.sessions import PlanSessions
 
 AT_ONCE = 8192
-"""Requests that are drawn together, at most."""
+"""Maximum number of requests that are drawn together."""
 TOKENS_AT_ONCE = 8_000_000
-"""Tokens of their prompts, about (32 MB as ids): 8192 long prompts would be gigabytes."""
+"""Approximate maximum of their prompts' tokens (32 MB as ids): 8192 long prompts would be gigabytes."""
 _FIRST = 64
 
 
 class PlanRequests:
-    """Hands out the plan's requests in order, and knows which were taken.
+    """The plan's requests in order, to be taken one by one, and which of them were taken.
 
     They are drawn a slice at a time: a long plan has no room for all of them, and a closed loop with a
     duration may send ``plan.ceiling`` requests and mostly sends far fewer. Each further slice is as long as
@@ -63,7 +63,7 @@ class PlanRequests:
         return self.taken >= self._drawn
 
     def __len__(self) -> int:
-        """How many there are at most."""
+        """Maximum number of requests."""
         return self._most
 
     def take(self) -> PlannedRequest:
@@ -74,7 +74,8 @@ class PlanRequests:
         return request
 
     def sha256(self) -> str:
-        """Identity of what was taken, in METHODOLOGY §4.3's format; to be asked when nothing more is."""
+        """SHA-256 of the requests that were taken, in METHODOLOGY §4.3's format; ask for it when no more are
+        taken."""
         return self._digest.end()
 
     def _draw(self, count: int) -> None:
@@ -92,7 +93,7 @@ def _digest_of(plan: LoadPlan) -> LoadDigest:
 
 
 def planned_of(plan: LoadPlan) -> PlanRequests | PlanSessions:
-    """What the plan is to send."""
+    """The requests or sessions that the plan is to send."""
     if not isinstance(plan.load, SessionLoad):
         return PlanRequests(plan)
     from pytest_llmbench.simulator.replay.sessions import PlanSessions  # few loads are of sessions
@@ -105,12 +106,12 @@ _AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Client and network, the same for every request. Microseconds."""
+    """Constant delays of client and network in microseconds, the same for every request."""
 
     submit_to_received_us: float = 25.0
-    """The time from the last byte of a request to the engine's having read it."""
+    """Microseconds from the last byte of a request until the engine has read it."""
     write_to_read_us: float = 25.0
-    """The time from a write of the engine to the client's read."""
+    """Microseconds from a write of the engine to the client's read."""
 
     def __post_init__(self) -> None:
         for name in ("submit_to_received_us", "write_to_read_us"):
@@ -137,24 +138,24 @@ class Arrivals(Protocol):
         """The instant at which the next request arrives; None while none is on its way."""
 
     def take(self) -> Flight:
-        """Take the next request."""
+        """Take the next request, as a flight."""
 
     def ended(self, flight: Flight) -> None:
-        """A request has ended, in whatever way."""
+        """Note that a request has ended, in whatever way."""
 
     def stop(self) -> None:
         """Send nothing more."""
 
 
 class ScheduledArrivals:
-    """Open loop: the schedule decides, whatever becomes of earlier requests (METHODOLOGY §3)."""
+    """Open loop: requests are sent by schedule, whatever becomes of earlier ones (METHODOLOGY §3)."""
 
     def __init__(self, planned: PlanRequests, offsets_ns: IntColumn, start_ns: int, delays: Delays) -> None:
         self._planned = planned
         self._offsets_ns, self._start_ns = offsets_ns, start_ns
         self._due_ns: list[int] = []
-        """The due instants of some requests from ``_slice`` on, as Python's numbers: a long plan has no room
-        for all."""
+        """Due instants of some requests from ``_slice`` on, as Python's numbers: a long plan has no room for
+        all."""
         self._slice = 0
         self._to_engine_ns = delays.to_engine_ns
         self._next = 0
@@ -178,7 +179,7 @@ class ScheduledArrivals:
         self._end = self._next
 
     def ended(self, flight: Flight) -> None:
-        """Changes nothing: that is what makes the loop an open one."""
+        """Do nothing: that is what makes the loop an open one."""
 
     def _due(self) -> int:
         place = self._next - self._slice
@@ -190,7 +191,8 @@ class ScheduledArrivals:
 
 
 class SlotArrivals:
-    """Closed loop: ``concurrency`` in flight; the end of each, as the client sees it, sends the next.
+    """Closed loop: ``concurrency`` requests in flight; the end of each, as the client sees it, sends the
+    next.
 
     With ``last_ns`` a slot that is free from that instant on sends only while fewer than ``least`` were sent.
     """
@@ -209,7 +211,8 @@ class SlotArrivals:
         self._to_engine_ns = delays.to_engine_ns
         self._least, self._last_ns = least, last_ns
         self._free_ns = [start_ns] * min(concurrency, len(planned))
-        """A heap: ends are reported step by step, but deadlines run out in between."""
+        """Heap of the instants from which a slot is free: ends are reported step by step, but deadlines run
+        out in between."""
         self._stopped = False
 
     def all_sent(self, now_ns: int) -> bool:
@@ -262,7 +265,7 @@ def arrivals_of(
 
 
 def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> IntColumn:
-    """The offsets as the load generator draws them.
+    """The offsets of the requests in nanoseconds, as the load generator draws them.
 
     A plan that takes up a sequence in the middle takes up its schedule there.
     """

@@ -1,4 +1,5 @@
-"""Flights become columns, and columns rows. No work per token in Python: stamps are slices of step ends."""
+"""Records of a replay: flights become columns, and columns rows. No work per token in Python: timestamps are
+slices of step ends."""
 
 from __future__ import annotations
 
@@ -37,39 +38,39 @@ _WHOLE = (Outcome.OK, Outcome.EMPTY)
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A request from its submission to its end. Instants are of the virtual clock."""
+    """A request from its submission to its end. Instants are of the virtual clock, in nanoseconds."""
 
     planned: PlannedRequest
     submitted_ns: int
-    """The instant of submission, also its scheduled and its dispatched instant: nobody is late in virtual
-    time."""
+    """Instant of submission, which is also its scheduled and its dispatched instant: nothing is late in
+    virtual time."""
     received_ns: int
-    """The engine has read it."""
+    """Instant at which the engine has read the request."""
     accepted_ns: int = MISSING
-    """The engine sends the headers of the response."""
+    """Instant at which the engine sends the headers of the response."""
     admitted_ns: int = MISSING
-    """The step begins that takes it into the batch for the first time."""
+    """Start of the step that admits it into the batch for the first time."""
     sequence: EngineSequence | None = None
-    """What the engine made of it; ``None`` if it was turned away."""
+    """The engine's sequence for it; ``None`` if the request was turned away."""
     read_ns: IntColumn | None = None
-    """The instants at which the client reads each token, where that is not just after the step that made
-    it."""
+    """Instants at which the client reads each token, where that is not just after the step that made it; None
+    elsewhere."""
     replica: int = 0
-    """The number of the engine that took it in."""
+    """Number of the engine that accepted it."""
     reply_number: int = 0
-    """The number among the replies of this engine."""
+    """Number of the reply among those of this engine."""
     fate: FaultKind | None = None
-    """What goes wrong with it."""
+    """The fault that happens to it; None: none."""
     outcome: Outcome = Outcome.CANCELLED
     http_status: int = MISSING
-    """200 as soon as the request is accepted."""
+    """HTTP status: 200 as soon as the request is accepted."""
     error: str | None = None
     finish_reason: str | None = None
     answer: StructuredAnswer | None = None
-    """What is said to a request for structured output."""
+    """The answer to a request for structured output; None for any other."""
     schema_check: str | None = None
     finished_ns: int = MISSING
-    """The client has read the end of the response, or has given up."""
+    """Instant at which the client has read the end of the response, or has given up."""
 
     @property
     def ended(self) -> bool:
@@ -77,12 +78,12 @@ class Flight:
 
     @property
     def whole(self) -> bool:
-        """The reply came to its own end, usage included; it may hold thoughts alone."""
+        """Whether the reply came to its own end, usage included; it may hold thoughts alone."""
         return self.outcome in _WHOLE
 
     @property
     def cut_ns(self) -> int | None:
-        """The instant at which its user goes away; None: the user waits."""
+        """Instant at which its user goes away; None: the user waits."""
         after_ns = self.planned.cut_after_ns
         return None if after_ns is None else self.submitted_ns + after_ns
 
@@ -92,7 +93,7 @@ class Flight:
         self.outcome, self.finished_ns, self.error, self.finish_reason = outcome, at_ns, error, finish_reason
 
     def spans(self, first_step: int) -> list[tuple[int, int]]:
-        """First and last step of each row of its tokens, counted from ``first_step``.
+        """First and last step of each uninterrupted run of its tokens, counted from ``first_step``.
 
         Rows are complete once the engine has nothing more to do with the sequence.
         """
@@ -103,27 +104,27 @@ class Flight:
 
 @dataclass(frozen=True)
 class Chunks:
-    """Chunks of all requests, one request after another."""
+    """The chunks of all requests, one request after another."""
 
     offsets: IntColumn
-    """Request i owns the chunks ``[offsets[i], offsets[i + 1])``."""
+    """Request i has the chunks ``[offsets[i], offsets[i + 1])``."""
     stamps_ns: IntColumn
     tokens: IntColumn
     reasoning_counts: IntColumn
-    """Chunks of reasoning of each request; they come first."""
+    """Number of reasoning chunks of each request; they come first."""
     output_tokens: IntColumn
-    """Tokens of each request."""
+    """Number of output tokens of each request."""
     think_tokens: IntColumn
-    """The tokens among them that are reasoning."""
+    """Number of these tokens that are reasoning."""
     server_ns: IntColumn
-    """The instants at which the engine made each token, request after request; empty if nobody asked."""
+    """Instants at which the engine made each token, request after request; empty if nobody asked."""
 
     @property
     def counts(self) -> IntColumn:
         return np.diff(self.offsets)
 
     def at(self, positions: IntColumn, there: BoolColumn) -> IntColumn:
-        """The stamp at each position, MISSING where it is not ``there``."""
+        """The timestamp of the chunk at each position, MISSING where ``there`` is false."""
         column = np.full(len(positions), MISSING, dtype=np.int64)
         column[there] = self.stamps_ns[positions[there]]
         return column
@@ -131,19 +132,19 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a plan, as the client could see them."""
+    """The steps of a plan, as the client could observe them."""
 
     firsts: tuple[int, ...]
-    """For each replica the number that a step of it would have at place 0 of ``read_ns``: of a single engine
-    that of the plan's first step."""
+    """For each replica, the number of the step that would be at place 0 of ``read_ns``; for a single engine
+    that is the plan's first step."""
     read_ns: IntColumn
-    """The instants at which the client reads what each step made, replica after replica."""
+    """Instants at which the client reads what each step made, replica after replica."""
     to_client_ns: int
-    """The time from the making of a token until the client reads it."""
+    """Nanoseconds from the making of a token until the client reads it."""
 
 
 def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, seed: int) -> Chunks:
-    """All chunks that were read. ``seed`` is that of speculative decoding."""
+    """The chunks of all flights that were read. ``seed`` is that of speculative decoding."""
     made_in, offsets = _token_steps(flights, steps.firsts)
     stamps_ns, lengths = steps.read_ns[made_in], np.diff(offsets)
     server_ns = stamps_ns - steps.to_client_ns if stream.server_timestamps else np.empty(0, dtype=np.int64)
@@ -176,7 +177,7 @@ def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, se
 def _of_those_read(
     server_ns: IntColumn, offsets: IntColumn, held: Sequence[tuple[int, IntColumn]]
 ) -> IntColumn:
-    """The engine's instants without those of tokens that never reached the client."""
+    """``server_ns`` without the instants of tokens that never reached the client."""
     parts = np.split(server_ns, offsets[1:-1])
     for i, read_ns in held:
         parts[i] = parts[i][: len(read_ns)]
@@ -186,7 +187,8 @@ def _of_those_read(
 def _held_back(
     stamps_ns: IntColumn, offsets: IntColumn, held: Sequence[tuple[int, IntColumn]]
 ) -> tuple[IntColumn, IntColumn]:
-    """The stamps with those of the replies that were held back, which may be fewer than the tokens made."""
+    """The timestamps, with those of the replies that were held back replaced; these may be fewer than the
+    tokens made. Also the new offsets."""
     parts = np.split(stamps_ns, offsets[1:-1])
     for i, read_ns in held:
         parts[i] = read_ns
@@ -209,7 +211,7 @@ def _token_steps(flights: Sequence[Flight], firsts: Sequence[int]) -> tuple[IntC
 def _closes(
     flights: Sequence[Flight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
 ) -> BoolColumn:
-    """Tell for each token whether it is the last of its chunk.
+    """For each token, whether it is the last of its chunk.
 
     The first token goes out at once; so do the last of the thoughts and the last of all.
     """
@@ -230,7 +232,8 @@ def _closes(
 def _drafted(
     flights: Sequence[Flight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
 ) -> BoolColumn:
-    """Speculative decoding draws the sizes, reply by reply, as the served engine does."""
+    """:func:`_closes` with speculative decoding: the sizes are drawn reply by reply, as in the served
+    engine."""
     parts: list[npt.NDArray[np.bool_]] = []
     for flight, length, thinks in zip(flights, lengths.tolist(), think_tokens.tolist(), strict=True):
         closes = np.zeros(length, dtype=bool)
@@ -250,18 +253,19 @@ class Recording:
 
     phase: Phase
     name: str
-    """Begins the request ids."""
+    """Prefix of the request ids."""
     stream: StreamOptions
     seed: int
     prefix_caching: bool
     phases: bool = False
     """Whether the scheduler tells thoughts from answers, and counts the evictions of those that answer."""
     generates: bool = True
-    """False: the replies are documents, without a token or an instant of one."""
+    """Whether tokens are generated; False: the replies are documents, without tokens or their instants."""
 
 
 def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) -> Records:
-    """The columns of a plan, in order of submission. A chunk has the stamp of its last token."""
+    """The records of a plan as columns, in order of submission. A chunk has the timestamp of its last
+    token."""
     flights = sorted(flights, key=attrgetter("submitted_ns", "planned.index"))
     chunks = chunks_of(flights, steps, recording.stream, recording.seed)
     submitted_ns, index = _column(flights, "submitted_ns"), _column(flights, "planned.index")
@@ -296,7 +300,7 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
 
 
 def _of_ends(flights: Sequence[Flight]) -> dict[str, Any]:
-    """The outcomes, and of what users were to cut how it ended before that."""
+    """The columns of outcomes, including how requests that a user was to cut had ended before that."""
     after_ns, outcomes = _values(flights, "planned.cut_after_ns"), _values(flights, "outcome")
     before: list[str | None] = [None] * len(flights)
     for i, after in enumerate(after_ns):
@@ -310,7 +314,7 @@ def _of_ends(flights: Sequence[Flight]) -> dict[str, Any]:
 
 
 def _of_sessions(flights: Sequence[Flight]) -> dict[str, Any]:
-    """The places of turns in their sessions."""
+    """The columns of sessions: where each turn stands in its session."""
     turns = _values(flights, "planned.turn")
     if not any(turns):
         return dict.fromkeys(("session", "turn", "session_turns"), np.full(len(flights), MISSING, np.int64))
@@ -320,7 +324,7 @@ def _of_sessions(flights: Sequence[Flight]) -> dict[str, Any]:
 
 
 def _of_chunks(chunks: Chunks) -> dict[str, Any]:
-    """Instants of first and last chunks: reasoning is output, but no content."""
+    """The columns of first and last chunks: reasoning is output, but no content."""
     first_ns = chunks.at(chunks.offsets[:-1], chunks.counts > 0)
     none = np.zeros_like(chunks.output_tokens)
     return {
@@ -340,7 +344,7 @@ def _of_chunks(chunks: Chunks) -> dict[str, Any]:
 
 
 def _of_thinking(flights: Sequence[Flight], chunks: Chunks, recording: Recording) -> dict[str, Any]:
-    """The end of thinking, and what the engine tells of it at the end of a reply."""
+    """The columns of thinking: its end, and what the engine states about it at the end of a reply."""
     thought = chunks.reasoning_counts > 0
     last = chunks.offsets[:-1] + chunks.reasoning_counts - 1
     answers = chunks.counts > chunks.reasoning_counts
@@ -369,7 +373,7 @@ def _of_thinking(flights: Sequence[Flight], chunks: Chunks, recording: Recording
 
 
 def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
-    """What the engine notes about each request that it took in, whatever became of it afterwards."""
+    """The columns of what the engine notes about each request that it accepted, however that ended."""
     admitted_ns, accepted_ns = _column(flights, "admitted_ns"), _column(flights, "accepted_ns")
     first_step = np.array([_first_place(flight, steps) for flight in flights], dtype=np.int64)
     # Ctrl-C may have come before the end of the step was noted.
@@ -389,7 +393,7 @@ def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
 
 
 def _first_place(flight: Flight, steps: Steps) -> int:
-    """The place of its first token's step among ``steps``."""
+    """The place among ``steps`` of the step that made its first token."""
     sequence = flight.sequence
     if sequence is None or sequence.first_step is None or sequence.hands_over:
         return MISSING
@@ -399,7 +403,7 @@ def _first_place(flight: Flight, steps: Steps) -> int:
 def _of_reply(
     flights: Sequence[Flight], chunks: Chunks, steps: Steps, recording: Recording
 ) -> dict[str, Any]:
-    """What the headers, and at the end of a reply its usage, tell."""
+    """The columns of what the headers, and the usage at the end of a reply, state."""
     ok = np.array([flight.whole for flight in flights], dtype=bool)
     status = _column(flights, "http_status")
     headers_ns = np.array([_headers_ns(flight, steps.to_client_ns) for flight in flights], dtype=np.int64)
@@ -417,7 +421,7 @@ def _of_reply(
 
 
 def _of_documents(flights: Sequence[Flight], recording: Recording) -> dict[str, Any]:
-    """What there is of replies that are one document, which is read as it ends."""
+    """The columns of replies that are one document, which is read as it ends."""
     ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
     cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
     answered = ok | (_column(flights, "http_status") >= 400)
@@ -466,7 +470,7 @@ def _told(column: IntColumn) -> Iterable[int | None]:
 
 
 def _parts(values: IntColumn, offsets: IntColumn, places: Sequence[int]) -> Iterator[list[int]]:
-    """What the requests at ``places`` own of ``values``."""
+    """The slices of ``values`` that belong to the requests at ``places``."""
     bounds = offsets.tolist()
     if (values == 1).all():  # mostly so of tokens, and a copy of a list is quick
         return ([1] * (bounds[i + 1] - bounds[i]) for i in places)
@@ -477,7 +481,7 @@ _OF_OUTPUT = (
     "first_event_ns", "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns",
     "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "output_tokens", "reasoning_tokens",
 )  # fmt: skip
-"""What a reply without output has none of."""
+"""Fields that are missing from the record of a reply without output."""
 _NEVER = (
     "coalesced_chunks",
     "unresolved_chunks",
@@ -485,7 +489,7 @@ _NEVER = (
     "stale_retries",
     "unshown_tokens",
 )
-"""What does not happen in virtual time."""
+"""Fields of events that do not happen in virtual time."""
 _ROW_NUMBERS = (
     "index", "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns",
     "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns",
@@ -501,7 +505,7 @@ _ROW_TEXTS = (
 )  # fmt: skip
 _ROW = tuple(each.name for each in fields(RequestRecord))
 _BY_DEFAULT = {each.name: each.default for each in fields(RequestRecord)}
-"""Of fields that a replay does not know."""
+"""Default value of each field of a record, for the fields that a replay does not know."""
 
 
 def _values(flights: Sequence[Flight], name: str) -> list[Any]:
@@ -509,7 +513,7 @@ def _values(flights: Sequence[Flight], name: str) -> list[Any]:
 
 
 def _optional(values: list[int | None]) -> IntColumn:
-    """A column of numbers, of which some, or mostly all, are not known."""
+    """A column of numbers some of which, or most, are not known."""
     if values.count(None) == len(values):
         return np.full(len(values), MISSING, dtype=np.int64)
     return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
@@ -524,13 +528,15 @@ def _offsets(counts: IntColumn) -> IntColumn:
 
 
 def _shared_tokens(flights: Sequence[Flight]) -> IntColumn:
-    """What prompts begin with as planned; of one with live answers it is not known."""
+    """Number of planned prompt tokens that are shared with other prompts; unknown for a prompt with live
+    answers."""
     unknown = [turn is not None and bool(turn.reads) for turn in _values(flights, "planned.turn")]
     return np.where(unknown, MISSING, _column(flights, "planned.shared_prefix_tokens"))
 
 
 def _headers_ns(flight: Flight, to_client_ns: int) -> int:
-    """The headers leave as the request is accepted; a refusal, and a buffered reply, comes in one piece."""
+    """Instant at which the client reads the headers. They leave as the request is accepted; a refusal, and a
+    buffered reply, comes in one piece."""
     if flight.http_status != 200:
         return flight.finished_ns
     if flight.fate == "buffering" and flight.read_ns is not None and len(flight.read_ns):
@@ -539,7 +545,8 @@ def _headers_ns(flight: Flight, to_client_ns: int) -> int:
 
 
 def _sources(ok: BoolColumn, some: BoolColumn) -> npt.NDArray[np.int8]:
-    """The usage comes with the end of a reply; of one that was broken off only the chunks can be counted."""
+    """Source of the token counts: the usage at the end of a reply; where it was broken off only the chunks
+    can be counted."""
     usage, counted, none = (
         TOKEN_SOURCES.index(source)
         for source in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_COUNT, TokenSource.NONE)
@@ -548,17 +555,18 @@ def _sources(ok: BoolColumn, some: BoolColumn) -> npt.NDArray[np.int8]:
 
 
 class FlightLog:
-    """The records of one plan."""
+    """Collects the records of one plan."""
 
     def __init__(self, recording: Recording, on_record: OnRecord | None) -> None:
         self._recording = recording
         self._on_record = on_record
         self._log = RecordLog()
         self._first: Records | None = None
-        """All there is, as long as it came at once: most replays are short."""
+        """All records, as long as they came at once: most replays are short."""
 
     def keep(self, flights: Sequence[Flight], steps: Steps) -> Records:
-        """Flights that have ended, as records; ``steps`` has all that their tokens came from."""
+        """Turn flights that have ended into records, and keep these; ``steps`` has all that their tokens came
+        from."""
         records = records_of(flights, steps, self._recording)
         if self._first is None:
             self._first = records

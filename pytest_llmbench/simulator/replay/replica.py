@@ -1,4 +1,4 @@
-"""One engine of a replay: what is in flight there, when its steps ended, and its gauges."""
+"""One engine of a replay: its requests in flight, the ends of its steps, and its gauges."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.records import Flight, Steps
 
 SAMPLE_NS = 250_000_000
-"""The time between two samples."""
+"""Nanoseconds between two samples of the gauges."""
 SOURCE = "the embedded engine's model"
 
 
 class GaugeSampler:
-    """One sample every :data:`SAMPLE_NS` from the start of a plan. The cost is per sample, not per token."""
+    """Samples the gauges every :data:`SAMPLE_NS` from the start of a plan. The cost is per sample, not per
+    token."""
 
     def __init__(self, engine: Engine, start_ns: int) -> None:
         self._engine = engine
         self.due_ns = start_ns
-        """The next sample is of this instant."""
+        """Instant of the next sample."""
         self._at_ns = array("q")
         self._gauges = {name: array("d") for name in ("running", "waiting", "kv_use")}
 
@@ -34,7 +35,8 @@ class GaugeSampler:
         self.during((), now_ns)
 
     def during(self, finished: Sequence[EngineSequence], until_ns: int) -> None:
-        """A step ends at this instant, which belongs to the next one. Who ends with it is running."""
+        """Note that a step ends at this instant, which belongs to the next one. Sequences that end with it
+        count as running."""
         engine = self._engine
         self._note(until_ns - 1, engine.running + len(finished), engine.waiting, engine.kv_usage)
 
@@ -48,7 +50,8 @@ class GaugeSampler:
             self.due_ns += SAMPLE_NS
 
     def readings(self, samples: int) -> dict[str, FloatArray]:
-        """So many samples of each gauge; after the last one nothing was in the engine."""
+        """``samples`` readings of each gauge; those after the last one taken are 0, as the engine was
+        empty."""
         idle = samples - len(self._at_ns)
         return {name: np.pad(np.array(values), (0, idle)) for name, values in self._gauges.items()}
 
@@ -58,41 +61,42 @@ class GaugeSampler:
 
 
 class Replica:
-    """An engine with the requests that are in it, during one plan."""
+    """An engine with its requests, during one plan."""
 
     def __init__(self, number: int, engine: Engine, start_ns: int) -> None:
         self.number = number
         self.engine = engine
         self.in_flight: dict[EngineSequence, Flight] = {}
         self.strikes: dict[int, list[Flight]] = {}
-        """Step number: replies to which a fault happens then, if they have come far enough."""
+        """Replies to which a fault happens at a step, if they have come far enough, by the number of that
+        step."""
         self.down_until_ns = 0
-        """The engine recovers from a crash until then."""
+        """Instant until which the engine recovers from a crash."""
         self.gauges = GaugeSampler(engine, start_ns)
         self.first_step = engine.next_step
         self.step_ends_ns = array("q")
-        """The ends of the steps from ``first_step`` on."""
+        """Ends of the steps from ``first_step`` on."""
         self.step: StepResult | None = None
-        """The step under way, where several replicas work beside each other."""
+        """The step under way, where several replicas work side by side; None: there is none."""
         self.ends_ns = start_ns
-        """Its end."""
+        """Instant at which :attr:`step` ends."""
 
     @property
     def requests(self) -> int:
-        """Requests that were given to it and have not ended."""
+        """Number of requests that were given to it and have not ended."""
         return len(self.in_flight)
 
     @property
     def prompt_tokens(self) -> int:
-        """Their prompt tokens."""
+        """Sum of the prompt tokens of its :attr:`requests`."""
         return sum(sequence.prompt_tokens for sequence in self.in_flight)
 
     def cached_tokens(self, sequence: EngineSequence) -> int:
-        """Tokens at the beginning of the prompt that its prefix cache holds."""
+        """Number of tokens at the beginning of the prompt that its prefix cache holds."""
         return self.engine.cached_tokens(sequence)
 
     def give_up(self, sequence: EngineSequence) -> None:
-        """Free the place of a request that nobody waits for any more."""
+        """Abort a request that nobody waits for any more, and free its place."""
         del self.in_flight[sequence]
         self.engine.abort(sequence)
 
@@ -106,7 +110,7 @@ class Replica:
 
 
 def steps_of(replicas: Sequence[Replica], to_client_ns: int) -> Steps:
-    """The steps of all replicas that are remembered, as the client sees them."""
+    """The steps of all replicas that are still remembered, as the client observes them."""
     ends_ns = [np.array(replica.step_ends_ns, dtype=np.int64) for replica in replicas]
     firsts, place = [], 0
     for replica, own in zip(replicas, ends_ns, strict=True):
@@ -118,8 +122,8 @@ def steps_of(replicas: Sequence[Replica], to_client_ns: int) -> Steps:
 def readings_of(
     replicas: Sequence[Replica], before: dict[str, float], after: dict[str, float]
 ) -> EngineReadings:
-    """The samples with the counters around them. Over several replicas, requests and batches are added up,
-    and the share of the KV cache is that of all caches together."""
+    """The samples of the gauges, with the counters before and after. Over several replicas, requests and
+    batches are added up, and the share of the KV cache is that of all caches together."""
     samplers = [replica.gauges for replica in replicas]
     at_ns = max((sampler.at_ns for sampler in samplers), key=len)
     own = [sampler.readings(len(at_ns)) for sampler in samplers]

@@ -1,4 +1,4 @@
-"""Several replicas behind a router in virtual time: each has steps of its own, side by side."""
+"""Several replicas behind a router in virtual time: each has its own steps, side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_llmbench.simulator.replay.run import ReplayRun
 
 
 class RoutedRun(ReplayRun):
-    """A plan on several replicas. What happens is taken in the order of time, at one instant in this order:
+    """One plan on several replicas. Events are processed in the order of time, at one instant in this order:
     steps end, requests arrive, deadlines run out, steps begin.
 
     A request is routed at the instant at which it joins a queue, by what is in the replicas then. A block of
@@ -44,7 +44,7 @@ class RoutedRun(ReplayRun):
             self._begin_steps()
 
     def _next_ns(self) -> int | None:
-        """The next instant at which something happens by itself; None: nothing will."""
+        """The next instant at which something happens; None: nothing will."""
         due = [replica.ends_ns for replica in self.replicas if replica.step is not None]
         arrives_ns = self._arrivals.next_ns()
         if arrives_ns is not None:
@@ -56,7 +56,7 @@ class RoutedRun(ReplayRun):
         return min(due, default=None)
 
     def _sample_idle(self) -> None:
-        """Note how engines without a step were, before anything about them changes."""
+        """Sample the gauges of engines without a step, before anything about them changes."""
         for replica in self.replicas:
             if replica.step is None and replica.gauges.due_ns < self.now_ns:
                 replica.gauges.idle_until(self.now_ns)
@@ -91,7 +91,8 @@ class RoutedRun(ReplayRun):
     def _chosen(
         self, router: Router, replicas: Sequence[Replica], flight: Flight, sequence: EngineSequence
     ) -> Replica:
-        """The one of ``replicas`` that the router gives it to; those that are down are passed over."""
+        """The one of ``replicas`` that the router chooses for the request; those that are down are passed
+        over."""
         up = [place for place, replica in enumerate(replicas) if replica.down_until_ns <= self.now_ns]
         turn = flight.planned.turn
         session = None if turn is None else turn.session
@@ -104,7 +105,7 @@ class RoutedRun(ReplayRun):
         return sum(replica.requests for replica in self.replicas)
 
     def _cancel(self, why: str) -> None:
-        """Steps under way do not come to their end any more, so neither do their tokens."""
+        """Cancel the plan: steps under way no longer come to their end, so neither do their tokens."""
         reads_until_ns = self.now_ns + self._to_client_ns
         for replica in self.replicas:
             for flight in replica.in_flight.values():

@@ -1,4 +1,5 @@
-"""One plan in virtual time: arrivals, steps, faults, deadlines and gauges in the order in which they come."""
+"""The run of one plan in virtual time: arrivals, steps, faults, deadlines and gauges in the order in which
+they come."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ _NEVER_NS = 2**63 - 1
 
 
 class ClientDeadlines:
-    """Requests by age. The headers are read as soon as a request is accepted; then silence is counted."""
+    """The client's deadlines for requests by age. The headers are read as soon as a request is accepted; then
+    silence is counted."""
 
     def __init__(self, limits: Deadlines, delays: Delays) -> None:
         self._silence_ns = round(limits.between_chunks_s * 1e9) + delays.to_engine_ns + delays.to_client_ns
@@ -57,13 +59,13 @@ class ClientDeadlines:
         self._total_text = f"the response was not complete within {limits.total_s:g} s (total deadline)"
         self.drain_text = f"not complete {limits.drain_s:g} s after the last submission (drain deadline)"
         self._silent: deque[Flight] = deque()
-        """The requests without a token, and some that have one by now; oldest first."""
+        """Requests without a token, and some that have one by now; oldest first."""
         self._open: deque[Flight] = deque()
         self.look_ns = _NEVER_NS
-        """No deadline runs out before this instant."""
+        """Instant before which no deadline runs out."""
 
     def watch(self, flight: Flight) -> None:
-        """A request has been accepted, later than those before it."""
+        """Watch a request that has been accepted later than those before it."""
         silent, still_open = self._silent, self._open
         while silent and not _waits(silent[0]):  # of those that ended nothing is kept
             silent.popleft()
@@ -76,7 +78,7 @@ class ClientDeadlines:
             self.look_ns = look_ns
 
     def overdue(self, now_ns: int) -> Iterator[tuple[Flight, int, str]]:
-        """The requests that have to be given up, since when, and why.
+        """The requests that have to be given up, each with the instant of the deadline and the reason.
 
         Each is to be ended before the next is asked for.
         """
@@ -88,8 +90,8 @@ class ClientDeadlines:
         self.look_ns = min(fronts) + self._shortest_ns if fronts else _NEVER_NS
 
     def given_up_ns(self, flight: Flight) -> int | None:
-        """The instant at which a reply that was held back on its way was given up; ``None`` if it came
-        quickly enough."""
+        """Instant at which a reply that was held back on its way was given up; ``None`` if it came quickly
+        enough."""
         read_ns = flight.read_ns
         if read_ns is None or len(read_ns) == 0 or read_ns[-1] - read_ns[0] < self._between_ns:
             return None
@@ -97,14 +99,15 @@ class ClientDeadlines:
         return int(read_ns[silent[0]]) + self._between_ns if len(silent) else None
 
     def drain_is_over(self, now_ns: int, last_ns: int) -> bool:
-        """``last_ns``: when the last flight was submitted."""
+        """Whether the time for draining is over. ``last_ns``: when the last flight was submitted."""
         return now_ns >= last_ns + self._drain_ns
 
 
 def _taken(
     queue: deque[Flight], submitted_until_ns: int, concerned: Callable[[Flight], bool]
 ) -> Iterator[Flight]:
-    """Take what is overdue from the front of ``queue``, dropping what is not concerned any more."""
+    """Take what is overdue from the front of ``queue``, and drop the flights that are no longer
+    ``concerned``."""
     while queue:
         flight = queue[0]
         if concerned(flight):
@@ -119,7 +122,8 @@ def _is_open(flight: Flight) -> bool:
 
 
 def _waits(flight: Flight) -> bool:
-    """Has no token yet. A later silence is a few steps long, and no deadline is that short."""
+    """Whether the flight has no token yet. A later silence is a few steps long, and no deadline is that
+    short."""
     sequence = flight.sequence
     if flight.finished_ns != MISSING or sequence is None:
         return False
@@ -130,25 +134,26 @@ _ENDS = {
     "content_filter": (Outcome.REFUSED, "the output filter broke the answer off"),
     "error": (Outcome.IN_BAND_ERROR, "the engine ran out of memory"),
 }
-"""What the client makes of a reply whose finish reason is not a normal one."""
+"""Outcome and error that the client records for finish reasons that are not normal ones."""
 _OK = Outcome.OK  # looked up for every request otherwise
 _WELL = (_OK, None)
 _THOUGHTS_ALONE = (Outcome.EMPTY, "the reply held reasoning but no visible content")
 
 
 class TurnHashes:
-    """The hashes of the blocks of turns: those that a turn has in common with the one it goes on from are
-    known, so a session costs what its longest prompts cost, not what all of them do."""
+    """The block hashes of session turns: those that a turn shares with the one it continues are known, so a
+    session costs what its longest prompts cost, not what all of them do."""
 
     _MOST_SESSIONS = 1024
-    """Of more, those that began first are forgotten: their next turn is hashed whole."""
+    """Maximum number of sessions remembered. The one that began first is forgotten first; its next turn is
+    hashed whole."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._block_tokens = config.kv_block_tokens if config.prefix_caching else 0
         self._by_session: OrderedDict[int, dict[int, tuple[int, ...]]] = OrderedDict()
 
     def of(self, planned: PlannedRequest) -> tuple[int, ...] | None:
-        """The hashes of a turn's prompt; None where nothing is shared, or its ids are not known."""
+        """The block hashes of a turn's prompt; None where nothing is shared, or its ids are not known."""
         turn, ids = planned.turn, planned.token_ids
         if turn is None or ids is None or not self._block_tokens:
             return None
@@ -164,13 +169,14 @@ class TurnHashes:
 
 
 BATCH = 8192
-"""Flights that have ended are handed over when there are so many."""
+"""Number of ended flights at which they are handed over."""
 _HEARD_PER_LOOK = 10
-"""A load that may end early hears of them sooner: so often between two looks."""
+"""Hand-overs between two looks of a load that may end early, which thus hears of them sooner."""
 
 
 class ReplayRun:
-    """The work of a step does not grow with its tokens: only first tokens and ends are looked at.
+    """The run of one plan on one engine. The work of a step does not grow with its tokens: only first tokens
+    and ends are looked at.
 
     What has ended is given to ``keep`` with the steps that made its tokens, and forgotten, so memory follows
     the requests in flight.
@@ -179,9 +185,9 @@ class ReplayRun:
     peak_in_flight = 0
     left_in_flight = 0
     stopped: str | None = None
-    """Why nothing more was sent, if the plan's own rule ended it."""
+    """Why nothing more was sent, if the plan's own rule ended it; None otherwise."""
     interrupted: str | None = None
-    """Why the plan was cut short, if it was."""
+    """Why the plan was cut short; None if it was not."""
 
     def __init__(
         self,
@@ -204,9 +210,11 @@ class ReplayRun:
         self._faults = faults
         self._to_client_ns = delays.to_client_ns
         self._screened: list[tuple[int, int, Flight]] = []
-        """A heap of those that are with the input filter: when they join the queue, their number."""
+        """Heap of the requests in the input filter: (instant at which they join the queue, number,
+        flight)."""
         self._cuts: list[tuple[int, int, Flight]] = []
-        """A heap of those that their users are to cut: when the engine hears of it, their number."""
+        """Heap of the requests that their users are to cut: (instant at which the engine hears of it, number,
+        flight)."""
         self._held_until_ns: list[int] = []  # a heap: ends of replies that the engine alone is through with
         self._stops_when_failing = plan.stop_when_failing
         self._watch = FailureWatch.of(plan)
@@ -216,10 +224,10 @@ class ReplayRun:
         self._patience, self._hashes = ClientDeadlines(plan.deadlines, delays), TurnHashes(self._config)
         self.now_ns = start_ns
         self._flights: dict[Flight, None] = {}
-        """The flights not handed over, in order of arrival; ``_ended`` of them have ended."""
+        """Flights not handed over yet, in order of arrival; ``_ended`` of them have ended."""
         self._ended = self._received = 0
         self._last_ns = start_ns
-        """Submission of the last one."""
+        """Submission of the last flight."""
 
     def play(self) -> None:
         """Play until every request has ended; Ctrl-C cuts it short."""
@@ -274,7 +282,7 @@ class ReplayRun:
         self._hand_over([flight for flight in self._flights if flight.ended])
 
     def _hand_over(self, flights: Sequence[Flight]) -> None:
-        """Hand over flights that have come to their end, and drop what they alone were made of."""
+        """Hand over flights that have ended, and drop the data that only they needed."""
         for flight in flights:
             del self._flights[flight]
         self._ended = 0
@@ -284,7 +292,7 @@ class ReplayRun:
             replica.forget_needless()
 
     def _take_look(self, ended: Records) -> None:
-        """Take the looks at what has ended, if the plan has looks: it is handed over as often as it is looked
+        """Let the plan's looks, if it has any, see what has ended: it is handed over as often as it is looked
         at."""
         if self._looks is None or self.stopped is not None or self._arrivals.all_sent(self.now_ns):
             return
@@ -355,15 +363,15 @@ class ReplayRun:
     # Asked for every request: one replica is not looked at as if there might be more.
 
     def _route(self, flight: Flight, sequence: EngineSequence) -> Replica:  # noqa: ARG002 - several need them
-        """The replica that is to take it."""
+        """The replica that is to take the request."""
         return self.replicas[0]
 
     def _down_until_ns(self) -> int:
-        """No replica is up before this instant."""
+        """Instant before which no replica is up."""
         return self.replicas[0].down_until_ns
 
     def _running(self) -> int:
-        """Requests that are in an engine."""
+        """Number of requests that are in an engine."""
         return len(self.replicas[0].in_flight)
 
     def _note_peak(self) -> None:
@@ -379,7 +387,7 @@ class ReplayRun:
             self.peak_in_flight = in_flight
 
     def _refuse(self, flight: Flight, refusal: RefusalError, at_ns: int) -> None:
-        """What a client sees of a refusal, by the same rules as on a real wire."""
+        """Record the refusal of a request as a client sees it, by the same rules as on a real wire."""
         flight.sequence, flight.http_status = None, refusal.status
         from pytest_llmbench.wire.error_replies import classify_status  # most replays refuse nobody
 
@@ -390,8 +398,8 @@ class ReplayRun:
     # Working.
 
     def _glide(self, replica: Replica, arrives_ns: int | None) -> bool:
-        """Let the engine work until something may happen: an arrival, a deadline, an end. Whether some
-        requests have ended."""
+        """Let the engine work until something may happen: an arrival, a deadline, an end. Returns whether
+        some requests have ended."""
         until_ns = min(self._patience.look_ns, self._deadline_ns)
         if arrives_ns is not None:
             until_ns = min(until_ns, arrives_ns)
@@ -411,7 +419,7 @@ class ReplayRun:
         return False
 
     def _begin(self, replica: Replica, step: StepResult) -> int:
-        """A step begins now: when it will end."""
+        """Begin a step now; returns the instant at which it will end."""
         for sequence in step.admitted:
             replica.in_flight[sequence].admitted_ns = self.now_ns
         if step.failed:
@@ -423,7 +431,7 @@ class ReplayRun:
         return ends_ns
 
     def _complete(self, replica: Replica, step: StepResult) -> None:
-        """A step ends now."""
+        """End a step now."""
         if self._faults.options.fault:
             self._strike(replica, step)
         for sequence in step.finished:
@@ -432,14 +440,14 @@ class ReplayRun:
                 self._finish(flight, sequence)
 
     def _fail(self, replica: Replica, step: StepResult) -> None:
-        """Memory ran out as the step was to begin: the clients hear of it at once."""
+        """Handle a step that could not begin because memory ran out: the clients hear of it at once."""
         if step.crashed:
             replica.down_until_ns = self.now_ns + step.duration_ns
         for sequence in step.failed:
             self._finish(replica.in_flight.pop(sequence), sequence)
 
     def _finish(self, flight: Flight, sequence: EngineSequence) -> None:
-        """The engine is through with it; what is held back is read later than that."""
+        """Finish a flight that the engine has completed; what is held back is read later than that."""
         at_ns = self.now_ns + self._to_client_ns
         if (self._guardrails.holds and self._generates) or flight.fate in DELAYS:
             at_ns = self._hold_back(flight, sequence)
@@ -465,7 +473,7 @@ class ReplayRun:
         self._end(flight, outcome, at_ns, error, reason)
 
     def _hold_back(self, flight: Flight, sequence: EngineSequence) -> int:
-        """Hold a reply back, by the output filter or by a fault.
+        """Hold a reply back, because of the output filter or a fault.
 
         Notes when each token is read; returns when the reply ends.
         """
@@ -481,7 +489,7 @@ class ReplayRun:
         return max(end_ns, int(ns[-1])) if len(ns) else end_ns
 
     def _token_ns(self, flight: Flight) -> IntColumn:
-        """The ends of the steps that made its tokens."""
+        """Ends of the steps that made its tokens."""
         replica = self.replicas[flight.replica]
         made_ns = [replica.step_ends_ns[first : last + 1] for first, last in flight.spans(replica.first_step)]
         return np.concatenate([np.frombuffer(own, np.int64) for own in made_ns] or [np.empty(0, np.int64)])
@@ -568,7 +576,7 @@ class ReplayRun:
     # Users who go away.
 
     def _cut_those_due(self) -> None:
-        """The engine hears that users have gone: what they waited for is not worked on any more."""
+        """Abort the requests whose users have gone: the engine does not work on them any more."""
         while self._cuts and self._cuts[0][0] <= self.now_ns:
             flight = heapq.heappop(self._cuts)[2]
             if flight.ended:
@@ -583,7 +591,7 @@ class ReplayRun:
             self._end(flight, Outcome.CUT_BY_USER, flight.cut_ns, None)
 
     def _leave_unread(self, flight: Flight, at_ns: int) -> None:
-        """Take from a flight what its client has not read by ``at_ns``."""
+        """Remove from a flight what its client has not read by ``at_ns``."""
         read_ns = self._so_far_ns(flight) if flight.read_ns is None else flight.read_ns
         flight.read_ns = read_ns[read_ns <= at_ns]
         flight.schema_check = None
@@ -591,7 +599,7 @@ class ReplayRun:
             flight.http_status = MISSING
 
     def _so_far_ns(self, flight: Flight) -> IntColumn:
-        """The instants at which the client reads the tokens of a reply that does not come to its end."""
+        """Instants at which the client reads the tokens of a reply that does not come to its end."""
         ns = self._token_ns(flight)
         whole = len(ns) - len(ns) % self._guardrails.window_tokens  # an open window is held back
         if not whole or flight.fate == "buffering":
@@ -614,7 +622,7 @@ class ReplayRun:
             self._cancel(self._patience.drain_text)
 
     def _give_up(self) -> None:
-        """The time that the plan may take is up."""
+        """End the plan, because the time that it may take is over."""
         self.interrupted = TIME_IS_UP
         self._arrivals.stop()
         self._abort_all()
@@ -635,7 +643,8 @@ class ReplayRun:
 
 
 def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | None:
-    """What the prefix cache goes by; of a prompt that is text the ids that a real engine would make of it."""
+    """The prompt's token ids that the prefix cache goes by; for text the ids that a real engine would make of
+    it."""
     if planned.token_ids is not None or planned.text is None or not config.prefix_caching:
         return planned.token_ids
     return reference_tokenizer().encode(planned.text)[: planned.input_tokens]
@@ -651,5 +660,5 @@ def _look_taker(plan: LoadPlan) -> LookTaker | None:
 
 @lru_cache(maxsize=1024)
 def _as_asked(max_tokens: int, ignore_eos: bool) -> GenerationRequest:
-    """The request as the engine's HTTP face would have read it."""
+    """The request as the engine's HTTP server would have read it."""
     return GenerationRequest((), (), True, True, max_tokens, 0, ignore_eos)

@@ -1,4 +1,5 @@
-"""The sessions of a plan in virtual time: whole ones are begun, and their turns follow from ends.
+"""The sessions of a plan in virtual time: a session is begun as a whole, and its turns follow the ends of
+earlier ones.
 
 What the engine says stands where later turns read it. It generates lengths and has no words, so these are
 random ones, the same each time.
@@ -31,7 +32,7 @@ from pytest_llmbench.workloads.stream import derived_seed
 
 
 class PlanSessions:
-    """Hands out the plan's sessions in order, each with the requests that are its turns."""
+    """The plan's sessions in order, each with the requests that are its turns."""
 
     def __init__(self, plan: LoadPlan, digest: LoadDigest) -> None:
         self._sessions = sessions_of(passing(plan.workload, plan.first, plan.requests, plan.seed))
@@ -57,13 +58,13 @@ class PlanSessions:
         return taken
 
     def sha256(self) -> str:
-        """Identity of the sessions that were begun, those that were cut off with all their turns."""
+        """SHA-256 of the sessions that were begun, those that were cut off with all their turns."""
         return self._digest.end()
 
 
 class SessionArrivals:
-    """Turns of sessions: the start of a session is scheduled, or takes a slot that another has left; all
-    that follows in it is caused by ends, as the client sees them."""
+    """Arrivals of sessions' turns: the start of a session is scheduled, or takes a slot that another has
+    left; all that follows in it is caused by ends, as the client sees them."""
 
     def __init__(
         self, planned: PlanSessions, load: SessionLoad, seed: int, start_ns: int, to_engine_ns: int
@@ -71,10 +72,11 @@ class SessionArrivals:
         self._planned, self._load, self._start_ns = planned, load, start_ns
         self._flow, self._answers = SessionFlow(), LiveAnswers()
         self._due: list[Due] = []
-        """A heap."""
+        """Heap of the turns that are due."""
         self._to_engine_ns = to_engine_ns
         self._next_ns: int | None = None
-        """What :meth:`next_ns` says: asked at every step, and known until something is sent or ends."""
+        """Cached result of :meth:`next_ns`, which is asked at every step; known until something is sent or
+        ends."""
         self._stopped = False
         self._starts_ns: Iterator[int] = iter(())
         self._next_start_ns: int | None = None
@@ -139,14 +141,16 @@ class SessionArrivals:
 
 
 def _said(flight: Flight) -> tuple[str, int]:
-    """The visible answer to a turn that has ended, as far as its client had read it, and its tokens."""
+    """The visible answer to a turn that has ended, as far as its client had read it, and its number of
+    tokens."""
     turn, tokens = flight.planned.turn, _visible_tokens(flight)
     assert turn is not None
     return _in_words(turn, tokens), tokens
 
 
 def _with_ids(request: PlannedRequest) -> PlannedRequest:
-    """A request whose messages have live answers, with the ids of its texts as an engine would make them."""
+    """A request whose messages have live answers, with the token ids that an engine would make of its
+    texts."""
     from pytest_llmbench.workloads.trace_sessions import ids_of  # few sessions have live answers
 
     assert request.messages is not None

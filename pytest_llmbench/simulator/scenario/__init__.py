@@ -1,1 +1,1 @@
-"""The choice of an engine, with its quirks and faults: presets, variants and their text."""
+"""Scenarios of the embedded engine: presets, variants, options and faults, and their text form."""

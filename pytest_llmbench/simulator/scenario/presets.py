@@ -1,4 +1,5 @@
-"""Figures of the embedded engine: named presets, and overrides written ``fast?max_num_seqs=32&seed=7``.
+"""Presets of the embedded engine: named sets of figures, with overrides written as
+``fast?max_num_seqs=32&seed=7``.
 
 Every figure of a preset is an order of magnitude with its origin in words (``provenance``), not a
 measurement of a product: a preset is a plausible engine, whose behaviour under load can be reasoned about.
@@ -150,11 +151,11 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
 
 _FIXED = ("name", "provenance")
 OPTIONS: tuple[str, ...] = tuple(f.name for f in fields(EngineConfig) if f.name not in _FIXED)
-"""The names that may be overridden."""
+"""Names of the options of an EngineConfig that may be overridden."""
 
 
 def parse_preset(text: str) -> EngineConfig:
-    """The engine that ``text`` names: ``preset``, or ``preset?option=value&option=value``.
+    """Parse the name of an engine: ``preset``, or ``preset?option=value&option=value``.
 
     An empty preset name means ``fast``. Raises SuiteError that lists every mistake: unknown preset, unknown,
     repeated or unreadable options, impossible figures.
@@ -178,7 +179,7 @@ def parse_preset(text: str) -> EngineConfig:
 
 
 def read_options(text: str, mistakes: list[str]) -> dict[str, Any]:
-    """The values of ``option=value&option=value``; what is wrong with them is added to ``mistakes``."""
+    """Parse ``option=value&option=value``; what is wrong with it is added to ``mistakes``."""
     values: dict[str, Any] = {}
     for part in text.split("&") if text else ():
         name, equals, value = part.partition("=")

@@ -1,4 +1,5 @@
-"""A whole scenario, ``fast?max_num_seqs=64&fault=reset&fault_rate=0.1``: engine, stream, faults, router.
+"""Scenarios such as ``fast?max_num_seqs=64&fault=reset&fault_rate=0.1``: options of engine, stream, faults
+and router.
 
 The options of the four parts share one string; each name belongs to one part only.
 """
@@ -27,7 +28,7 @@ Part = TypeVar("Part", StreamOptions, FaultOptions, RouterOptions)
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What an embedded engine is told to be."""
+    """The whole configuration of an embedded engine."""
 
     engine: EngineConfig
     stream: StreamOptions = field(default_factory=StreamOptions)
@@ -43,7 +44,7 @@ OPTIONS: tuple[str, ...] = (*ENGINE_OPTIONS, *STREAM_OPTIONS, *FAULT_OPTIONS, *R
 
 @lru_cache(maxsize=64)
 def parse_scenario(text: str) -> Scenario:
-    """The scenario that ``text`` names: ``preset``, or ``preset?option=value&option=value``.
+    """Parse a scenario: ``preset``, or ``preset?option=value&option=value``.
 
     Raises SuiteError that lists every mistake of every part: unknown preset, unknown, repeated or unreadable
     options, values that cannot be.
@@ -125,12 +126,12 @@ def _part(before: Part, given: dict[str, str], mistakes: list[str]) -> Part | No
 
 @cache
 def _kinds(part: type) -> dict[str, Any]:
-    """What each option of a part is of: annotations are texts until they are evaluated, which takes long."""
+    """The type of each option of a part: annotations are texts until they are evaluated, which takes long."""
     return get_type_hints(part)
 
 
 def _read(kind: Any, text: str) -> Any:
-    """``text`` as a value of ``kind``; ValueError says what it has to be."""
+    """Convert ``text`` to a value of type ``kind``; ValueError says what it has to be."""
     if type(None) in get_args(kind):
         return None if text == "none" else _read(get_args(kind)[0], text)
     if get_origin(kind) is tuple:
@@ -152,7 +153,7 @@ def _read(kind: Any, text: str) -> Any:
 
 
 def option_meanings(kind: type) -> dict[str, str]:
-    """What each option of a part is, in one sentence: the first of its documentation in the source.
+    """The meaning of each option of a part in one sentence: the first of its documentation in the source.
 
     Choices are listed where that sentence does not.
     """

@@ -1,6 +1,5 @@
-"""What the embedded engine states about itself, as facts of the manifest (METHODOLOGY §2, §5, §9), and the
-SUT variants that it offers by itself: a scenario with some options changed.
-"""
+"""The embedded engine's facts about itself for the manifest (METHODOLOGY §2, §5, §9), and its standard SUT
+variants: a scenario with some options changed."""
 
 from __future__ import annotations
 
@@ -28,12 +27,13 @@ def software_version() -> str:
 
 @cache
 def _version(distribution: str) -> str:
-    """Read once: each variant of an engine tells it."""
+    """Version of a distribution; cached, as each variant of an engine states it."""
     return metadata.version(distribution)
 
 
 def disclosure(config: EngineConfig, router: RouterOptions | None = None) -> Facts:
-    """All that a tester would have to declare for a real engine; the origin says that it is simulated.
+    """The facts that a tester would have to declare for a real engine; their origin says that it is
+    simulated.
 
     The model's version carries a digest of the figures, and the router before several replicas, so that
     engines with different figures never pass for the same SUT. Load balancing lies outside the boundary of a
@@ -92,7 +92,7 @@ def _components(config: EngineConfig) -> list[str]:
 
 
 def _routing(router: RouterOptions) -> list[str]:
-    """The router and what it stands before; nothing for a single engine."""
+    """The router and what stands behind it, in words; empty for a single engine."""
     if router.policy is None:
         return []
     lead = f", lead {router.router_max_lead}" if router.policy == "prefix" else ""
@@ -113,7 +113,7 @@ def _policies(router: RouterOptions) -> str:
 
 
 def engines_in_words(router: RouterOptions) -> list[str]:
-    """Several engines in a phrase for readers; nothing for a single one."""
+    """The number and kind of engines as a phrase for readers; empty for a single one."""
     if router.policy is None:
         return []
     if not router.disaggregated:
@@ -123,7 +123,7 @@ def engines_in_words(router: RouterOptions) -> list[str]:
 
 
 def _systems(config: EngineConfig) -> list[str]:
-    """Guardrails that stand before or after the engine, switched on or off: they make it a gateway."""
+    """The guardrails before or after the engine, whether on or off, in words: they make it a gateway."""
     filters = {"input filter": config.input_filter, "output filter": config.output_filter}
     return [f"simulated {name}" for name, state in filters.items() if state != "absent"]
 
@@ -153,8 +153,9 @@ STANDARD_VARIANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "guardrails_full": {"input_filter": "enabled", "output_filter": "enabled"},
     }
 )
-"""Name → options over those of the base scenario. A filter that is ``disabled`` is there and switched off, so
-all ``guardrails_*`` are application gateways; a base without any filter is a model engine."""
+"""Standard variants: options over those of the base scenario, by the variant's name. A filter that is
+``disabled`` is there and switched off, so all ``guardrails_*`` are application gateways; a base without any
+filter is a model engine."""
 
 _VARIANT_FACTS = (
     "sut.boundary",
@@ -171,7 +172,7 @@ _VARIANT_FACTS = (
 
 
 def standard_overrides(name: str) -> Mapping[str, str]:
-    """Options of a standard variant. Raises SuiteError for another name."""
+    """Options of a standard variant. Raises SuiteError for an unknown name."""
     found = STANDARD_VARIANTS.get(name)
     if found is None:
         close = difflib.get_close_matches(name, STANDARD_VARIANTS, n=1)
@@ -185,7 +186,7 @@ def standard_overrides(name: str) -> Mapping[str, str]:
 
 
 def with_overrides(scenario: Described, overrides: Mapping[str, str]) -> Described:
-    """``scenario`` with options set, whatever it said of them before; a text from a text.
+    """``scenario`` with options set, whatever they were before; given a text, a text is returned.
 
     Raises SuiteError with every mistake: unknown options, unreadable values, impossible figures.
     """
@@ -200,7 +201,7 @@ def with_overrides(scenario: Described, overrides: Mapping[str, str]) -> Describ
 
 
 def variant_facts(scenario: str | Scenario) -> Facts:
-    """What a variant states about itself over the facts of its base: boundary, cache, filters, figures."""
+    """The facts that a variant adds to those of its base: boundary, cache, filters, figures."""
     parsed = scenario if isinstance(scenario, Scenario) else parse_scenario(scenario)
     stated = disclosure(parsed.engine, parsed.router)
     return Facts({name: stated[name] for name in _VARIANT_FACTS})

@@ -1,1 +1,1 @@
-"""The engine as a server: HTTP, WebSocket, gRPC."""
+"""The engine as a server that speaks HTTP, WebSocket and gRPC."""

@@ -1,4 +1,5 @@
-"""Waiting until an instant to within a fraction of a millisecond, without blocking the event loop.
+"""Timers that wait until an instant to within a fraction of a millisecond, without blocking the event
+loop.
 
 Event loops round their timers up to whole milliseconds (epoll's unit), half of a short decode step. On Linux
 a ``timerfd`` on the loop wakes within tens of microseconds at no cost in between. Elsewhere the loop's timer
@@ -18,21 +19,22 @@ Clock = Callable[[], int]
 
 
 class Alarm(Protocol):
-    """Waits on CLOCK_MONOTONIC, one wait at a time."""
+    """A timer on CLOCK_MONOTONIC, one wait at a time."""
 
     @property
     def name(self) -> str:
         """The name of the alarm, for the status page."""
 
     async def until(self, deadline_ns: int) -> None:
-        """Return at ``deadline_ns`` or as soon after it as possible; yields at least once, even when late."""
+        """Wait until ``deadline_ns`` or as soon after it as possible; yields at least once, even when
+        late."""
 
     def close(self) -> None:
-        """Give back what the operating system lent."""
+        """Release what the operating system lent."""
 
 
 class LoopAlarm:
-    """The event loop's own timer, then yields."""
+    """A timer made of the event loop's own timer, then yields."""
 
     name = "loop timer"
     _SLACK_NS = 2_000_000
@@ -79,7 +81,7 @@ class TimerfdAlarm:
 
 
 def open_alarm() -> Alarm:
-    """The most exact alarm of this platform, for the running event loop."""
+    """Open the most exact timer of this platform, for the running event loop."""
     try:
         return TimerfdAlarm()
     except OSError:  # not Linux, or a sandbox that forbids it

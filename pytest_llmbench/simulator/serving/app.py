@@ -37,12 +37,13 @@ RECEIVED_NS = "received_ns"
 BODY_LIMIT_BYTES = 64 * 2**20
 TOKENIZE = "/tokenize"
 RESET_PREFIX_CACHE = "/reset_prefix_cache"
-"""The path as vLLM's server has it in development mode: 200 without a body, whether there is a cache or
-not."""
+"""Path that resets the prefix cache, as vLLM's server has it in development mode: 200 without a body, whether
+there is a cache or not."""
 
 
 class EngineApp:
-    """Routes requests. Nothing here knows which server runs it, but for what it leaves in ``state``."""
+    """The ASGI application, which routes requests. It knows nothing of the server that runs it, but for what
+    that leaves in ``state``."""
 
     def __init__(self, driver: EngineDriver, scenario: Scenario, tokenizer: Tokenizer) -> None:
         self._driver = driver
@@ -147,7 +148,7 @@ class EngineApp:
         await send_json(send, 200, self.status())
 
     def status(self) -> dict[str, Any]:
-        """How the server fares: load, pacing, and what the ground-truth log holds."""
+        """The state of the server for the status page: load, pacing, and what the ground-truth log holds."""
         driver, log = self._driver, self._driver.log
         return {
             "model": self._config.model,

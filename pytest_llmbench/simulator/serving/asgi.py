@@ -1,4 +1,4 @@
-"""The few ASGI messages the server uses."""
+"""Helpers for the few ASGI messages that the server uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BodyTooLargeError(Exception):
 
 
 async def read_body(receive: Receive, limit_bytes: int) -> bytes:
-    """The whole request body. Raises ClientGoneError and BodyTooLargeError."""
+    """Read the whole request body. Raises ClientGoneError and BodyTooLargeError."""
     parts: list[bytes] = []
     length = 0
     while True:
@@ -38,7 +38,7 @@ async def read_body(receive: Receive, limit_bytes: int) -> bytes:
 
 
 async def until_disconnect(receive: Receive) -> None:
-    """Return when the client has gone, or, on servers that say so too, when the response is complete."""
+    """Wait until the client has gone, or, on servers that report this too, until the response is complete."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

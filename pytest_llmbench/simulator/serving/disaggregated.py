@@ -1,4 +1,4 @@
-"""Prefill and decode on engines of their own in real time: prompts, transfers and output of a request."""
+"""Disaggregated prefill and decode in real time: prompts, transfers and output of a request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_llmbench.simulator.serving.replies import Reply
 
 
 class Worker(Replica):
-    """An engine of one of the two stages."""
+    """An engine of one of the two stages, prefill or decode."""
 
     def __init__(self, number: int, engine: Engine, alarm: Alarm, driver: DisaggregatedDriver) -> None:
         super().__init__(number, engine, alarm, driver.log, driver.clock, driver.pacing)
@@ -28,15 +28,16 @@ class Worker(Replica):
         self._driver = driver
 
     def take(self, prompt: EngineSequence) -> Reply | None:
-        """Take away the reply of a prompt that has been computed; ``None``: nobody waits for it any more."""
+        """Remove and return the reply of a prompt that has been computed; ``None``: nobody waits for it any
+        more."""
         return self._replies.pop(prompt, None)
 
     def keep(self, decode: EngineSequence, reply: Reply) -> None:
-        """The tokens of a sequence that the engine expects go to ``reply``."""
+        """Send the tokens of a sequence that the engine expects to ``reply``."""
         self._replies[decode] = reply
 
     def truth_of(self, decode: EngineSequence) -> GroundTruth:
-        """What is known of a request that is in the engine."""
+        """The ground truth of a request that is in the engine."""
         return self._replies[decode].truth
 
     async def _fail(self, sequence: EngineSequence) -> None:
@@ -50,7 +51,7 @@ class Worker(Replica):
 
 @dataclass(frozen=True, slots=True)
 class _Computing:
-    """A request whose prompt is being computed, with what is needed when that is through."""
+    """A request whose prompt is being computed, with what is needed once it has been."""
 
     prompt: EngineSequence
     session: Hashable | None
@@ -58,7 +59,7 @@ class _Computing:
 
 
 class DisaggregatedDriver(EngineDriver):
-    """Some engines that compute prompts and others that decode, each on a schedule of its own.
+    """Driver of prefill engines and decode engines, each on a schedule of its own.
 
     A request is routed to the first kind, and as its prompt is through to the second. There it waits for the
     blocks of its prompt, then for what belongs into them (the transfer, a task of its own), then for a place
@@ -83,7 +84,7 @@ class DisaggregatedDriver(EngineDriver):
         self._decode_router = Router(router.decode_policy)
         self._handovers: Handovers[Worker] = Handovers(router)
         self._computing: dict[EngineSequence, _Computing] = {}
-        """By the sequence that is to be decoded."""
+        """Requests whose prompts are being computed, by the sequence that is to be decoded."""
         self._transfers: asyncio.TaskGroup
 
     def _replica(self, number: int, engine: Engine, alarm: Alarm) -> Replica:
@@ -97,7 +98,8 @@ class DisaggregatedDriver(EngineDriver):
         session: Hashable | None = None,
         drawn: Callable[[], None] = nothing,
     ) -> None:
-        """As of several replicas; the lengths are drawn by the engine that decodes."""
+        """Hand a request to a prefill engine, as :class:`EngineDriver` does to a replica; the lengths are
+        drawn by the engine that decodes."""
         if not sequence.generates:
             super().submit(sequence, reply, session, drawn)
             return
@@ -109,7 +111,8 @@ class DisaggregatedDriver(EngineDriver):
         return self._chosen(self._router, self._prefillers, sequence, session)
 
     def step_ended(self, worker: Worker, step: StepResult, ended_ns: int) -> None:
-        """A step of ``worker`` has ended: pass on the prompts it completed, and send what it has room for."""
+        """Handle the end of a step of ``worker``: pass on the prompts it completed, and send what it has room
+        for."""
         for prompt in step.finished:
             if prompt.decode is not None:
                 self._pass_on(worker, prompt, prompt.decode, ended_ns)
@@ -117,7 +120,7 @@ class DisaggregatedDriver(EngineDriver):
             self._begin_transfers(worker)
 
     def _pass_on(self, source: Worker, prompt: EngineSequence, decode: EngineSequence, ended_ns: int) -> None:
-        """The prompt is computed: choose who decodes."""
+        """Choose the engine that decodes a prompt which has been computed."""
         reply = source.take(prompt)
         if reply is None:
             return
@@ -131,7 +134,7 @@ class DisaggregatedDriver(EngineDriver):
         self._begin_transfers(target)
 
     def _begin_transfers(self, target: Worker) -> None:
-        """Send what the engine has blocks for by now."""
+        """Begin the transfers for which the engine now has blocks."""
         for handover in self._handovers.begin(target, self.clock()):
             self._transfers.create_task(self._transfer(handover, target.truth_of(handover.decode)))
 
@@ -150,13 +153,13 @@ class DisaggregatedDriver(EngineDriver):
         handover.target.wake()
 
     def abort(self, sequence: EngineSequence) -> None:
-        """The client has gone: free what the sequence holds, wherever it is."""
+        """Free what the sequence holds, wherever it is, because the client has gone."""
         computing = self._computing.pop(sequence, None)
         super().abort(sequence if computing is None else computing.prompt)
         self.look()
 
     def look(self) -> None:
-        """What is gone has left blocks, and need not be sent."""
+        """Drop handovers whose requests have gone, and begin the transfers for which that freed blocks."""
         self._handovers.drop_gone()
         for target in self._decoders:
             self._begin_transfers(target)
@@ -164,6 +167,6 @@ class DisaggregatedDriver(EngineDriver):
             worker.wake()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Drive the engines until cancelled."""
         async with asyncio.TaskGroup() as self._transfers:
             self._transfers.create_task(super().run())

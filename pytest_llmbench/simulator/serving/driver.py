@@ -1,4 +1,5 @@
-"""Engines in real time: a task for each lets every step take its time and then writes its tokens."""
+"""The driver of engines in real time: a task per engine lets every step take its time and then writes its
+tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class RecentValues:
         self.count += 1
 
     def summary_us(self) -> dict[str, float | int | None]:
-        """``n`` values, and their nearest-rank p50, p99 and max in microseconds; ``None`` of nothing."""
+        """Count ``n`` of the values, and their nearest-rank p50, p99 and max in microseconds; these are
+        ``None`` where there are no values."""
         ordered = sorted(self._values)
         n = len(ordered)
         return {
@@ -48,17 +50,17 @@ class RecentValues:
 
 
 class Pacing:
-    """Counters of the driver, over all its replicas."""
+    """Counters of how well the driver keeps its schedule, over all its replicas."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.step_lateness = RecentValues()
-        """Actual minus planned end of each step."""
+        """Actual minus planned end of each step, in nanoseconds."""
         self.write_span = RecentValues()
-        """The times from the end of a step to its last write: the server's own cost of handing out the
+        """Nanoseconds from the end of a step to its last write: the server's own cost of handing out the
         tokens."""
         self.schedule_restarts = 0
-        """Times the server fell so far behind that the schedule was given up and begun anew."""
+        """Number of times the server fell so far behind that the schedule was given up and begun anew."""
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -81,7 +83,7 @@ _WRITES_PER_TURN = 8
 
 
 class Replica:
-    """Steps one engine on an absolute schedule: a step begins where the one before it was due to end.
+    """Drives one engine on an absolute schedule: a step begins where the one before it was due to end.
 
     So a late wake-up delays one step's tokens and no later ones. After a pause without work the schedule
     begins anew.
@@ -94,7 +96,7 @@ class Replica:
         self.engine = engine
         self.alarm = alarm
         self.down_until_ns = 0
-        """The engine recovers from a crash until then."""
+        """Instant until which the engine recovers from a crash."""
         self.metrics = EngineMetrics(engine.config, number)
         self._log, self._clock, self._pacing = log, clock, pacing
         self._replies: dict[EngineSequence, Reply] = {}
@@ -102,21 +104,21 @@ class Replica:
 
     @property
     def requests(self) -> int:
-        """Requests that were given to it and have not ended."""
+        """Number of requests that were given to it and have not ended."""
         return len(self._replies)
 
     @property
     def prompt_tokens(self) -> int:
-        """Their prompt tokens."""
+        """Sum of the prompt tokens of its :attr:`requests`."""
         return sum(sequence.prompt_tokens for sequence in self._replies)
 
     def cached_tokens(self, sequence: EngineSequence) -> int:
-        """Tokens at the beginning of the prompt that its prefix cache holds."""
+        """Number of tokens at the beginning of the prompt that its prefix cache holds."""
         return self.engine.cached_tokens(sequence)
 
     @property
     def state(self) -> EngineState:
-        """How the engine stands right now."""
+        """The current state of the engine."""
         engine = self.engine
         return EngineState(engine.running, engine.waiting, engine.kv_usage, engine.totals)
 
@@ -132,11 +134,12 @@ class Replica:
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to do again."""
+        """Wake the engine's task, as there may be something to do again."""
         self._work.set()
 
     def abort(self, sequence: EngineSequence) -> None:
-        """The client has gone: free the sequence's place. Does nothing for one that is not here any more."""
+        """Free the sequence's place, because the client has gone. Does nothing for one that is not here any
+        more."""
         reply = self._replies.pop(sequence, None)
         if reply is None:
             return
@@ -145,7 +148,7 @@ class Replica:
         self.note_end(reply)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run the engine until cancelled."""
         due_ns = self._clock()
         while True:
             while self.engine.idle:  # also if what there was to do has been aborted since
@@ -155,7 +158,8 @@ class Replica:
             due_ns = await self._step(due_ns)
 
     async def _step(self, due_ns: int) -> int:
-        """One step, which by the schedule begins at ``due_ns``; returns when it was due to end."""
+        """Run one step that the schedule begins at ``due_ns``; returns the instant at which it was due to
+        end."""
         begun_ns = self._clock()
         if begun_ns - due_ns > _GIVE_UP_NS:
             self._pacing.schedule_restarts += 1
@@ -200,7 +204,7 @@ class Replica:
             self.note_end(reply)
 
     async def _hand_out(self, step: StepResult, ended_ns: int) -> None:
-        """Write the tokens of a step, first tokens first. Replies whose client has gone are not there."""
+        """Write the tokens of a step, first tokens first. Replies whose client has gone are skipped."""
         for sequence in step.first_tokens:
             reply = self._replies.get(sequence)
             if reply is not None:
@@ -226,7 +230,7 @@ class Replica:
                     self.note_end(reply)
 
     def note_end(self, reply: Reply) -> None:
-        """Keep the record of a reply that has come to its end."""
+        """Keep the record of a reply that has ended."""
         self._log.add(reply.truth)
         self.metrics.note_end(reply.truth)
 
@@ -235,7 +239,8 @@ OneOf = TypeVar("OneOf", bound=Replica)
 
 
 class EngineDriver:
-    """The engines behind one address in real time, each on a schedule of its own, and the router before them.
+    """Driver of the engines behind one address in real time, each on a schedule of its own, and of the router
+    before them.
 
     They are tasks of one event loop: what several hand out at the same instant is written one after another,
     and the pacing tells how late that made their steps.
@@ -262,32 +267,32 @@ class EngineDriver:
 
     @property
     def config(self) -> EngineConfig:
-        """The figures of the engines; the seeds of all but the first are others."""
+        """The figures of the engines; all but the first have other seeds."""
         return self.replicas[0].engine.config
 
     @property
     def guardrails(self) -> Guardrails:
-        """The stages before and after the engines."""
+        """The input and output filters of the engines."""
         return self.replicas[0].engine.guardrails
 
     @property
     def down_until_ns(self) -> int:
-        """No engine is up before this instant."""
+        """Instant before which no engine is up."""
         return min(replica.down_until_ns for replica in self.replicas)
 
     @property
     def alarm(self) -> str:
-        """What wakes the engines."""
+        """Name of the timer that wakes the engines."""
         return self.replicas[0].alarm.name
 
     @property
     def running(self) -> int:
-        """Sequences in the batches."""
+        """Number of sequences in the batches."""
         return sum(replica.engine.running for replica in self.replicas)
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queues."""
+        """Number of sequences in the queues."""
         return sum(replica.engine.waiting for replica in self.replicas)
 
     def submit(
@@ -311,35 +316,36 @@ class EngineDriver:
     def _chosen(
         self, router: Router, replicas: Sequence[OneOf], sequence: EngineSequence, session: Hashable | None
     ) -> OneOf:
-        """The one of ``replicas`` that the router gives it to; those that are down are passed over."""
+        """The one of ``replicas`` that the router chooses for the request; those that are down are passed
+        over."""
         now_ns = self.clock()
         up = [place for place, replica in enumerate(replicas) if replica.down_until_ns <= now_ns]
         return replicas[router.choose(replicas, up or range(len(replicas)), sequence, session)]
 
     def abort(self, sequence: EngineSequence) -> None:
-        """The client has gone: free the sequence's place. Does nothing for one that has ended."""
+        """Free the sequence's place, because the client has gone. Does nothing for one that has ended."""
         for replica in self.replicas:
             replica.abort(sequence)
 
     def crash(self, number: int, recovery_ns: int) -> None:
-        """Let the engine of that number be down from now on."""
+        """Put the engine of that number out of service for ``recovery_ns`` from now on."""
         self.replicas[number].down_until_ns = self.clock() + recovery_ns
 
     def reset_prefix_caches(self) -> None:
-        """Let no engine find the prefixes that it has computed so far."""
+        """Forget the prefixes that the engines have computed so far."""
         for replica in self.replicas:
             replica.engine.reset_prefix_cache()
 
     def note_end(self, reply: Reply) -> None:
-        """Keep the record of a reply that has come to its end."""
+        """Keep the record of a reply that has ended."""
         self.replicas[reply.truth.held_by].note_end(reply)
 
     def metrics_page(self) -> bytes:
-        """What all engines count, in Prometheus's text format."""
+        """The metrics of all engines, in Prometheus's text format."""
         return metrics_page([(replica.metrics, replica.state) for replica in self.replicas])
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run the engines until cancelled."""
         async with asyncio.TaskGroup() as group:
             for replica in self.replicas:
                 group.create_task(replica.run())

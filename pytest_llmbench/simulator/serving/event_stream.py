@@ -1,4 +1,4 @@
-"""The tokens of one reply become events, and events become writes, as the stream's options say. Pure."""
+"""How the tokens of one reply become events, and events become writes, as the stream's options say. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TAGS: dict[bool, tuple[tuple[str, ...], tuple[str, ...]]] = {
     False: (("<think>",), ("</think>",)),
     True: (("<th", "ink", ">"), ("</th", "ink", ">")),
 }
-"""Opening and closing tag as tokens, whole and cut up."""
+"""Opening and closing tag of inline reasoning as tokens, whole (False) and cut up (True)."""
 
 
 _CALLS = "tool_calls"
 
 
 class TokenTexts:
-    """The field that each token goes to, and its text before anything is held back."""
+    """The field that each token belongs to, and its text before anything is held back."""
 
     def __init__(self, text: ReplyText, place: ReasoningPlace, first: FirstChunk) -> None:
         self._text = text
@@ -39,19 +39,19 @@ class TokenTexts:
         self._called = False
 
     def answer_with(self, reply: StructuredReply) -> None:
-        """The visible tokens are those of ``reply``. To be said before the first is asked for."""
+        """Use the texts of ``reply`` as visible tokens. Call it before the first is asked for."""
         self._structured = reply
 
     @property
     def tool(self) -> str:
-        """The tool that the reply calls; empty: none."""
+        """Name of the tool that the reply calls; empty: none."""
         return "" if self._structured is None else self._structured.tool
 
     def finish_reason(self, reason: str) -> str:
         return reason if self._structured is None else self._structured.finish_reason(reason)
 
     def delta(self, field: str, text: str) -> dict[str, Any]:
-        """The delta that adds ``text``. The first of a tool call has its name and id, as vLLM has it."""
+        """The delta that adds ``text``. The first of a tool call has its name and id, as in vLLM."""
         if field != _CALLS or self._structured is None:
             return {field: text}
         named = {"name": self._structured.tool}
@@ -61,12 +61,13 @@ class TokenTexts:
         return {_CALLS: [{"index": 0, **opening, "function": function}]}
 
     def reason_first(self, tokens: int) -> None:
-        """The first so many tokens are reasoning. To be said before the first is asked for."""
+        """Make the first ``tokens`` tokens reasoning. Call it before the first is asked for."""
         self.reasoning_tokens = tokens
         self._tagged = self._tagged_reasoning(self._place, tokens)
 
     def _tagged_reasoning(self, place: ReasoningPlace, tokens: int) -> list[str]:
-        """The reasoning tokens with their tags, for inline reasoning; too few for its tags share them."""
+        """The reasoning tokens with their tags, for inline reasoning; if they are too few, the tags share
+        them."""
         if self._field != "content" or tokens == 0:
             return []
         opening, closing = _TAGS[place == "inline_split"]
@@ -75,7 +76,7 @@ class TokenTexts:
         return [*parts[: tokens - 1], "".join(parts[tokens - 1 :])]
 
     def of(self, token: int) -> tuple[str, str]:
-        """(field of the delta, text)."""
+        """The field of the delta and the text of a token, as (field, text)."""
         if token < self.reasoning_tokens:
             return self._field, self._tagged[token] if self._tagged else self._text.word(token)
         if self._structured is not None:
@@ -88,7 +89,7 @@ class TokenTexts:
 
 
 class EventStream:
-    """The writes of one streamed reply. ``truth`` is counted up as tokens come in."""
+    """Makes the writes of one streamed reply. ``truth`` is updated as tokens come in."""
 
     def __init__(
         self,
@@ -117,28 +118,29 @@ class EventStream:
         self._begun = False
         self._gathered: list[bytes] = []
         self.visible = False
-        """Text that is not white space has been put into a write."""
+        """Whether text that is not white space has been put into a write."""
         self.thought = False
-        """A thought has been put into a write since somebody set this to False."""
+        """Whether a thought has been put into a write since somebody set this to False."""
         self._first_pending = 0
 
     @property
     def tells_timings(self) -> bool:
-        """The last event carries the engine's own figures."""
+        """Whether the last event carries the engine's own figures."""
         return self._options.server_timings
 
     @property
     def holds_text(self) -> bool:
-        """Tokens have come in whose text has not been put into a write yet."""
+        """Whether tokens have come in whose text has not been put into a write yet."""
         return bool(self._pending or self._held or self._gathered)
 
     def opening(self) -> list[bytes]:
-        """What is written when the request has been accepted."""
+        """The writes that are due when the request has been accepted."""
         role = self._text.role() if self._options.role_chunk == "at_start" else None
         return [] if role is None else self._writes([role])
 
     def token(self) -> list[bytes]:
-        """One more token, which left the engine at ``truth.last_token_ns``: the writes that are now due."""
+        """Add a token, which left the engine at ``truth.last_token_ns``; returns the writes that are now
+        due."""
         number = self._truth.output_tokens
         self._truth.output_tokens += 1
         if number < self._texts.reasoning_tokens:
@@ -180,7 +182,7 @@ class EventStream:
         return writes
 
     def _hold_back(self, number: int, text: str) -> str:
-        """``text`` with what has been held back before; or nothing, and it is held back now."""
+        """``text`` after what has been held back before it; or nothing, if it is held back now."""
         visible = number - self._texts.reasoning_tokens
         if visible < 0:
             return text
@@ -241,7 +243,8 @@ class EventStream:
 
 
 class PlainStream(EventStream):
-    """The same for the default options, where each token is one chunk whose bytes are known beforehand."""
+    """:class:`EventStream` for the default options, where each token is one chunk whose bytes are known
+    beforehand."""
 
     def token(self) -> list[bytes]:
         number = self._truth.output_tokens
@@ -255,6 +258,6 @@ class PlainStream(EventStream):
 
 
 def _cut(event: bytes, parts: int) -> list[bytes]:
-    """``event`` in that many pieces of about the same length, none of them empty."""
+    """``event`` split into ``parts`` pieces of about the same length, none of them empty."""
     length = -(-len(event) // parts)
     return [event[at : at + length] for at in range(0, len(event), length)]

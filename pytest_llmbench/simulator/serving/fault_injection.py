@@ -1,4 +1,5 @@
-"""Faults in the middle of a reply, and replies that travel slower than they are made."""
+"""Injection of faults in the middle of a reply, and of replies that are delivered later than they are
+made."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _PIECE_BYTES = 16
 
 
 class LateWrites:
-    """Passes messages on in order, from a task of its own: after pauses, or in small pieces with gaps."""
+    """Passes ASGI messages on in order, from a task of its own: after pauses, or in small pieces with
+    gaps."""
 
     def __init__(self, send: Send, gap_s: float | None = None) -> None:
         self._send = send
@@ -26,11 +28,11 @@ class LateWrites:
         self._queue.put_nowait(message)
 
     def pause(self, seconds: float) -> None:
-        """What is sent from here on comes that much later."""
+        """Delay what is sent from here on by ``seconds``."""
         self._queue.put_nowait(seconds)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Pass messages on until cancelled."""
         while True:
             entry = await self._queue.get()
             if isinstance(entry, float):
@@ -51,7 +53,7 @@ class LateWrites:
 
 
 class BufferedWrites:
-    """A buffering proxy: nothing comes out, not even the headers, before all is there."""
+    """A buffering proxy: it sends nothing, not even the headers, before the reply is complete."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -87,11 +89,11 @@ class Connection(Protocol):
 
 
 Strike = Callable[[], Awaitable[bool]]
-"""Does its damage and says whether the reply is over."""
+"""Function that injects a fault and returns whether the reply is over."""
 
 
 class FaultyReply:
-    """A reply to which a fault happens once, after so many tokens, or at its end if it is shorter."""
+    """A reply to which a fault happens once, after a number of tokens, or at its end if it is shorter."""
 
     def __init__(self, reply: Reply, strike: Strike, after_tokens: int, at_end: bool) -> None:
         self.truth = reply.truth
@@ -144,7 +146,7 @@ def strike_of(
     streamed: bool,
     crash: Callable[[], None],
 ) -> Strike:
-    """How ``kind`` is carried out on a reply that goes through ``send``."""
+    """The function that carries out ``kind`` on a reply that goes through ``send``."""
 
     async def cut() -> bool:
         assert connection is not None
@@ -173,7 +175,7 @@ def strike_of(
 
 
 def _damage(kind: FaultKind, options: FaultOptions) -> tuple[bytes, bool]:
-    """What is written into the stream, and whether the stream goes on after it."""
+    """The bytes that a fault writes into the stream, and whether the stream goes on after them."""
     if kind == "truncate":
         return b"", False
     if kind == "in_band_error":
@@ -187,7 +189,7 @@ def _damage(kind: FaultKind, options: FaultOptions) -> tuple[bytes, bool]:
 
 
 async def _damage_whole(kind: FaultKind, options: FaultOptions, send: Send, headers: Headers) -> None:
-    """The same for a reply that is one JSON body."""
+    """Send what :func:`_damage` makes of a reply that is one JSON body."""
     if kind == "in_band_error":
         await send_json(send, 200, error_object(_FAULT), headers)
         return

@@ -1,4 +1,4 @@
-"""One request for tokens, from its body to the end of its reply."""
+"""The handling of one request for tokens, from its body to the end of its reply."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ CONNECTION = "connection"
 
 _ALL_FAULTS: frozenset[FaultKind] = frozenset(get_args(FaultKind))
 _LONG_TEXT = 16_384
-"""Characters from which on counting tokens takes milliseconds and moves off the event loop."""
+"""Number of characters from which on counting tokens takes milliseconds and moves off the event loop."""
 
 
 Counted = TypeVar("Counted")
 
 
 class Tokenizer(Protocol):
-    """What counts the prompts, and gives their tokens where a prefix cache compares them."""
+    """Counts the tokens of prompts, and gives their ids where a prefix cache compares them."""
 
     def count(self, text: str) -> int: ...
 
@@ -63,7 +63,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that could be read, and the way its answer goes."""
+    """A parsed request, and the connection that its answer takes."""
 
     request: GenerationRequest
     endpoint: Endpoint
@@ -74,19 +74,19 @@ class Asked:
 
     @property
     def connection(self) -> Connection | None:
-        """The connection of the request. Only the server of this package leaves one."""
+        """The connection of the request. Only this package's server provides one; None on others."""
         found: Connection | None = self.scope.get("state", {}).get(CONNECTION)
         return found
 
 
 class Resettable(Protocol):
-    """What a crash of the engine ends."""
+    """A connection that a crash of the engine resets."""
 
     def reset(self) -> None: ...
 
 
 class Generation:
-    """Takes requests in, gives them their fate, and sees each through to its end."""
+    """Accepts requests, draws their faults, and sees each through to its end."""
 
     def __init__(self, driver: EngineDriver, scenario: Scenario, tokenizer: Tokenizer) -> None:
         self._driver = driver
@@ -95,12 +95,12 @@ class Generation:
         self._faults = FaultSchedule(scenario.faults, scenario.engine.seed)
         self._tokenizer = tokenizer
         self._live: dict[Resettable, GroundTruth] = {}
-        """The connections with a reply under way, and what is known of it."""
+        """Connections with a reply under way, and the ground truth of its request."""
         self.accepted = 0
 
     @property
     def tells_timings(self) -> bool:
-        """Replies end with the engine's own figures."""
+        """Whether replies end with the engine's own figures."""
         return self._options.server_timings
 
     @property
@@ -108,13 +108,13 @@ class Generation:
         return self._faults.given
 
     def require_up(self) -> None:
-        """RefusalError 503 while the engine recovers from a crash."""
+        """Raise RefusalError 503 while the engine recovers from a crash."""
         if self._driver.clock() < self._driver.down_until_ns:
             raise RefusalError(503, "the engine has crashed and is being started again")
 
     def crash(self, number: int) -> None:
-        """The engine of that number dies: each connection with a reply of it under way is reset, and recovery
-        takes its time."""
+        """Crash the engine of that number: each connection with a reply of it under way is reset, and
+        recovery takes its time."""
         self._driver.crash(number, round(self._config.recovery_ms * 1e6))
         for connection in [live for live, truth in self._live.items() if truth.held_by == number]:
             connection.reset()
@@ -134,7 +134,7 @@ class Generation:
         return await _beside(request.texts, lambda: sum(map(self._tokenizer.count, request.texts)))
 
     async def answer(self, asked: Asked) -> None:
-        """Give a request its tokens over HTTP. RefusalError if it gets a status instead."""
+        """Answer a request with tokens over HTTP. RefusalError if it gets an error status instead."""
         possible = _ALL_FAULTS if asked.connection is not None else _ALL_FAULTS - TRANSPORT_FAULTS
         sequence, truth, answer = await self._take_in(
             asked.request, asked.received_ns, request_id(asked.scope), possible
@@ -150,7 +150,8 @@ class Generation:
         own_id: str | None,
         session: str | None = None,
     ) -> None:
-        """The same on another face; returns when the reply is over. RefusalError likewise.
+        """Answer a request on another protocol; returns when the reply is over. RefusalError as in
+        :meth:`answer`.
 
         ``session``: the session that the request says it belongs to. Cancelling is the client's going away.
         Of the stream's options those apply that are not about server-sent events: the sizes of chunks,
@@ -186,7 +187,7 @@ class Generation:
         own_id: str | None,
         possible: frozenset[FaultKind],
     ) -> tuple[EngineSequence, GroundTruth, StructuredAnswer | None]:
-        """Count the prompt, draw the request's fate among the ``possible`` ones, and screen it."""
+        """Count the prompt, draw the request's fault among the ``possible`` ones, and screen the prompt."""
         ids = await self.encode_prompt(request) if self._config.prefix_caching else None
         prompt_tokens = await self._count_prompt(request) if ids is None else len(ids)
         ceiling = request.ceiling(prompt_tokens, self._config)
@@ -219,7 +220,7 @@ class Generation:
     def _say(
         self, texts: TokenTexts, truth: GroundTruth, sequence: EngineSequence, answer: StructuredAnswer | None
     ) -> None:
-        """Settle what the tokens are, now that their number is known."""
+        """Settle the text of the tokens, now that their number is known."""
         visible = self._reason_first(texts, sequence)
         if answer is not None:
             said = answer.reply(visible, limited=sequence.finish_reason == "length")
@@ -234,7 +235,7 @@ class Generation:
         stack: contextlib.AsyncExitStack,
         answer: StructuredAnswer | None,
     ) -> None:
-        """Build the reply, hand the sequence to the engine, and stay until the client has gone."""
+        """Build the reply, hand the sequence to the engine, and wait until the client has gone."""
         fate = cast(FaultKind | None, truth.fault)
         send = self._path(asked.send, fate, stack)
         created, first_word = int(time.time()), 7 * self.accepted
@@ -255,7 +256,7 @@ class Generation:
         self._driver.abort(sequence)
 
     async def _screen(self, prompt_tokens: int) -> None:
-        """The input filter: it takes its time, and refuses some."""
+        """Apply the input filter: it takes its time, and refuses some prompts."""
         asked_ns = self._driver.clock()
         screening = self._driver.guardrails.screen(prompt_tokens)
         if screening.delay_ns:
@@ -293,7 +294,7 @@ class Generation:
         raise RefusalError(status, f"{why} (a fault of the scenario)", None, options.retry_after_s)
 
     def _path(self, send: Send, fate: FaultKind | None, stack: contextlib.AsyncExitStack) -> Send:
-        """What the reply's bytes go through."""
+        """The ``send`` that the reply's bytes go through, with the delays of its fault."""
         if fate == "buffering":
             return BufferedWrites(send)
         if fate not in ("stall", "drip"):
@@ -363,7 +364,7 @@ class Generation:
 
 
 async def _beside(texts: Sequence[str], work: Callable[[], Counted]) -> Counted:
-    """Tokenising long texts takes milliseconds: off the event loop with it."""
+    """Run ``work`` off the event loop if the texts are long, as tokenising these takes milliseconds."""
     if sum(map(len, texts)) < _LONG_TEXT:
         return work()
     return await asyncio.to_thread(work)
@@ -376,12 +377,13 @@ def _is_plain(options: StreamOptions) -> bool:
 
 
 def request_id(scope: Scope) -> str | None:
-    """The ``x-request-id`` of the client; None where there is none."""
+    """The client's ``x-request-id``; None where there is none."""
     return _header(scope, b"x-request-id")
 
 
 def session_id(scope: Scope) -> str | None:
-    """The ``x-session-id`` of the client: which session it is a turn of; None where there is none."""
+    """The client's ``x-session-id``, which names the session that the request is a turn of; None where there
+    is none."""
     return _header(scope, SESSION_HEADER.encode())
 
 

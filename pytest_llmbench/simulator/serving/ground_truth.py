@@ -1,4 +1,5 @@
-"""What really happened to each request, as the server saw it: the oracle for measurements from outside."""
+"""Ground truth: what really happened to each request, as the server observed it. Measurements from outside
+are checked against it."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 TRACE_LIMIT = 8192
-"""Instants kept in each list of one traced request."""
+"""Maximum number of instants kept in each list of one traced request."""
 
 
 @dataclass(slots=True)
 class GroundTruth:
-    """One request. Instants are CLOCK_MONOTONIC nanoseconds, comparable with a client's on this machine.
+    """The ground truth of one request. Instants are CLOCK_MONOTONIC nanoseconds, comparable with a client's
+    on this machine.
 
     They never run backwards: received ≤ queued ≤ admitted ≤ first token ≤ first write ≤ last write; with
     prefill and decode apart, prefilled ≤ transfer begun ≤ transfer ended lie between the admission and the
@@ -25,81 +27,87 @@ class GroundTruth:
     request_id: str
     """The ``x-request-id`` header, or an id made by the server."""
     received_ns: int
-    """The read that brought the last byte of the request has returned."""
+    """Instant at which the read that brought the last byte of the request returned."""
     prompt_tokens: int
     replica: int = 0
-    """The number of the engine that took it in; 0 where there is one."""
+    """Number of the engine that accepted it; 0 where there is one."""
     queued_ns: int | None = None
-    """Entry into the engine's queue, after the prompt's tokens have been counted."""
+    """Instant of entry into the engine's queue, after the prompt's tokens have been counted."""
     admitted_ns: int | None = None
     """Start of the step that took it out of the queue and began its prefill."""
     decode_replica: int | None = None
-    """With prefill and decode apart, the number of the engine that decodes it; ``replica`` computed its
-    prompt."""
+    """Number of the engine that decodes it, with prefill and decode apart; ``replica`` computed its prompt.
+    None elsewhere."""
     prefilled_ns: int | None = None
-    """Likewise, end of the step that completed its prompt."""
+    """End of the step that completed its prompt, with prefill and decode apart."""
     transfer_begun_ns: int | None = None
-    """Likewise, begin of the transfer of its KV cache: the engine that decodes has blocks for it."""
+    """Start of the transfer of its KV cache, with prefill and decode apart: the engine that decodes has
+    blocks for it."""
     transfer_ended_ns: int | None = None
-    """Likewise, end of that transfer."""
+    """End of the transfer of its KV cache, with prefill and decode apart."""
     first_token_ns: int | None = None
-    """End of the step that completed its prompt, and gave its first token."""
+    """End of the step that completed its prompt and gave its first token."""
     last_token_ns: int | None = None
     """End of the step that gave its last token."""
     first_write_ns: int | None = None
-    """Just before the first chunk with a token was written (of an unstreamed reply: before its body was)."""
+    """Instant just before the first chunk with a token was written (for an unstreamed reply: before its body
+    was)."""
     first_visible_ns: int | None = None
-    """The same of the first chunk with visible text that is not white space."""
+    """Instant just before the first chunk with visible text that is not white space was written."""
     thinking_end_ns: int | None = None
-    """The same of the last chunk with a thought; tags of inline reasoning are thoughts to the engine."""
+    """Instant just before the last chunk with a thought was written; tags of inline reasoning are thoughts to
+    the engine."""
     last_write_ns: int | None = None
-    """Just before the last content chunk was written."""
+    """Instant just before the last content chunk was written."""
     generates: bool = True
-    """False: it was prefill alone, so the step of ``first_token_ns`` gave no token."""
+    """Whether it generates tokens; False: it was prefill alone, so the step of ``first_token_ns`` gave no
+    token."""
     output_tokens: int = 0
-    """Tokens given, reasoning included."""
+    """Number of tokens given, reasoning included."""
     reasoning_tokens: int = 0
     cached_tokens: int | None = None
-    """Prompt tokens found in the prefix cache; ``None``: the engine has none."""
+    """Number of prompt tokens found in the prefix cache; ``None``: the engine has none."""
     preemptions: int = 0
-    """Times it was thrown out of the batch."""
+    """Number of times it was preempted."""
     lost_tokens: int = 0
-    """Tokens in the KV cache that these discarded."""
+    """Number of tokens in the KV cache that these preemptions discarded."""
     critical_evictions: int | None = None
-    """Times it was thrown out while it answered; ``None``: the scheduler does not tell phases apart."""
+    """Number of times it was preempted while it answered; ``None``: the scheduler does not tell phases
+    apart."""
     think_reason: str | None = None
-    """Why its thoughts ended: converged, overthinking or hard_cap."""
+    """Why its thoughts ended: converged, overthinking or hard_cap; None: it had none, or was cut while it
+    thought."""
     finish_reason: str | None = None
     schema_check: str | None = None
-    """What a reader of the whole reply finds: ``valid``, or how it breaks the schema it was asked to keep to.
-    ``None``: it was asked for no form."""
+    """Result of checking the whole reply against its schema: ``valid``, or how it breaks it. ``None``: no
+    structured output was asked for."""
     aborted: bool = False
-    """The connection was closed before the reply was complete, by the client or by the fault."""
+    """Whether the connection was closed before the reply was complete, by the client or by the fault."""
     fault: str | None = None
-    """The fault that was put into its reply."""
+    """The fault that was injected into its reply; None: none."""
     token_ns: list[int] | None = None
-    """Each token's exit, if the scenario says ``trace``; at most 8192."""
+    """Instants at which each token left the engine, if the scenario says ``trace``; at most 8192."""
     write_ns: list[int] | None = None
-    """Each write, likewise."""
+    """Instants of the writes, if the scenario says ``trace``; at most 8192."""
 
     @property
     def held_by(self) -> int:
-        """The number of the engine that has it now."""
+        """Number of the engine that has it now."""
         return self.replica if self.decode_replica is None else self.decode_replica
 
     def note_token(self, now_ns: int) -> None:
-        """A token has left the engine."""
+        """Note that a token has left the engine."""
         self.last_token_ns = now_ns
         if self.token_ns is not None and len(self.token_ns) < TRACE_LIMIT:
             self.token_ns.append(now_ns)
 
     def note_write(self, now_ns: int) -> None:
-        """Something is about to be written."""
+        """Note that something is about to be written."""
         if self.write_ns is not None and len(self.write_ns) < TRACE_LIMIT:
             self.write_ns.append(now_ns)
 
     def timings(self) -> dict[str, float | str]:
-        """The engine's own figures for the client, as far as they are known: ``timings`` on the wire."""
+        """The engine's own figures for the client, as far as they are known: ``timings`` in the reply."""
         found: dict[str, float | str] = {}
         if self.think_reason is not None:
             found["think_reason"] = self.think_reason
@@ -117,7 +125,8 @@ class GroundTruth:
 
 
 class GroundTruthLog:
-    """The requests that have ended, oldest first; bounded in number and bytes, what is dropped is counted.
+    """The ground truth of requests that have ended, oldest first; bounded in number and bytes, what is
+    dropped is counted.
 
     Kept as finished lines of JSON: bytes cost a tenth of the memory and nothing in garbage collection.
     """
@@ -149,5 +158,5 @@ class GroundTruthLog:
 
 
 def parse_ground_truth(lines: str) -> list[GroundTruth]:
-    """The requests in ``lines``, as :meth:`GroundTruthLog.json_lines` wrote them."""
+    """Parse ``lines`` as :meth:`GroundTruthLog.json_lines` wrote them."""
     return [GroundTruth.from_json(json.loads(line)) for line in lines.splitlines()]

@@ -1,4 +1,5 @@
-"""The engines' counters and histograms under vLLM's series names, in Prometheus's text format. Pure."""
+"""The metrics page: the engines' counters and histograms under vLLM's series names, in Prometheus's text
+format. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _REASONS = ("stop", "length", "abort", "error")
 
 
 class Histogram:
-    """Cumulative buckets, sum and count."""
+    """A histogram as Prometheus has it: cumulative buckets, sum and count."""
 
     def __init__(self, bounds: Iterable[float]) -> None:
         self._bounds = tuple(bounds)
@@ -51,7 +52,7 @@ class Histogram:
 
 
 def _token_bounds(most: int) -> Iterator[float]:
-    """1, 2, 5, 10, … up to ``most``."""
+    """Bucket bounds for token counts: 1, 2, 5, 10, … up to ``most``."""
     power = 1
     while power <= most:
         yield from (float(step * power) for step in (1, 2, 5) if step * power <= most)
@@ -60,7 +61,7 @@ def _token_bounds(most: int) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """How the engine stands right now."""
+    """The current state of the engine, for its gauges."""
 
     running: int
     waiting: int
@@ -71,7 +72,7 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The samples of one name."""
+    """A metric family: the samples of one name."""
 
     name: str
     kind: str
@@ -80,10 +81,10 @@ class Family:
 
 
 class EngineMetrics:
-    """Counts what happens in one engine, and prints it."""
+    """Counts what happens in one engine, and renders it."""
 
     def __init__(self, config: EngineConfig, number: int = 0, *, transfers: bool = False) -> None:
-        """``number``: that of the engine among several, for the label by which vLLM tells them apart.
+        """``number``: number of the engine among several, for the label by which vLLM tells them apart.
 
         ``transfers``: prefill and decode are apart, so KV caches are sent.
         """
@@ -111,7 +112,7 @@ class EngineMetrics:
             self._histograms["nixl_xfer_time_seconds"] = Histogram(_TRANSFER_S)
 
     def note_rejection(self) -> None:
-        """A request has been refused because the queue is full."""
+        """Count a request that was refused because the queue is full."""
         self._rejected += 1
 
     def note_step(self, prefill_tokens: int, output_tokens: int) -> None:
@@ -123,11 +124,11 @@ class EngineMetrics:
         self._histograms["inter_token_latency_seconds"].note(gap_ns / 1e9)
 
     def note_transfer(self, took_ns: int) -> None:
-        """The KV cache of a prompt has come from another engine."""
+        """Count the KV cache of a prompt that has come from another engine."""
         self._histograms["nixl_xfer_time_seconds"].note(took_ns / 1e9)
 
     def note_end(self, truth: GroundTruth) -> None:
-        """A request has ended; only whole ones enter the histograms, as in vLLM."""
+        """Count a request that has ended; only whole ones enter the histograms, as in vLLM."""
         reason = truth.finish_reason
         if truth.aborted or reason is None:
             self._ended["abort"] += 1
@@ -159,7 +160,7 @@ class EngineMetrics:
             self._histograms[name].note(value)
 
     def families(self, state: EngineState) -> Iterator[Family]:
-        """Everything there is of this engine."""
+        """All metric families of this engine."""
         yield from self._gauges(state)
         yield from self._info()
         yield from self._counted(state.totals)
@@ -197,8 +198,8 @@ class EngineMetrics:
         yield self._counter("admission_rejections", "Requests refused because the queue was full.", rejected)
 
     def _info(self) -> Iterator[Family]:
-        """Settings as labels of series that are always 1. vLLM has no second one: its page does not tell the
-        size of its batch."""
+        """Settings, as labels of series that are always 1. vLLM has no second one: its page does not state
+        the size of its batch."""
         config = self._config
         series: dict[str, dict[str, object]] = {
             "cache_config_info": {
@@ -221,13 +222,14 @@ class EngineMetrics:
         return self._family(f"{name}_total", "counter", help_text, values)
 
     def _family(self, name: str, kind: str, help_text: str, values: Mapping[str, float]) -> Family:
-        """``values`` by the labels beside those that all series have."""
+        """A metric family with one sample for each of ``values``, by the labels beside those that all series
+        have."""
         samples = [f"vllm:{name}{{{self._labels}{labels}}} {value}" for labels, value in values.items()]
         return Family(name, kind, help_text, samples)
 
 
 def metrics_page(engines: Iterable[tuple[EngineMetrics, EngineState]]) -> bytes:
-    """Everything in Prometheus's text exposition format.
+    """The metrics of all engines in Prometheus's text exposition format.
 
     Several engines are told apart by the label ``engine``, as vLLM does with data parallelism.
     """
@@ -255,7 +257,7 @@ _GAUGES = {
     "kv_cache_usage_perc": "Share of the KV cache in use; 1 is all of it.",
 }
 _OF_OUTPUT = ("time_to_first_token_seconds", "request_decode_time_seconds", "request_generation_tokens")
-"""What a request that is prefill alone has none of."""
+"""Metrics to which a request of prefill alone contributes nothing."""
 _COUNTERS = {
     "prompt_tokens": "Prompt tokens processed.",
     "generation_tokens": "Tokens generated, those for clients that have gone included.",

@@ -39,12 +39,12 @@ class EmbeddedEngine:
     ) -> None:
         self.scenario = scenario
         self.config = scenario.engine
-        """The engine's own figures."""
+        """The engine's configuration."""
         self.url: str = ready["url"]
-        """Base URL, ending in ``/v1``."""
+        """Base URL of the engine, ending in ``/v1``."""
         self.model: str = ready["model"]
         self.grpc_target: str | None = ready.get("grpc_target")
-        """``host:port`` of the gRPC face; ``None`` if it was not asked for."""
+        """``host:port`` of the gRPC server; ``None`` if it was not asked for."""
         self._child = child
         self._log = log
         self._origin = self.url.removesuffix("/v1")
@@ -91,20 +91,21 @@ class EmbeddedEngine:
         return self._child.pid
 
     def disclosure(self) -> Facts:
-        """What the engine states about itself."""
+        """The facts that the engine states about itself."""
         return disclosure(self.config, self.scenario.router)
 
     def ground_truth(self) -> list[GroundTruth]:
-        """The requests that have ended, oldest first. :raises SUTError: the engine does not answer."""
+        """The ground truth of the requests that have ended, oldest first. :raises SUTError: the engine does
+        not answer."""
         return parse_ground_truth(self._get("/sim/ground_truth").text)
 
     def status(self) -> dict[str, Any]:
-        """Load and pacing. :raises SUTError: the engine does not answer."""
+        """The engine's status page: load and pacing. :raises SUTError: the engine does not answer."""
         value: dict[str, Any] = self._get("/sim/status").json()
         return value
 
     def stop(self) -> None:
-        """End the process; harmless when it has ended already."""
+        """End the process; does nothing when it has ended already."""
         _end(self._child)
         self._log.close()
 
@@ -134,7 +135,8 @@ class EmbeddedEngine:
 
 
 def _first_line(child: subprocess.Popen[bytes], deadline_s: float) -> bytes:
-    """The line with which the child says that it is ready; what came before its output ended, if shorter.
+    """The line with which the child says that it is ready; where its output ended before, what came until
+    then.
 
     :raises TimeoutError: there is none at ``deadline_s`` (monotonic).
     """
@@ -167,7 +169,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _tail(log: IO[bytes]) -> str:
-    """The last lines of the child's log, set off for an error message; empty if it wrote none."""
+    """The last lines of the child's log, formatted for an error message; empty if it wrote none."""
     # pread, because the child writes at the position that it shares with this file object
     size = os.fstat(log.fileno()).st_size
     written = os.pread(log.fileno(), _LOG_TAIL_BYTES, max(size - _LOG_TAIL_BYTES, 0))

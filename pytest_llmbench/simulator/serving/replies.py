@@ -1,4 +1,4 @@
-"""A reply on its way to the client: tokens come in from the engine's driver, bytes go out at once."""
+"""Replies on their way to the client: tokens come in from the engine's driver, bytes go out at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMMENT = b": keep-alive\n\n"
 
 
 class Reply(Protocol):
-    """What the driver needs of a reply. ``truth`` is filled in on the way.
+    """A reply as the driver sees it. ``truth`` is filled in on the way.
 
     None of the methods may wait for the client: one slow reader would stop the engine for all.
     """
@@ -33,26 +33,26 @@ class Reply(Protocol):
     truth: GroundTruth
 
     async def begin(self) -> None:
-        """Be told that the request has been accepted."""
+        """Note that the request has been accepted."""
 
     async def token(self) -> None:
-        """Be told that the engine has given one more token, at ``truth.last_token_ns``."""
+        """Note that the engine has given one more token, at ``truth.last_token_ns``."""
 
     async def finish(self, reason: str) -> bool:
-        """Be told that there are no more tokens.
+        """Note that there are no more tokens.
 
-        True: the last words come later, and the reply reports its end itself.
+        Returns whether the last words come later, so that the reply reports its end itself.
         """
 
     async def fail(self, message: str) -> None:
-        """Be told that the engine could not go on with the reply."""
+        """Note that the engine could not go on with the reply."""
 
     def stop(self) -> None:
-        """Be told that somebody else has ended the reply: nothing is to be written of one's own accord."""
+        """Note that somebody else has ended the reply: nothing may be written of its own accord any more."""
 
 
 class StreamedReply:
-    """Server-sent events, headers on acceptance."""
+    """A reply of server-sent events, whose headers are sent on acceptance."""
 
     def __init__(
         self, send: Send, stream: EventStream, truth: GroundTruth, clock: Clock, headers: Headers
@@ -96,7 +96,8 @@ class StreamedReply:
         await send_body(self._send, error_event(message, **more) + DONE)
 
     async def keep_alive(self, every_s: float) -> None:
-        """Write a comment whenever nothing has been written for ``every_s``, until the reply has ended."""
+        """Write a comment whenever nothing has been written for ``every_s`` seconds, until the reply has
+        ended."""
         while not self._ended:
             silent_s = (self._clock() - self._written_ns) / 1e9
             if silent_s >= every_s and self._written_ns > 0:
@@ -108,7 +109,7 @@ class StreamedReply:
         self._ended = True
 
     def _stamp(self) -> None:
-        """Text is about to be written."""
+        """Note that text is about to be written."""
         truth, now_ns = self.truth, self._clock()
         truth.last_write_ns = now_ns
         if truth.first_write_ns is None:
@@ -125,7 +126,7 @@ class StreamedReply:
 
 
 class WholeReply:
-    """One JSON body when the last token is there."""
+    """A reply of one JSON body, sent when the last token is there."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class WholeReply:
         self._timings = timings
 
     async def begin(self) -> None:
-        """Do nothing: nothing is said before the reply is complete."""
+        """Do nothing: nothing is sent before the reply is complete."""
 
     async def token(self) -> None:
         truth = self.truth
@@ -188,7 +189,8 @@ class WholeReply:
 
 
 class FilteredReply:
-    """A reply behind the output filter, written from a task of its own (:meth:`run`) at the times of release.
+    """A reply behind the output filter, written by a task of its own (:meth:`run`) at the times of
+    release.
 
     The tokens that the filter withholds (the last ones of the sequence) are never written. ``on_end`` is
     called once, when the last word has been written or the client has gone.
@@ -210,7 +212,8 @@ class FilteredReply:
         self._on_end = on_end
         self._alarm = LoopAlarm()
         self._windows: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()
-        """The instant at which each window may leave, and those at which its tokens were computed."""
+        """Windows of tokens: the instant at which each may leave, and those at which its tokens were
+        computed."""
         self._computed = 0
         self._held: list[int] = []
         self._reason: str | None = None
@@ -246,7 +249,7 @@ class FilteredReply:
             self._on_end(self._reply)
 
     async def _let_out(self, at_ns: int) -> None:
-        """The reply takes the instant of its token from the truth, which has gone on meanwhile."""
+        """Release one token, with the instant of its own: the truth has gone on meanwhile."""
         truth, newest_ns = self.truth, self.truth.last_token_ns
         truth.last_token_ns = at_ns
         await self._reply.token()
@@ -254,7 +257,7 @@ class FilteredReply:
             truth.last_token_ns = newest_ns
 
     async def run(self) -> None:
-        """Let windows out until the reply is complete."""
+        """Release windows until the reply is complete."""
         passing = None
         while not self._over:
             leaves_ns, tokens = await self._windows.get()

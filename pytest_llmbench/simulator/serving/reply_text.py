@@ -1,4 +1,4 @@
-"""The text of replies: one token per chunk, in the shapes vLLM's server gives them. Pure.
+"""The text of replies: one token per chunk, in the shapes that vLLM's server gives them. Pure.
 
 Whatever is the same for all chunks of a reply, or for all replies, is encoded once.
 """
@@ -25,7 +25,7 @@ def _event(value: dict[str, Any]) -> bytes:
 
 
 def _tail(choices: list[dict[str, Any]], **more: Any) -> bytes:
-    """The end of an event, from ``choices`` on; :attr:`ReplyText._head` is what comes before."""
+    """The end of an event, from ``choices`` on; :attr:`ReplyText._head` comes before it."""
     return json.dumps({"choices": choices, **more}, separators=(",", ":")).encode()[1:] + b"\n\n"
 
 
@@ -44,7 +44,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ReplyText:
-    """The events of one reply, or its body when it is not streamed."""
+    """Makes the events of one reply, or its body when it is not streamed."""
 
     def __init__(
         self, endpoint: Endpoint, request_id: str, created: int, model: str, first_word: int
@@ -58,19 +58,19 @@ class ReplyText:
         self._first_word = first_word
 
     def role(self) -> bytes | None:
-        """The chunk before the first content chunk; completions have none."""
+        """The chunk with the role, before the first content chunk; None: completions have none."""
         return self._head + _ROLE_TAIL if self._chat else None
 
     def content(self, token: int) -> bytes:
-        """The chunk of token number ``token``, from 0."""
+        """The chunk of token number ``token``, counted from 0."""
         return self._head + self._tails[(self._first_word + token) % len(WORDS)]
 
     def word(self, token: int) -> str:
-        """The text of token number ``token``, from 0."""
+        """The text of token number ``token``, counted from 0."""
         return WORDS[(self._first_word + token) % len(WORDS)]
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-        """A chunk of any content; of a completion only ``delta["content"]`` counts."""
+        """A chunk of any content; for a completion only ``delta["content"]`` counts."""
         if self._chat:
             return self._head + _tail(_chat_choice(delta, finish_reason), **more)
         return self._head + _tail(_text_choice(delta.get("content", ""), finish_reason), **more)
@@ -86,16 +86,18 @@ class ReplyText:
         return self._head + _tail([], usage=usage, **more)
 
     def usage_with_empty_delta(self, usage: dict[str, Any], **more: Any) -> bytes:
-        """The same as some servers have it: a choice that holds nothing but an empty delta."""
+        """The chunk with usage as some servers send it: with a choice that holds nothing but an empty
+        delta."""
         return self._head + _tail([{"delta": {}} if self._chat else {"text": ""}], usage=usage, **more)
 
     def body(self, reason: str, prompt_tokens: int, output_tokens: int) -> bytes:
-        """The whole reply as one JSON object."""
+        """The whole reply as one JSON object, of which all tokens are content."""
         text = "".join(self.word(token) for token in range(output_tokens))
         return self.whole({"content": text}, reason, usage_object(prompt_tokens, output_tokens))
 
     def whole(self, message: dict[str, Any], reason: str, usage: dict[str, Any] | None, **more: Any) -> bytes:
-        """The same with ``message`` as the model's answer; of a completion only its content counts."""
+        """The whole reply as one JSON object with ``message`` as the model's answer; for a completion only
+        its content counts."""
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason}
         if self._chat:
             choice["message"] = {"role": "assistant", **message}
@@ -106,19 +108,19 @@ class ReplyText:
 
 
 def error_object(message: str) -> dict[str, Any]:
-    """An error of the engine itself, as OpenAI's clients know it."""
+    """An error of the engine itself, in the shape that OpenAI's clients know."""
     return {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
 
 
 def error_event(message: str, **more: Any) -> bytes:
-    """The same in mid-stream."""
+    """The event of such an error in mid-stream."""
     return _event(error_object(message) | more)
 
 
 def usage_object(
     prompt_tokens: int, output_tokens: int, cached_tokens: int | None = None, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """OpenAI's token counts. ``cached_tokens`` is left out where the engine has no prefix cache."""
+    """OpenAI's ``usage`` object. ``cached_tokens`` is left out where the engine has no prefix cache."""
     usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": output_tokens,

@@ -1,4 +1,4 @@
-"""The parser of the bytes of a request: what the engine needs, or the refusal a real engine would give.
+"""The parser of request bodies: what the engine needs, or the refusal that a real engine would give.
 
 Pure.
 """
@@ -15,18 +15,18 @@ from pytest_llmbench.model.structured import StructuredOutput, compact
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 
 VOCABULARY_SIZE = 100277
-"""Ids of cl100k_base, special ones included; a prompt of token ids has to stay below."""
+"""Number of token ids of cl100k_base, special ones included; the ids of a prompt have to be below it."""
 
 
 class Endpoint(StrEnum):
-    """The paths that generate."""
+    """The paths of endpoints that generate."""
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
 
 
 def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequest:
-    """Read a request for ``endpoint`` of a server that serves ``model``. Unknown fields are ignored.
+    """Parse a request for ``endpoint`` of a server that serves ``model``. Unknown fields are ignored.
 
     Raises RefusalError: 400 for what is not JSON or has wrong types or values, all of them named; 404 for
     another model.
@@ -59,12 +59,12 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
 
 
 def with_tools(texts: tuple[str, ...], tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The texts of a prompt: a chat template puts the tools in front, here as plain JSON."""
+    """The texts of a prompt with its tools: a chat template puts these in front, here as plain JSON."""
     return (compact(list(tools)), *texts) if tools else texts
 
 
 def schema_form(holder: Any, key: str) -> Any:
-    """What is under ``key``, if it asks for an answer by a schema."""
+    """The value of ``key``, if it asks for an answer by a schema; else None."""
     form = holder.get(key) if isinstance(holder, dict) else None
     return form if isinstance(form, dict) and form.get("type") == "json_schema" else None
 
@@ -75,7 +75,7 @@ def _json_form(content: dict[str, Any]) -> Any:
 
 
 def _tool_named(choice: Any) -> str:
-    """The tool that has to be called: chat has its name in an object of its own."""
+    """Name of the tool that has to be called: chat has it in an object of its own."""
     if not isinstance(choice, dict):
         return ""
     function = choice.get("function")
@@ -91,7 +91,7 @@ def _as_chat(tool: Any, parameters: str) -> Any:
 
 
 def content_of(body: bytes) -> dict[str, Any]:
-    """The members of a request's body. RefusalError 400 if it is no JSON object."""
+    """The members of a request's body. RefusalError 400 if it is not a JSON object."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError, too
@@ -102,13 +102,13 @@ def content_of(body: bytes) -> dict[str, Any]:
 
 
 def require_model(asked: str | None, model: str) -> None:
-    """RefusalError 404 if ``asked`` names another model."""
+    """Raise RefusalError 404 if ``asked`` names another model."""
     if asked is not None and asked != model:
         raise RefusalError(404, f"the model {asked!r} does not exist; served here: {model}", "model")
 
 
 def parse_tokenize(body: bytes, model: str) -> GenerationRequest:
-    """Read a request for ``/tokenize``: ``prompt`` or ``messages``. Raises RefusalError as above."""
+    """Parse a request for ``/tokenize``: ``prompt`` or ``messages``. Raises RefusalError as above."""
     try:
         chat = isinstance(found := json.loads(body), dict) and "messages" in found
     except (ValueError, RecursionError):
@@ -129,7 +129,7 @@ class Fields:
         self.mistakes[name] = f"{name} has to be {wanted}, not {shown}"
 
     def require_none_wrong(self) -> None:
-        """RefusalError 400 with all mistakes so far."""
+        """Raise RefusalError 400 with all mistakes so far, if there are any."""
         if self.mistakes:
             raise RefusalError(400, "; ".join(self.mistakes.values()), next(iter(self.mistakes)))
 
@@ -230,7 +230,8 @@ class Fields:
         return tuple(shaped)
 
     def structured(self, tools: Sequence[Mapping[str, Any]], form: Any) -> StructuredOutput | None:
-        """What the reply has to be, if that is settled. ``form``: what holds the schema of an answer."""
+        """The form that the reply has to have, if the request settles it. ``form``: what holds the schema of
+        an answer."""
         choice = self._content.get("tool_choice")
         wanted = _tool_named(choice)
         if tools and wanted:
@@ -249,7 +250,7 @@ class Fields:
             return None
 
     def check_rest(self, request: GenerationRequest) -> None:
-        """What is accepted only as one value, and what has to agree with something else."""
+        """Check the fields of which only one value is accepted, and those that have to agree with others."""
         temperature = self._content.get("temperature")
         number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
         if temperature is not None and not (number and temperature >= 0):
@@ -262,7 +263,8 @@ class Fields:
 
 def _message_texts(message: Any) -> list[str] | None:
     """The texts of a message: its content, a string or a list of parts, and of each call its name with its
-    arguments. ``None`` if it is none. Calls and what they gave may be items of their own (Responses)."""
+    arguments. ``None`` if it is not a message. Calls and their results may be items of their own
+    (Responses)."""
     if not isinstance(message, dict):
         return None
     if message.get("type") == "function_call":
@@ -301,7 +303,7 @@ def _content_texts(content: Any) -> list[str] | None:
 
 
 def _call_texts(functions: list[Any]) -> list[str] | None:
-    """``arguments`` are text, or an object, of which compact JSON is the text."""
+    """The texts of tool calls. ``arguments`` are text, or an object, whose text is compact JSON."""
     found = []
     for function in functions:
         name = function.get("name") if isinstance(function, dict) else None

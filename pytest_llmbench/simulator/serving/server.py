@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from pytest_llmbench.simulator.protocols.grpc_face import GrpcServer
 
 _KEEP_ALIVE_S = 300
-"""Long, so that a client's pool of idle connections stays good; stale ones are another server's lesson."""
+"""Seconds that an idle connection is kept; long, so that a client's pool of idle connections stays good."""
 
 
 class StampingProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, plus the instant at which a request was read; it writes without delay.
+    """uvicorn's HTTP protocol that also notes the instant at which a request was read, and writes without
+    delay.
 
     ``state["received_ns"]`` of a request is taken as the read that brought its last byte returns: what is
     taken when the application runs would leave out the wait for other requests' work.
@@ -74,12 +75,12 @@ class StampingProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def half_close(self) -> None:
-        """Send what is buffered and then no more; the response is left incomplete."""
+        """Send what is buffered and then nothing more; the response is left incomplete."""
         self.transport.write_eof()
 
 
 class EngineServer(uvicorn.Server):
-    """uvicorn's server with the engine running beside it; says on standard output when it is ready."""
+    """uvicorn's server with the engine running beside it; reports on standard output when it is ready."""
 
     def __init__(
         self, scenario: Scenario, listener: socket.socket, grpc_address: tuple[str, int] | None = None
@@ -126,7 +127,7 @@ class EngineServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn's way to wait for open connections at a signal is not wanted; see :func:`serve`."""
+        """Disable uvicorn's waiting for open connections at a signal; see :func:`serve`."""
         yield
 
 
@@ -177,7 +178,8 @@ def _uvicorn_config(app: Any) -> uvicorn.Config:
 
 
 def _websocket_protocol() -> Any:
-    """uvicorn's parameter ``ws``: without the package websockets there is no WebSocket face."""
+    """The value of uvicorn's parameter ``ws``: without the package websockets there is no WebSocket
+    server."""
     if importlib.util.find_spec("websockets") is None:
         return "none"
     from pytest_llmbench.simulator.protocols.websocket_protocol import StampingWebSocket
@@ -186,7 +188,7 @@ def _websocket_protocol() -> Any:
 
 
 def require_grpc() -> None:
-    """:raises SUTError: the packages of the gRPC face are not installed."""
+    """Check the packages of the gRPC server. :raises SUTError: they are not installed."""
     missing = [
         name for name in ("grpc", "smg_grpc_proto", "tritonclient") if not importlib.util.find_spec(name)
     ]
@@ -199,7 +201,8 @@ def require_grpc() -> None:
 
 
 def _end_with_the_engine(driving: asyncio.Task[None]) -> None:
-    """A server whose engine has died would leave its clients waiting; closed connections tell them."""
+    """End the process when the driver's task has died: the server would leave its clients waiting, closed
+    connections tell them."""
     if driving.cancelled():
         return
     error = driving.exception()

@@ -1,1 +1,1 @@
-"""Statistics of a load that is looked at while it runs: looks, their boundaries, what they say."""
+"""Statistics of a load that is looked at while it runs: looks, their boundaries, their verdicts."""

@@ -26,10 +26,11 @@ import numpy as np
 from pytest_llmbench.stats.runs import FloatArray
 
 BATCHES = 10
-"""The batches of equal length whose means show dependence that reaches further than autocorrelations tell."""
+"""Number of batches of equal length whose means show dependence that reaches further than autocorrelations
+tell."""
 MOST_LOOKS = 100
 LEAST_TAIL = 1e-10
-"""A boundary beyond it is none: no sample reaches it."""
+"""The smallest tail of a boundary; one with a smaller tail counts as none, as no sample reaches it."""
 _EARLY = 1.3
 _NODES = 256
 _BISECTIONS = 50
@@ -37,13 +38,13 @@ _BISECTIONS = 50
 
 class PlannedLook(NamedTuple):
     n: int
-    """The number of requests looked at."""
+    """Number of requests looked at."""
     tail: float
-    """Error of each side: the interval's level is 1 - 2 tail."""
+    """Error on each side: the level of the interval is 1 - 2 tail."""
 
 
 def spent(share: float, alpha: float) -> float:
-    """α(t): error of both sides together that may have been made at ``share`` of the largest sample."""
+    """α(t): the error, both sides together, that may have been spent at ``share`` of the largest sample."""
     if share >= 1:
         return alpha
     from scipy.special import ndtr, ndtri
@@ -79,7 +80,7 @@ def early_tail(tail: float) -> float:
 
 
 def _tails(shares: Sequence[float], allowed: Sequence[float]) -> list[float]:
-    """Upper tail Φ(-z_k) of each boundary."""
+    """The upper tail Φ(-z_k) of each boundary."""
     from scipy.special import ndtr
 
     at, weights = _quadrature()
@@ -103,12 +104,12 @@ def _tails(shares: Sequence[float], allowed: Sequence[float]) -> list[float]:
 
 @cache
 def _quadrature() -> tuple[FloatArray, FloatArray]:
-    """Nodes and weights of Gauss and Legendre; which are eigenvalues, and take as long as all looks do."""
+    """Gauss-Legendre nodes and weights; cached, since computing them takes as long as all looks do."""
     return np.polynomial.legendre.leggauss(_NODES)
 
 
 def batch_size(series: FloatArray, tail: float) -> float:
-    """The number of independent values that the mean of ``series`` is worth at this ``tail``, by batch means.
+    """The effective number of independent values of ``series`` at this ``tail``, by batch means.
 
     n / τ (z / t)², τ from the means of ten batches (Schmeiser 1982, Operations Research 30), and z / t the
     price of Student's t with nine degrees of freedom for not knowing τ better.

@@ -1,4 +1,4 @@
-"""The interval of one watched objective from its values so far: as in reports, at the level of the look.
+"""The interval of one watched objective from its values so far, as in reports, at the level of the look.
 
 Most looks decide nothing, and load is running while they are taken: a quick interval, at an effective size by
 batch means, says first whether the careful one is worth its time.
@@ -33,8 +33,8 @@ from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, mean_interval, spread
 
 FEWEST_RARE = 10.0
-"""An early look decides on so many effective requests on the rarer side of a percentile or a share: of fewer
-it cannot be known how they come in clusters. 200 effective requests for P95, 1000 for P99."""
+"""Fewest effective requests, on the rarer side of a percentile or a share, with which an early look decides:
+with fewer it cannot be known how they come in clusters. 200 effective requests for P95, 1000 for P99."""
 
 Size = Callable[[FloatArray, float], float]
 
@@ -42,7 +42,7 @@ Size = Callable[[FloatArray, float], float]
 class Judged(NamedTuple):
     estimate: Estimate
     worth: float
-    """Effective requests."""
+    """Effective number of requests."""
 
 
 def estimate(
@@ -53,7 +53,8 @@ def estimate(
     *,
     backlog: Backlog | None = None,
 ) -> Judged:
-    """Interval of level 1 - 2 ``tail`` from the values in the order of the sequence (NaN: no sample).
+    """The estimate with its interval of level 1 - 2 ``tail``, from the values in the order of the sequence
+    (NaN: no sample).
 
     ``size``: of how many independent values a series is worth, for a quick interval; default: the methods of
     reports. ``backlog``: of all values, in ms.
@@ -81,14 +82,15 @@ def _estimate(
 
 
 def is_decided(watched: Watched, found: Estimate) -> bool:
-    """The rule of the gate: the whole interval lies on one side of the limit."""
+    """Whether the limit is decided by the rule of the gate: the whole interval lies on one side of it."""
     limited = watched.objective
     good, bad = (found.upper, found.lower) if limited.is_ceiling else (found.lower, found.upper)
     return (good is not None and limited.holds(good)) or (bad is not None and not limited.holds(bad))
 
 
 def may_be_decided(watched: Watched, values: FloatArray, tail: float) -> bool:
-    """Whether independent requests would decide it; dependent ones tell less. Cheap, and mostly enough."""
+    """Whether independent requests would decide the limit; dependent ones tell less. Cheap, and mostly
+    enough."""
     values = values[~np.isnan(values)]
     if not len(values):
         return False
@@ -106,7 +108,7 @@ def may_be_decided(watched: Watched, values: FloatArray, tail: float) -> bool:
 
 
 def is_enough(watched: Watched, judged: Judged) -> bool:
-    """Whether the sample is large enough for an early look."""
+    """Whether the effective sample is large enough for an early look."""
     return judged.worth * watched.rarity >= FEWEST_RARE
 
 
@@ -152,7 +154,7 @@ def _percentile(
 
 
 def _finite(values: FloatArray, limit: float) -> tuple[FloatArray, float]:
-    """Failed requests as values just over the limit and over all others; and the largest of those."""
+    """The values with failed requests just above the limit and all others, and the largest of the others."""
     failed = np.isinf(values)
     top = float(np.max(values[~failed], initial=0.0))
     return np.where(failed, np.nextafter(max(limit, top), np.inf), values), top
@@ -225,7 +227,7 @@ def _ordered(
     method: str,
     required: int | None = None,
 ) -> Estimate:
-    """Ends and point come from different order statistics: they are kept in order."""
+    """The estimate, with point and ends in order: they come from different order statistics."""
     if point is not None:
         lower = None if lower is None else min(lower, point)
         upper = None if upper is None else max(upper, point)

@@ -1,4 +1,4 @@
-"""Takes the looks of a plan: hears of requests as they end, and says when nothing is left to be decided."""
+"""The looks of a plan: told of requests as they end, they say when nothing is left to be decided."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ class Verdict:
     """The verdict of the look that ended the load, or of the last one."""
 
     n: int
-    """The first so many requests were looked at."""
+    """How many of the first requests were looked at."""
     looks: int
-    """Looks taken, this one included."""
+    """Number of looks taken, this one included."""
     decided: bool
     budget_spent: bool
-    """More requests have failed than may fail of the most there can be: the run is void, whatever follows."""
+    """Whether more requests have failed than may fail of the most there can be: the run is void, whatever
+    follows."""
     estimates: tuple[Estimate, ...]
     """The estimate of each watched objective, at the level of this look."""
 
 
 class LookTaker:
-    """Looks at the first n requests of the plan as soon as all of them have ended, for each planned n.
+    """Takes each planned look at the first n requests as soon as all of them have ended.
 
     What it answers depends on these requests alone and not on when it heard of them, so the same records give
     the same verdict again when the load is over.
@@ -49,14 +50,14 @@ class LookTaker:
         self._judged = np.zeros(most, dtype=bool)
         self._sent_ns, self._ended_ns = np.full((2, most), MISSING, dtype=np.int64)
         self._prefix = 0
-        """All of the first so many requests have ended."""
+        """How many of the first requests have all ended."""
         self._heard = self._taken = 0
         self._rows: list[RequestRecord] = []
         self.verdict: Verdict | None = None
-        """The verdict of the first look that ended the load."""
+        """The verdict of the first look that ended the load; None before that."""
 
     def hear(self, row: RequestRecord) -> Verdict | None:
-        """A request has ended. The verdict, once there is one."""
+        """Note a request that has ended; returns the verdict, once there is one."""
         self._rows.append(row)
         due = self._planned[self._taken].n if self._taken < len(self._planned) else self._most
         if self.verdict is not None or self._heard + len(self._rows) < due:
@@ -68,7 +69,8 @@ class LookTaker:
         return self.note(Ends.of_records(records))
 
     def close(self) -> Verdict:
-        """The load is over: the verdict there was, or that of a last look at all that ended in a row."""
+        """End the looks with the load; returns the verdict there was, or that of a last look at all that
+        ended in a row."""
         if self._rows:
             rows, self._rows = self._rows, []
             self.note(Ends.of_rows(rows))
@@ -131,7 +133,7 @@ class LookTaker:
         return estimate(watched, self._values[which][:n], tail, backlog=self._backlog(n)).estimate
 
     def _backlog(self, n: int) -> Backlog:
-        """Of the first n requests; what is sent later was not under way when they were sent."""
+        """The backlog of the first n requests. What is sent later was not under way when they were sent."""
         sent_ns = self._sent_ns[:n]
         served = self._judged[:n] & ~self._failed[:n]
         return backlog([SlotQueue.of(sent_ns, self._ended_ns[:n], served)], [sent_ns])

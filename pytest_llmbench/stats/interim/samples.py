@@ -1,7 +1,7 @@
-"""What looks judge, request by request: latencies in ms, and how far a request was from its limits.
+"""The values that looks judge, request by request: latencies in ms, and the used share of the limits.
 
 The same formulas as ``metrics/latency.py``, over the few columns that a look needs, since the load generator
-works them out while load is running. NaN: the request is no sample of the quantity. Infinity: it did not end
+computes them while load is running. NaN: the request is no sample of the quantity. Infinity: it did not end
 well and counts as slower than any limit.
 """
 
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Requests that have ended, in any order. Columns as in Records."""
+    """Requests that have ended, as columns, in any order. The columns are those of Records."""
 
     ok: BoolColumn
     judged: BoolColumn
@@ -64,7 +64,7 @@ class Ends:
 
 
 def values(watched: Watched, ends: Ends) -> FloatArray:
-    """One value for each request: of a share its score, 1 or less where the request counts as good."""
+    """One value for each request. For a share it is a score: 1 or less where the request counts as good."""
     return np.where(ends.judged, _values(watched, ends), np.nan)
 
 
@@ -86,8 +86,8 @@ def _values(watched: Watched, ends: Ends) -> FloatArray:
 
 
 def scores(limits_ms: Sequence[tuple[Quantity, float]], ends: Ends) -> FloatArray:
-    """The largest share of its limits that each request used up; infinity for one that did not end well and
-    where a limited latency was not observed; NaN for one that its user was to cut. TPOT asks nothing of a
+    """The largest share of its limits that each request used; infinity for one that did not end well and
+    where a limited latency was not observed; NaN for one that its user was to cut. TPOT is no limit for a
     reply of fewer than two tokens."""
     worst = np.zeros(len(ends.index))
     for quantity, limit in limits_ms:
@@ -98,14 +98,15 @@ def scores(limits_ms: Sequence[tuple[Quantity, float]], ends: Ends) -> FloatArra
 
 
 def waited(watched: Watched, backlog: Backlog | None) -> Backlog | None:
-    """The part that waits have in the values of what is watched, of waits in ms; ``None``: none."""
+    """The waits, given in ms, in the unit of the watched values; ``None`` where they are not part of
+    these."""
     if watched.quantity == "good":
         return waited_of_scores(watched.limits_ms, backlog)
     return backlog if watched.quantity in _SPANS else None
 
 
 def waited_of_scores(limits_ms: Sequence[tuple[Quantity, float]], backlog: Backlog | None) -> Backlog | None:
-    """The same of scores: shares of the tightest limit on a latency with a wait in it."""
+    """The waits in the unit of scores: shares of the tightest limit on a latency that contains a wait."""
     limits = [limit for quantity, limit in limits_ms if quantity in _SPANS]
     return backlog.scaled(1 / min(limits)) if backlog is not None and limits else None
 

@@ -1,1 +1,1 @@
-"""What is known of the queue itself bounds what its requests may have waited."""
+"""Bounds on latencies by what is known of the queue that requests waited in."""

@@ -1,4 +1,4 @@
-"""Upper end of a high percentile of latencies by how busy the queue was that they waited in.
+"""An upper end for a high percentile of latencies, by how busy the queue was in which they waited.
 
 Ten of a thousand requests lie beyond P99, mostly those of one or two queues. How busy the slots were is told
 by all thousand. So where the requests, taken in the order sent by c slots, are shown to be a queue of the
@@ -54,37 +54,38 @@ from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import normal_quantile
 
 LOWEST = 99.0
-"""The lowest percentile that has such an end."""
+"""The lowest percentile that can have such an end."""
 BY_LOAD = "above by the load of its queue"
-"""In the method of an estimate."""
+"""The words for it in the method of an estimate."""
 _USUAL = 0.95
 _EXPONENTIAL = 8.0
-"""n times the variance of c_s² of n exponential services."""
+"""n times the variance of c_s² for n exponential services."""
 _TAIL, _FEWEST_EXCESSES = 90.0, 20
 _CONSTANT = 0.01
-"""What varies by less of its mean is constant: the rest is of the stamps, each of which ends one request and
-begins the next."""
+"""Relative variation below which a quantity counts as constant: the rest is due to stamps, each of which ends
+one request and begins the next."""
 _STEPS = 40
 
 
 class Replay(NamedTuple):
-    """A run of a queue that takes requests in the order sent; milliseconds. The first ones, as many as there
-    are slots, are left out: earlier ones may have been in their way."""
+    """A run replayed as a queue that takes requests in the order sent, in milliseconds. The first requests,
+    as many as there are slots, are left out: earlier ones may have been in their way."""
 
     slots: int
     own: FloatArray
-    """Y of the samples."""
+    """Y, the latency without the wait, of the samples."""
     under_way: FloatArray
-    """How many were under way when each of these was sent."""
+    """The number under way when each sample was sent."""
     waits: FloatArray
-    """Of all requests, in the order sent."""
+    """The waits of all requests, in the order sent."""
     services: FloatArray
     gaps: FloatArray
-    """From each to the next, one fewer."""
+    """The gaps between sends, one fewer than requests."""
 
 
 def replayed(samples: FloatArray, queue: SlotQueue, sent_ns: IntArray, slots: int) -> Replay:
-    """``sent_ns``: when the requests of the samples were sent, some of those of the queue."""
+    """The replay of a run. ``sent_ns``: when the requests of the samples, some of those of the queue, were
+    sent."""
     begun = _begun_ns(queue, slots)
     waits = (begun - queue.starts_ns) / 1e6
     in_order = np.array_equal(queue.starts_ns, sent_ns)
@@ -101,7 +102,8 @@ def replayed(samples: FloatArray, queue: SlotQueue, sent_ns: IntArray, slots: in
 
 
 def _begun_ns(queue: SlotQueue, slots: int) -> IntArray:
-    """When each request begins: when it is sent, or when the slots-th last of the earlier ones ends."""
+    """Instants at which the requests begin: when one is sent, or when the slots-th last of the earlier ones
+    ends."""
     ends, begun = queue.ends_ns.tolist(), queue.starts_ns.copy()
     latest = ends[:slots]
     heapq.heapify(latest)
@@ -114,15 +116,15 @@ def _begun_ns(queue: SlotQueue, slots: int) -> IntArray:
 
 @dataclass(frozen=True)
 class KnownQueue:
-    """A queue whose requests show none of the assumptions broken."""
+    """A queue whose requests break none of the assumptions."""
 
     samples: FloatArray
-    """Ascending."""
+    """The samples in ascending order."""
     own: FloatArray
-    """Y, of nearly as many requests."""
+    """Y, the latency without the wait, of nearly as many requests."""
     load: Load
     around: FloatArray
-    """U."""
+    """U, the difference of services and gaps in units of their means."""
 
     def upper(self, q: float, level: float) -> float | None:
         """Upper end of the q-th percentile, in the samples' unit; ``None``: open."""
@@ -146,7 +148,7 @@ class KnownQueue:
         return max(independent, usual + math.hypot(*away))
 
     def _reached(self, utilisation: float, varied: float, share: float) -> float:
-        """The u with P(u) = share, at this load and so many times V; by halving."""
+        """The u with P(u) = share, at this utilisation and with ``varied`` times V; by bisection."""
         waiting = self.load.share_waiting(utilisation)
         longer = varied * self.load.scale / self.load.slots / (1 - utilisation)
         low = float(np.quantile(self.own, 1 - share, method="lower"))
@@ -160,7 +162,8 @@ class KnownQueue:
 
 
 def _limited(share: float, n: int, level: float) -> float:
-    """The largest share seen of n whose upper limit, Clopper and Pearson's, is ``share``; 0 for none."""
+    """The largest observed share of n whose upper limit by Clopper and Pearson is ``share``; 0 if there is
+    none."""
     from scipy.special import betaincinv
 
     tail, low, high = (1 + level) / 2, 0.0, share
@@ -172,8 +175,9 @@ def _limited(share: float, n: int, level: float) -> float:
 
 
 def known_queue(samples: Samples, backlog: Backlog | None) -> KnownQueue | None:
-    """The queue that the samples, latencies in ms of one run, waited in; ``None`` where an assumption shows
-    broken, where requests are missing, and of several runs, which may differ. ``backlog``: of the samples."""
+    """The queue in which the samples, latencies in ms of one run, waited; ``None`` where an assumption is
+    broken, where requests are missing, and for several runs, which may differ. ``backlog``: that of the
+    samples."""
     if backlog is None or backlog.load is None or len(backlog.queues) != 1:
         return None
     every, (queue,), (sent_ns,) = pooled(as_runs(samples)), backlog.queues, backlog.sent_ns
@@ -228,7 +232,7 @@ def _of_plain(samples: FloatArray, replay: Replay) -> KnownQueue | None:
 
 
 def _are_heavy(services: FloatArray) -> bool:
-    """Whether they are more varied than exponential ones, as a whole or beyond P90."""
+    """Whether services are more varied than exponential ones, as a whole or beyond P90."""
     if _is_constant(services):
         return False
     mean, z = float(services.mean()), normal_quantile(_USUAL)

@@ -1,2 +1,2 @@
-"""Result files of other load generators, a module each: which figures of theirs are figures of ours, and
-how they differ."""
+"""Result files of other load generators, a module each: which of their figures correspond to ours, and how
+they differ."""

@@ -49,8 +49,7 @@ def recognised(content: Mapping[str, Any]) -> bool:
 
 
 def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
-    """The one run of a file. WrongShapeError for another schema, a run that was cancelled, an unknown
-    load."""
+    """The one run of a file. WrongShapeError for another schema, a cancelled run, and an unknown load."""
     fields = Fields(content)
     schema = fields.text("schema_version")
     if schema not in (None, *KNOWN):
@@ -125,7 +124,7 @@ def _of_options(options: Fields) -> ForeignLoad:
 
 
 def _model(config: Fields) -> str | None:
-    """The only model there is; None for several."""
+    """The model, if there is only one; else None."""
     if "models" in config:
         names = [item.text("name") for item in config.section("models").sections("items")]
     else:

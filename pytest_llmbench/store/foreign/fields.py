@@ -1,5 +1,4 @@
-"""Fields of a JSON object that another tool wrote: of the type that is expected, or an error that names
-the field."""
+"""Fields of a JSON object that another tool wrote: of the expected type, or an error that names the field."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ _NAMED = 12
 
 
 class WrongShapeError(ValueError):
-    """A field that is not what the tool writes there."""
+    """A field does not have the form that the tool writes."""
 
 
 class Fields:
-    """An object, and its place in the file for messages."""
+    """A JSON object with its position in the file, for messages."""
 
     def __init__(self, content: Mapping[str, Any], place: str = "") -> None:
         self._content = content
@@ -28,7 +27,7 @@ class Fields:
         return self._content.get(name) is not None
 
     def section(self, name: str) -> Fields:
-        """An object within it; empty where there is none."""
+        """The object in a field; an empty one where there is none."""
         value = self._content.get(name)
         if value is None:
             return Fields({}, self._at(name))
@@ -37,7 +36,7 @@ class Fields:
         return Fields(value, self._at(name))
 
     def sections(self, name: str) -> list[Fields]:
-        """Objects of a list; empty where there is none."""
+        """The objects in a list; empty where there is none."""
         value = self._content.get(name)
         if value is None:
             return []
@@ -46,7 +45,7 @@ class Fields:
         return [Fields(each, f"{self._at(name)}[{index}]") for index, each in enumerate(value)]
 
     def number(self, name: str, *, endless: bool = False) -> float | None:
-        """A number of at least zero; None where there is none. ``endless``: it may be infinite, also as
+        """A number of at least zero; None where there is none. ``endless``: it may be infinite, also written
         ``"inf"``."""
         value = self._content.get(name)
         if value is None:
@@ -91,11 +90,11 @@ class Fields:
         return [each[:_LONGEST_TEXT] for each in value]
 
     def flag(self, name: str, *, of: bool = True) -> bool:
-        """Whether it is ``of``; absent it is neither."""
+        """Whether the field is ``of``; False also where it is absent."""
         return self._content.get(name) is of
 
     def as_text(self, names: Sequence[str]) -> dict[str, str]:
-        """Simple values by name, as text; what is absent or no simple value is left out."""
+        """Name → simple value as text; what is absent or not a simple value is left out."""
         found = {name: self._content.get(name) for name in names}
         return {
             name: str(value)[:_LONGEST_TEXT]
@@ -104,13 +103,13 @@ class Fields:
         }
 
     def latencies(self, family: str, keys: Mapping[str, str], factor: float = 1.0) -> dict[str, float]:
-        """``{family}.{statistic}`` in ms, of the fields that ``keys`` names. Zero is what tools write where
-        there was no sample: it is no latency, and left out."""
+        """``{family}.{statistic}`` → ms, from the fields that ``keys`` names. A zero is what tools write
+        without any sample: it is no latency, and left out."""
         values = {statistic: self.number(key) for statistic, key in keys.items()}
         return {f"{family}.{statistic}": value * factor for statistic, value in values.items() if value}
 
     def named(self) -> str:
-        """The names of its fields, for a message."""
+        """The names of the object's fields, for a message."""
         names = [shown(name) for name in self._content]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return (", ".join(names[:_NAMED]) or "none") + more
@@ -123,12 +122,13 @@ class Fields:
 
 
 def rates(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Rates that there are. A rate of zero is one at which nothing was produced, and no ratio rests on it."""
+    """The rates without missing ones and zeros. At a rate of zero nothing was produced, and no ratio rests on
+    it."""
     return {name: value for name, value in values.items() if value}
 
 
 def completion_rate(completed: int | None, failed: int | None) -> dict[str, float]:
-    """``completion_rate``, where both counts are told; WrongShapeError where nothing was completed."""
+    """``completion_rate``, if both counts are given; WrongShapeError if nothing was completed."""
     if completed == 0:
         raise WrongShapeError("no request was completed: there is nothing to compare with")
     if completed is None or failed is None:

@@ -1,5 +1,4 @@
-"""What a result file of another load generator says, whichever it is: runs, their load, figures under our
-names."""
+"""The content of a result file of any other load generator: runs, their load, figures under our names."""
 
 from __future__ import annotations
 
@@ -10,25 +9,26 @@ from dataclasses import dataclass, field
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 
 _RATE_TOLERANCE = 1e-6
-"""Rates are written as decimal numbers: 0.1 + 0.2 is meant to be 0.3."""
+"""Relative difference up to which rates are equal: they are decimal numbers, and 0.1 + 0.2 is meant to be
+0.3."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignLoad:
-    """The load of a run, as far as its file tells."""
+    """The load of a run, as far as its file states it."""
 
     rate: float | None = None
-    """Requests per second; infinite where all are sent at once."""
+    """Requests per second, infinite if all are sent at once; None if the file does not say."""
     arrival: str | None = None
-    """``poisson``, ``uniform`` or ``gamma``; None where the file does not say."""
+    """The arrival process, ``poisson``, ``uniform`` or ``gamma``; None if the file does not say."""
     burstiness: float | None = None
-    """Shape of gamma arrivals."""
+    """Shape of gamma arrivals; None for other arrivals."""
     concurrency: int | None = None
-    """The most requests in flight; with a finite rate a cap on the open loop."""
+    """Most requests in flight, with a finite rate a cap on the open loop; None: no cap."""
 
     def is_like(self, load: Load) -> bool:
-        """Whether it is the same load. One that the file leaves open in its arrivals is like any at its
-        rate."""
+        """Whether it is the same load. If the file does not state the arrivals, any with its rate are the
+        same."""
         if isinstance(load, ClosedLoop):
             return self.rate in (None, math.inf) and self.concurrency == load.concurrency
         if not isinstance(load, OpenLoop):
@@ -43,7 +43,7 @@ class ForeignLoad:
         return self.arrival == load.arrival and shape
 
     def describe(self) -> str:
-        """The load in words, those of our own loads where there is an equal."""
+        """The load in words, those for our own loads if there is an equivalent."""
         if self.rate is None or math.isinf(self.rate):
             if self.concurrency is None:
                 return "all requests at once"
@@ -62,27 +62,28 @@ class ForeignRun:
 
     load: ForeignLoad
     values: Mapping[str, float]
-    """Our full metric name to its value in our unit, ``ttft.p99`` in ms. What the file lacks is not in it."""
+    """Our full metric name → its value in our unit, ``ttft.p99`` in ms, for the metrics that the file has."""
     model: str | None = None
     version: str | None = None
-    """The version of the tool."""
+    """The version of the tool; None if the file does not say."""
     setup: Mapping[str, str] = field(default_factory=dict)
-    """What else the file says of how it was made. Runs that differ in it are not runs of one thing."""
+    """Further statements of the file on how the run was made. Runs with different ones are not runs of one
+    thing."""
     mean_input_tokens: float | None = None
     mean_output_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignResults:
-    """The content of a file, or of several put one after another."""
+    """The content of a file, which may be that of several put one after another."""
 
     tool: str
     """The tool's name as its users write it."""
     runs: tuple[ForeignRun, ...]
     differences: Mapping[str, str]
-    """Metric family to how the tool defines it, where that is not our definition."""
+    """Metric family → how the tool defines it, if its definition is not ours."""
     left_out: Mapping[str, str]
-    """Their names of what has no equal here, with the reason."""
+    """The tool's name for a figure without an equivalent here → the reason."""
 
     @property
     def title(self) -> str:
@@ -90,12 +91,13 @@ class ForeignResults:
         return " ".join([self.tool, ", ".join(versions)]).strip()
 
     def difference(self, metric: str) -> str | None:
-        """How the tool defines the family of a full metric name otherwise; None where it is ours."""
+        """How the tool defines the family of a metric otherwise; None if its definition is ours."""
         return self.differences.get(metric.partition(".")[0])
 
 
 def open_loop_of(rate: float, burstiness: float | None, concurrency: int | None) -> ForeignLoad:
-    """Arrivals as vLLM describes them: gamma of a shape, of which 1 is Poisson and infinity is even."""
+    """An open loop as vLLM describes it: gamma arrivals with a shape, where 1 is Poisson and infinity is
+    uniform."""
     if math.isinf(rate):
         return ForeignLoad(rate, concurrency=concurrency)
     if burstiness is None or burstiness == 1.0:

@@ -82,7 +82,8 @@ def _load(benchmark: Fields) -> ForeignLoad | None:
 
 
 def _cap(benchmark: Fields, strategy: Fields) -> int | None:
-    """The most requests in flight, where it was reached: GuideLLM writes one, 10240, without being asked."""
+    """Most requests in flight, if that many were reached; else None. GuideLLM always writes one, 10240 by
+    default."""
     most = strategy.count("max_concurrency")
     seen = benchmark.section("metrics").section("request_concurrency").section("total").number("max")
     return None if most is None or (seen is not None and seen < most) else most

@@ -71,7 +71,8 @@ def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
 
 
 def _load(summary: Fields) -> ForeignLoad:
-    """Of a stage of slots their number, of another the rate; how requests arrive the file does not say."""
+    """The load of a stage: the number of its slots, else its rate. The file does not say how requests
+    arrive."""
     concurrency, rate = summary.count("concurrency"), summary.number("requested_rate")
     if concurrency:
         return ForeignLoad(concurrency=concurrency)

@@ -1,4 +1,4 @@
-"""A result file of another load generator, known by what is in it and not by its name.
+"""Reads a result file of another load generator, recognised by its content and not by its name.
 
 Several may lie in one file one after another, as SGLang appends them and as ``cat`` puts them together: each
 is a run.
@@ -19,7 +19,7 @@ from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError
 from pytest_llmbench.store.foreign.foreign_run import ForeignResults, ForeignRun
 
 OWN: Final = "baseline_version"
-"""A file with this is a baseline of ours."""
+"""Key by which a baseline of ours is recognised."""
 _MOST_OBJECTS = 10_000
 _REMEDY = "give the file as the tool wrote it"
 
@@ -40,7 +40,8 @@ FORMATS: Final = tuple(
 
 
 def read_foreign(path: Path) -> ForeignResults | None:
-    """The results in a file of another tool; None for a baseline of ours, and for what is no JSON object.
+    """The results in a file of another tool; None for a baseline of ours, and for a file that is no JSON
+    object.
 
     Raises StoreError for a file that cannot be read, that no tool known here has written, or whose content
     is not what the tool writes: it says what was found.
@@ -77,7 +78,7 @@ def _format_of(content: Mapping[str, Any], path: Path) -> _Format:
 
 
 def _contents(path: Path) -> Sequence[dict[str, Any]]:
-    """The objects in a file; none where there is something else, which the reader of baselines tells."""
+    """The JSON objects in a file; empty if it holds something else, which the reader of baselines reports."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except (OSError, ValueError):
@@ -104,7 +105,7 @@ def _contents(path: Path) -> Sequence[dict[str, Any]]:
 
 
 def _skipped(text: str, at: int) -> int:
-    """The place of the next character that is no white space."""
+    """The position of the next character that is not white space."""
     while at < len(text) and text[at].isspace():
         at += 1
     return at

@@ -52,7 +52,7 @@ def recognised(content: Mapping[str, Any]) -> bool:
 
 
 def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
-    """The run of one line. WrongShapeError for a trace, and for what is not as SGLang writes it."""
+    """The run of one line. WrongShapeError for a trace, and for a line that is not as SGLang writes it."""
     fields = Fields(content)
     if content["request_rate"] == "trace":
         raise WrongShapeError("request_rate is 'trace': the file does not say when requests were sent")

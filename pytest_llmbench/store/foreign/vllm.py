@@ -25,7 +25,7 @@ STATISTICS: Final = {
     "p99_9": "p99.9",
     "mean": "mean",
 }
-"""Our statistic to what their key begins with; those that were not asked for are not in the file."""
+"""Our statistic → beginning of their key; those that were not asked for are not in the file."""
 
 DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -54,7 +54,7 @@ def recognised(content: Mapping[str, Any]) -> bool:
 
 
 def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
-    """The one run of a file. WrongShapeError for embeddings, and for what is not as vLLM writes it."""
+    """The one run of a file. WrongShapeError for embeddings, and for a file that is not as vLLM writes it."""
     fields = Fields(content)
     if "output_throughput" not in fields:
         raise WrongShapeError(

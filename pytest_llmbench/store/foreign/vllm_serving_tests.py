@@ -1,5 +1,5 @@
-"""vLLM's lists of performance tests, ``serving-tests.json``: what each entry sends, and what has no equal
-here.
+"""vLLM's lists of performance tests, ``serving-tests.json``: what each entry sends, and what has no
+equivalent here.
 
 Format: ``run_serving_tests`` of ``.buildkite/performance-benchmarks/scripts/run-performance-benchmarks.sh``
 and the lists beside it (vllm-project/vllm at 01e4fce): a list of entries, or an object with ``defaults`` and
@@ -24,7 +24,7 @@ from pytest_llmbench.store.foreign.foreign_run import ForeignLoad, open_loop_of
 
 MOST_TESTS: Final = 1_000
 _LONGEST = 200
-"""The characters that are kept of a parameter."""
+"""Most characters of a parameter that are kept."""
 _SECRET = re.compile(r"(?i)key|token(?!s|izer)|secret|password")
 _REMEDY = "name a list such as .buildkite/performance-benchmarks/tests/serving-tests.json of vLLM"
 _CHAT: Final = frozenset({"openai-chat"})
@@ -39,35 +39,36 @@ _SEEN_TO: Final = frozenset(
         "result-dir", "result-filename", "label", "metadata", "goodput", "ready-check-timeout-sec", "profile",
     }
 )  # fmt: skip
-"""Parameters of the client that are taken over, or whose part here is played by something else."""
+"""Parameters of the client that are taken over, or replaced by something else here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingTest:
-    """One entry at one load."""
+    """One entry of the list at one load."""
 
     name: str
-    """The name that vLLM gives its result, without its ending."""
+    """The name that vLLM gives to its result file, without the suffix."""
     load: ForeignLoad
     requests: int | None
-    """None where the entry leaves it to vLLM."""
+    """Number of requests; None if the entry leaves it to vLLM."""
     model: str | None
     input_tokens: tuple[int, int] | None = None
-    """Shortest and longest random prompt; None for a data set."""
+    """Lengths of the shortest and the longest random prompt; None for a data set."""
     output_tokens: tuple[int, int] | None = None
     dataset: Path | None = None
-    """A file of ShareGPT."""
+    """A ShareGPT file; None for random prompts."""
     server: Mapping[str, str] = field(default_factory=dict)
-    """Parameters of the server, which has to run already, and variables of its environment, these without
-    their values: tokens are among them."""
+    """Parameters of the server, which has to be running already, and variables of its environment; these
+    without values, since there are tokens among them."""
     told: tuple[str, ...] = ()
-    """What is not taken over and does not keep it from being measured."""
+    """Parameters that are not taken over, but do not prevent the measurement."""
     obstacles: tuple[str, ...] = ()
-    """What has no equal here: with any of it the entry is not measured."""
+    """Parameters that have no equivalent here: with any of them the entry is not measured."""
 
 
 def read_serving_tests(path: Path) -> tuple[ServingTest, ...]:
-    """Every entry at every load. Raises SuiteError for a file that is no such list, naming the entry."""
+    """Read every entry at every load. Raises SuiteError, naming the entry, for a file that is not such a
+    list."""
     where = f"--llm-import {path}"
     try:
         content = parse_json_object(read_bytes(path, SMALL_BYTES))
@@ -87,7 +88,7 @@ def read_serving_tests(path: Path) -> tuple[ServingTest, ...]:
 
 
 def _entries(content: Any) -> Iterator[dict[str, Any]]:
-    """The entries with the defaults in them."""
+    """The entries, completed by the defaults."""
     defaults = content.get("defaults", {}) if isinstance(content, dict) else {}
     entries = content.get("tests") if isinstance(content, dict) else content
     if not isinstance(entries, list) or not isinstance(defaults, dict):
@@ -141,7 +142,7 @@ def _tests(entry: Mapping[str, Any], folder: Path) -> Iterator[ServingTest]:
 
 
 def _numbers(entry: Mapping[str, Any], name: str, test: str) -> Sequence[float | None]:
-    """The numbers of a list, None for ``"inf"``; one None where there is no list."""
+    """The numbers of a list, None for ``"inf"``; a single None if there is no list."""
     values = entry.get(name)
     if values is None:
         return (None,)
@@ -164,7 +165,7 @@ def _whole(value: float, test: str) -> int:
 
 
 def _called(name: str, qps: float | None, most: float | None) -> str:
-    """As vLLM calls it; without the part of a list that is not there."""
+    """The name of a test as vLLM forms it; without the part of a list that does not exist."""
     rate = "inf" if qps is None else f"{qps:g}"
     return f"{name}_qps_{rate}" + ("" if most is None else f"_concurrency_{most:g}")
 
@@ -173,7 +174,7 @@ Lengths = tuple[tuple[int, int] | None, tuple[int, int] | None]
 
 
 def _prompts(client: Fields, folder: Path) -> tuple[Lengths, Path | None, list[str]]:
-    """The lengths of random prompts, or the file of a data set; what is in the way of both."""
+    """The lengths of random prompts, or the file of a data set; and what prevents either."""
     kind = client.text("dataset-name")
     if kind == "random":
         spread = client.number("random-range-ratio") or 0.0
@@ -217,7 +218,7 @@ def _told(client: Fields, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _server(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Text by name. A value that may be a secret is left out."""
+    """Name → text of the server's parameters. Values that may be secret are left out."""
     told = {
         name: "…" if _SECRET.search(name) else str(value)[:_LONGEST]
         for name, value in entry["server_parameters"].items()

@@ -1,1 +1,1 @@
-"""Traces of served requests: the formats that are read, and what is common to them."""
+"""Traces of served requests: the formats that can be read, and what they share."""

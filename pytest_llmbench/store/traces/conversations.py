@@ -1,4 +1,4 @@
-"""Conversations with their texts and roles, to be sent as they stand: rows become requests with messages.
+"""Conversations with their texts and roles, to be sent as they are: rows become requests with messages.
 
 Two kinds of files. Where no row has a ``session_id``, each row is a conversation: every message of the
 assistant is the recorded answer of a turn, which asks all messages before it. Where rows have one, each of
@@ -69,7 +69,7 @@ def conversations_of(rows: Rows, where: str) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row that has been read."""
+    """A row that has been read and checked."""
 
     place: str
     row: Mapping[str, Any]
@@ -77,7 +77,7 @@ class _Row:
 
     @classmethod
     def read(cls, place: str, row: Mapping[str, Any], named: str) -> _Row:
-        """ValueError in words."""
+        """Read a row. ValueError, in words, for an invalid one."""
         name = "messages" if "messages" in row else "conversations"
         given = row.get(name)
         if not isinstance(given, list) or not given:
@@ -87,12 +87,13 @@ class _Row:
 
     @property
     def unanswered(self) -> bool:
-        """Whether its last question has no answer, nor a length of one."""
+        """Whether its last question has neither an answer nor the length of one."""
         asks = self.array.messages[-1].role in ("user", "tool")
         return asks and all(self.row.get(name) is None for name in LIMITS)
 
     def conversation(self) -> list[tuple[int, int]]:
-        """For each turn how many messages it asks, and the tokens of its answer. ValueError in words."""
+        """For each turn the number of messages that it asks, and the tokens of its answer. ValueError in
+        words."""
         said = self.array.messages
         users = [number for number, message in enumerate(said) if message.role == "user"]
         first = users[0] if users else len(said)
@@ -106,7 +107,7 @@ class _Row:
         return turns
 
     def call(self) -> list[tuple[int, int]]:
-        """The same of a row that is one call."""
+        """The turns of a row that is one call, in the form of :meth:`conversation`."""
         said = self.array.messages
         answered = said[-1].role == "assistant" and len(said) > 1
         asked = len(said) - answered
@@ -114,7 +115,7 @@ class _Row:
         return [(asked, _tokens(said[-1]) if answered else answer_limit(self.row))]
 
     def request(self, asked: int, output_tokens: int, blocks: Blocks) -> TraceRequest:
-        """One that asks the first ``asked`` messages."""
+        """The request that asks the first ``asked`` messages."""
         said = replace(self.array, messages=self.array.messages[:asked])
         ids = ids_of(said)
         told = self.row.get("timestamp") is not None
@@ -129,7 +130,7 @@ class _Row:
 
 
 def _refuse_mistakes(said: Sequence[Message], asked: Sequence[int]) -> None:
-    """ValueError with what is wrong with the messages, and with asking the first so many of them."""
+    """Raise ValueError for mistakes in the messages, or in asking the first so many of them."""
     found = message_mistakes(said)
     found += [mistake for number in asked for mistake in nothing_asked(said[:number])]
     if found:
@@ -154,7 +155,8 @@ def _message(number: int, given: Any) -> Message:
 
 
 def _content(number: int, given: Any) -> str:
-    """Text, or parts of text. ValueError for anything else: it could not be sent as it is."""
+    """The text of a message, which may be given in parts. ValueError for anything else: it could not be sent
+    as it is."""
     if given is None or isinstance(given, str):
         return given or ""
     if not isinstance(given, list):
@@ -195,7 +197,7 @@ def _tools(given: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What a value is, and nothing of what it says."""
+    """The type of a value, without its content."""
     names = {"dict": "an object", "list": "a list", "str": "text", "NoneType": "missing"}
     if value == []:
         return "empty"

@@ -1,4 +1,4 @@
-"""Conversations and arrays of messages as requests: lengths counted, and which prompts begin alike.
+"""Conversations and arrays of messages as requests: their lengths, and which prompts begin alike.
 
 The text itself is not sent: a trace is lengths and blocks. Tokens are those of cl100k_base, of the contents
 alone; what a chat template adds is not counted.
@@ -16,7 +16,7 @@ from pytest_llmbench.store.traces.request import TraceRequest, instant_of, name_
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 BLOCK_TOKENS: Final = 16
-"""Tokens of a block, as vLLM has them by default."""
+"""Tokens of a block, vLLM's default."""
 ASSISTANT: Final = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")
 COUNTED = "lengths counted with cl100k_base, contents alone"
 SHARED = f"blocks of {BLOCK_TOKENS} tokens, equal where all that stands before them is equal, too"
@@ -25,14 +25,15 @@ LIMITS: Final = ("output_length", "max_completion_tokens", "max_tokens")
 
 
 class Blocks:
-    """Numbers blocks so that equal beginnings have equal numbers, and nothing else has."""
+    """Numbers blocks of tokens, so that prompts with equal beginnings, and only those, have equal numbers
+    there."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, bytes], int] = {}
 
     def ids(self, tokens: array[int], length: int | None = None) -> tuple[int, ...]:
-        """Of the blocks of a prompt, the last of which may be short; cut, or filled up with blocks that
-        nobody else has, to those of a prompt of ``length`` tokens."""
+        """The numbers of a prompt's blocks, the last of which may be short. With ``length`` they are cut, or
+        filled up with blocks that nobody else has, to those of a prompt of so many tokens."""
         found: list[int] = []
         for start in range(0, len(tokens), BLOCK_TOKENS):
             before = found[-1] if found else -1
@@ -66,7 +67,8 @@ def conversation_requests(place: str, row: Mapping[str, Any], blocks: Blocks) ->
 
 
 def message_request(place: str, row: Mapping[str, Any], blocks: Blocks) -> TraceRequest:
-    """An array of ``messages`` as one request, sent as it stands; a last one of the assistant is the reply.
+    """An array of ``messages`` as one request, sent as it is; a last message of the assistant is the
+    reply.
 
     Without one, ``output_length``, ``max_completion_tokens`` or ``max_tokens`` says how long the reply is.
     ``timestamp`` (ms), ``session_id`` and with it ``delay`` are read where they are. ValueError in words.
@@ -92,7 +94,7 @@ def message_request(place: str, row: Mapping[str, Any], blocks: Blocks) -> Trace
 
 
 def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> array[int]:
-    """The tokens of the messages one after the other. ValueError for one without text."""
+    """The tokens of all messages, one after the other. ValueError for one without text."""
     prompt = array("I")
     for number, message in enumerate(messages, start=1):
         calls = message.get("tool_calls")
@@ -103,7 +105,7 @@ def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> array[int]:
 
 
 def answer_limit(row: Mapping[str, Any]) -> int:
-    """The length of the reply, where no message says it. ValueError where the row does not, either."""
+    """The length of the reply, if no message gives it. ValueError if the row does not either."""
     name = next((name for name in LIMITS if row.get(name) is not None), None)
     if name is None:
         raise ValueError(f"the last message is no assistant's, and there is no {' or '.join(LIMITS)}")
@@ -111,7 +113,7 @@ def answer_limit(row: Mapping[str, Any]) -> int:
 
 
 def _text(content: Any, where: str) -> str:
-    """Text, or the texts of a list of parts; other parts (images) count as nothing."""
+    """The text of a message, or the texts of its parts; other parts (images) are ignored."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

@@ -50,7 +50,7 @@ def plain_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
 
 
 def agentic_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
-    """A row of an agentic trace, still without the instant that depends on others. ValueError in words."""
+    """A row of an agentic trace, before the instants that depend on others. ValueError in words."""
     parents = row.get("wait_for") or []
     if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
         raise ValueError("wait_for is no list of request ids")
@@ -75,8 +75,8 @@ def agentic_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
 def with_instants(
     requests: Sequence[TraceRequest], broken: Collection[str] = ()
 ) -> tuple[list[TraceRequest], list[str]]:
-    """The requests with the earliest instant of each, and what is wrong between them: ids given twice,
-    parents that are not there, circles. ``broken``: ids of rows that are wrong themselves."""
+    """The requests with the earliest instant of each, and mistakes between them: ids given twice, parents
+    that do not exist, cycles. ``broken``: ids of rows that are invalid themselves."""
     counted = Counter(each.request_id for each in requests)
     mistakes = [
         f"{each.place}: request_id {each.request_id!r} stands in {counted[each.request_id]} rows"
@@ -101,8 +101,8 @@ def with_instants(
 
 
 def _earliest(known: Mapping[str, TraceRequest]) -> dict[str, float]:
-    """Instant of each request whose parents have one; those in a circle, and behind one, have none. Parents
-    that are not known are not waited for."""
+    """Request id → earliest instant, for requests whose parents have one. Those in a cycle, and after one,
+    have none. Unknown parents are not waited for."""
     children: dict[str, list[str]] = {}
     parents = {name: [each for each in known[name].wait_for if each in known] for name in known}
     left = {name: len(own) for name, own in parents.items()}

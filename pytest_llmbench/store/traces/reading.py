@@ -1,4 +1,4 @@
-"""A trace from a file: which format it is in, and its requests, or every mistake in it."""
+"""Reads a trace from a file: its format, and its requests, or every mistake in it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_conversations(
 
 
 def trace_of(rows: Rows, where: str, trace: TraceFormat | None = None) -> Trace:
-    """The same of rows that have been read."""
+    """The trace in rows that have been read."""
     if not rows.found and not rows.mistakes:
         raise SuiteError("holds no requests", where=where, remedy="give the file of a trace")
     chosen = trace or recognised([row for _, row in rows.found], where, rows.mistakes)
@@ -62,7 +62,7 @@ def trace_of(rows: Rows, where: str, trace: TraceFormat | None = None) -> Trace:
 
 
 def recognised(rows: Sequence[Row], where: str = "trace", mistakes: Sequence[str] = ()) -> TraceFormat:
-    """The format of the first row that has one. SuiteError, with the broken lines, where none has."""
+    """The trace format of the first row that has one. SuiteError, with the broken lines, if none has."""
     for row in rows:
         for format_, holds in _MARKS.items():
             if holds(row):

@@ -1,4 +1,4 @@
-"""A request of a trace as the formats give it, and the bounds within which its figures are taken."""
+"""A request of a trace in the form common to all formats, and the checks of its figures."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.trace import LONGEST_MS, TraceEntry
 
 MOST_MISTAKES: Final = 12
-"""Mistakes of one file that are told one by one; of more the number."""
+"""Most mistakes of one file that are listed; for more their number is given."""
 _MOST_BLOCKS: Final = 1_000_000
 _LARGEST_BLOCK: Final = 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One row: when, how long, what its prompt is made of, and which session it belongs to."""
+    """One row of a trace: when, how long, what its prompt consists of, and to which session it belongs."""
 
     place: str
-    """Where it stands in the file: ``line 3``, ``row 3``."""
+    """Position in the file: ``line 3``, ``row 3``."""
     input_tokens: int
     output_tokens: int
     offset_ms: float | None = None
-    """The instant of its start, from any origin; None where the format has none."""
+    """Start, from any origin; None if the format has none."""
     hash_ids: tuple[int, ...] = ()
     request_id: str = ""
     session: str = ""
     wait_for: tuple[str, ...] = ()
-    """Requests that have to have ended before it starts."""
+    """Ids of the requests that must have ended before it starts."""
     pause_ms: float | None = None
-    """From the end of what it waits for, or of the request before it in its session, to its start: a user
-    who thinks, a tool that runs."""
+    """Time from the end of what it waits for, or of the request before it in its session, to its start: a
+    user thinks, a tool runs. None if the trace does not say."""
     end_ms: float | None = None
-    """The instant at which its reply had ended, from the origin of the starts; None where it is not told."""
+    """End of its reply, from the origin of the starts; None if the trace does not say."""
     reset: bool = False
-    """Whether its prompt is said not to go on from the one before it."""
+    """Whether the trace says that its prompt does not continue the one before it."""
     messages: MessageArray | None = None
-    """What it asks, where that is to be sent."""
+    """The messages of the prompt, if they are to be sent; else None."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Trace:
     format: str
     requests: tuple[TraceRequest, ...]
     left_out: int
-    """Rows without input or output tokens: nothing can be sent for them."""
+    """Number of rows without input or output tokens, for which nothing can be sent."""
     block_tokens: int
-    """Tokens that one hash id stands for."""
+    """Tokens of the block that one hash id stands for."""
     steps: tuple[str, ...]
-    """What was done to the rows, for the statement of the data set."""
+    """How the rows were processed, for the statement of the data set."""
 
     @property
     def is_timed(self) -> bool:
@@ -63,7 +63,7 @@ class Trace:
 
     @property
     def entries(self) -> tuple[TraceEntry, ...]:
-        """The requests alone; at 0 where not all of them have an instant."""
+        """The requests as single ones; all at 0 if some have no instant."""
         timed = self.is_timed
         return tuple(
             TraceEntry(
@@ -79,7 +79,8 @@ class Trace:
 def made_trace(
     format_: str, requests: Sequence[TraceRequest], *, block_tokens: int, steps: Sequence[str], where: str
 ) -> Trace:
-    """Without the requests that have no tokens, in order of time, counted from the first.
+    """The trace of these requests, without those that have no tokens, in order of time, counted from the
+    first.
 
     Raises SuiteError for too few hash ids, a span of more than a year, and where nothing is left.
     """
@@ -109,7 +110,7 @@ def _moved(request: TraceRequest, start: float) -> TraceRequest:
 
 
 def refuse(mistakes: Sequence[str], where: str, remedy: str | None = None) -> None:
-    """Raises SuiteError with the mistakes, if there are any."""
+    """Raise SuiteError with the mistakes, if there are any."""
     if mistakes:
         told = list(mistakes[:MOST_MISTAKES])
         if len(mistakes) > MOST_MISTAKES:
@@ -126,7 +127,7 @@ def tokens_of(row: Mapping[str, Any], name: str) -> int:
 
 
 def instant_of(row: Mapping[str, Any], name: str, unit_ms: float = 1.0) -> float:
-    """An instant or a length of time in milliseconds, not negative."""
+    """An instant or a duration in milliseconds, not negative."""
     value = number_of(row, name)
     if value < 0:
         raise ValueError(f"{name} is {shown(row[name])}: it is negative")
@@ -134,7 +135,7 @@ def instant_of(row: Mapping[str, Any], name: str, unit_ms: float = 1.0) -> float
 
 
 def number_of(row: Mapping[str, Any], name: str) -> float:
-    """A finite number; a text that says one will do, as tables have it."""
+    """A finite number; a text with one is accepted, as tables have it."""
     value = row.get(name)
     if value is None or value == "":
         raise ValueError(f"{name} is missing")
@@ -160,7 +161,8 @@ def hash_ids_of(row: Mapping[str, Any], name: str = "hash_ids") -> tuple[int, ..
 
 
 def pause_of(row: Mapping[str, Any], session: str) -> float | None:
-    """``delay`` of a row of a session, in milliseconds: from the end of the request before it there."""
+    """The ``delay`` of a row of a session in milliseconds, from the end of the request before it there; None
+    without one."""
     return instant_of(row, "delay") if session and row.get("delay") is not None else None
 
 

@@ -20,7 +20,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What could be read, with ``line 3`` or ``row 3`` beside each row, and what could not, in words."""
+    """The rows that could be read, each with its position (``line 3``, ``row 3``), and what could not, in
+    words."""
 
     found: tuple[tuple[str, Row], ...]
     mistakes: tuple[str, ...]
@@ -43,7 +44,7 @@ def numbered_rows(path: Path, format_: FileFormat | None = None) -> Rows:
 
 
 class _Broken(str):
-    """Why a line is no row."""
+    """Why a line is not a valid row."""
 
     __slots__ = ()
 
@@ -61,7 +62,8 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _document(path: Path) -> Iterator[tuple[str, Any]]:
-    """A list is rows, an object with one list of objects is that list, any other object is one row."""
+    """The rows of a JSON document: the items of a list, or of the only list of objects in an object; any
+    other object is one row."""
     try:
         content = parse_json(unpacked_bytes(path))
     except ValueError as error:

@@ -52,17 +52,17 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class SessionsOfTrace:
-    """The sessions in the order of their starts, counted from the first; in that of the file, all at 0, where
-    the trace does not say when each of them starts."""
+    """The sessions in the order of their starts, counted from the first; if the trace does not say when each
+    of them starts, in that of the file, all at 0."""
 
     sessions: tuple[TracedSession, ...]
     timed: bool
     steps: tuple[str, ...]
-    """What was done to the rows, for the statement of the data set."""
+    """How the rows were processed, for the statement of the data set."""
 
 
 class _Caused(NamedTuple):
-    """A request of a session, and the places in it of those that it waits for, from 0."""
+    """A request of a session, with the indices in the session of those that it waits for."""
 
     request: TraceRequest
     wait_for: Sequence[int]
@@ -70,7 +70,8 @@ class _Caused(NamedTuple):
 
 
 def sessions_of_trace(trace: Trace, where: str) -> SessionsOfTrace:
-    """Raises SuiteError with the mistakes of all rows, and for a trace that names no session."""
+    """The sessions of a trace. Raises SuiteError with the mistakes of all rows, and for a trace without
+    sessions."""
     groups, alone = _groups(trace.requests)
     if not groups:
         raise SuiteError(f"none of its {alone} requests names a session", where=where, remedy=_NAMES)
@@ -96,8 +97,8 @@ def sessions_of_trace(trace: Trace, where: str) -> SessionsOfTrace:
 
 
 def _groups(requests: Sequence[TraceRequest]) -> tuple[list[list[TraceRequest]], int]:
-    """Requests that name the same session or wait for one another, and how many do neither. Those of a group
-    are in the order of the trace: the first is the one that starts it."""
+    """Groups of requests that name the same session or wait for one another, and the number of requests that
+    do neither. A group is in the order of the trace: its first request is the one that starts it."""
     leader: dict[tuple[str, str], tuple[str, str]] = {}
 
     def led_by(node: tuple[str, str]) -> tuple[str, str]:
@@ -125,7 +126,7 @@ def _node(request: TraceRequest) -> tuple[str, str]:
 
 
 def _step(trace: Trace) -> str:
-    """The rule that its requests wait by."""
+    """The rule by which its requests wait, in words."""
     if trace.format == "agentic-mooncake":
         return BY_NAME
     if trace.is_timed and all(each.end_ms is not None for each in trace.requests):
@@ -165,7 +166,7 @@ def _most_shared_first(turn: TracedTurn, wait_for: Sequence[int], turns: Sequenc
 
 
 def _by_name(group: Sequence[TraceRequest], mistakes: list[str]) -> list[_Caused]:
-    """Each after those it names, otherwise in the order of the trace."""
+    """The requests, each after those that it names, otherwise in the order of the trace."""
     known = {each.request_id: number for number, each in enumerate(group)}
     lost = [
         f"{each.place}: waits for {parent!r}, which has no input or output tokens"
@@ -203,8 +204,9 @@ def _begun(group: Sequence[TraceRequest]) -> float:
 
 
 def _by_ends(group: Sequence[TraceRequest]) -> list[_Caused]:
-    """By the starts and ends of all of them. The one that started last of those that had ended had waited for
-    whatever had ended by its own start, so only the others are waited for beside it."""
+    """The requests with what they wait for, by all starts and ends. Of those that had ended, the one that
+    started last had waited for whatever had ended by its own start, so only the others are waited for in
+    addition."""
     starts = [each.offset_ms or 0.0 for each in group]
     ends = [each.end_ms or 0.0 for each in group]
     found = []

@@ -18,7 +18,7 @@ from pytest_llmbench.store.traces.messages import Blocks, prompt_tokens
 from pytest_llmbench.store.traces.request import TraceRequest, name_of, number_of, tokens_of
 
 OPERATIONS: Final = ("chat", "text_completion", "generate_content", "")
-"""Operations that generate; empty where a span names none."""
+"""Operations that generate; empty for a span that names none."""
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 _SESSIONS = ("gen_ai.conversation.id", "session.id")
@@ -50,16 +50,16 @@ def _objects(row: Row, name: str) -> list[Row]:
 
 
 class SpanReader:
-    """Makes requests of spans; remembers when those of a session ended, for the pauses between them."""
+    """Makes requests of spans, and remembers when those of a session ended, for the pauses between them."""
 
     def __init__(self) -> None:
         self._blocks = Blocks()
         self._found: list[TraceRequest] = []
         self.others = 0
-        """Spans that are no call to a model."""
+        """Number of spans that are no call to a model."""
 
     def read(self, place: str, span: Row) -> None:
-        """ValueError in words."""
+        """Read a span. ValueError, in words, for an invalid one."""
         told = _attributes(span)
         if name_of(told, "gen_ai.operation.name") not in OPERATIONS or not _is_call(told):
             self.others += 1
@@ -85,8 +85,8 @@ class SpanReader:
         self._found.append(request)
 
     def requests(self) -> list[TraceRequest]:
-        """In order of their start, with the pause since the last reply of their session; none where they
-        overlap."""
+        """The requests in order of their start, with the pause since the last reply of their session; without
+        one where they overlap."""
         ended: dict[str, float] = {}
         found = []
         for request in sorted(self._found, key=lambda each: each.offset_ms or 0.0):
@@ -102,7 +102,7 @@ def _is_call(told: Row) -> bool:
 
 
 def _attributes(span: Row) -> dict[str, Any]:
-    """As a mapping; OTLP writes ``[{"key": …, "value": {"intValue": "12"}}]``."""
+    """The attributes of a span as a mapping; OTLP writes ``[{"key": …, "value": {"intValue": "12"}}]``."""
     given = span.get("attributes", {})
     if isinstance(given, Mapping):
         return dict(given)

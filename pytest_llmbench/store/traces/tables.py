@@ -13,7 +13,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def azure_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
-    """``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``. ValueError in words."""
+    """A row of Azure's table: ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``. ValueError in words."""
     return TraceRequest(
         place,
         tokens_of(row, "ContextTokens"),
@@ -35,8 +35,8 @@ def _azure_instant(given: Any) -> float:
 
 
 def burst_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
-    """``Timestamp`` in seconds, ``Request tokens``, ``Response tokens``; ``Session ID`` where the version has
-    it. Requests that failed have no tokens. ValueError in words."""
+    """A row of BurstGPT's table: ``Timestamp`` in seconds, ``Request tokens``, ``Response tokens``; ``Session
+    ID`` in versions that have it. Requests that failed have no tokens. ValueError in words."""
     return TraceRequest(
         place,
         tokens_of(row, "Request tokens"),

@@ -72,8 +72,9 @@ class AnthropicMessages(DialectDefaults):
 
 
 def _prompt(request: PlannedRequest) -> dict[str, Any]:
-    """Of an array of messages: what the system says first stands beside the messages, what tools gave is the
-    user's, and messages of one role in a row are one message, as the API itself would join them.
+    """The fields of the prompt. From an array of messages the first texts of the system become a field of
+    their own, results of tools become the user's, and consecutive messages of one role become one message, as
+    the API itself would join them.
 
     :raises GeneratorError: the array has no such form.
     """

@@ -63,7 +63,7 @@ class OllamaChat(DialectDefaults):
 
 
 def _messages(asked: MessageArray, where: str) -> list[dict[str, Any]]:
-    """Here a tool's message names the tool, and arguments are objects."""
+    """The messages in Ollama's form, where a tool's message names the tool, and arguments are objects."""
     tools: dict[str, str] = {}
     said = []
     for message in asked.messages:
@@ -88,7 +88,8 @@ def _encoded(name: str, prompt: dict[str, Any], request: PlannedRequest, options
 
 
 def _decoded(event: SSEEvent, message: str | None) -> Chunk:
-    """``message``: the key of the object that holds the output; ``None``: it stands in the line itself."""
+    """The chunk of one line. ``message``: the key of the object with the output; ``None``: the output is in
+    the line itself."""
     chunk = Chunk(event.stamp_ns, event.read_index)
     payload = payload_of(event, chunk)
     if payload is None or read_error(chunk, payload):
@@ -111,7 +112,7 @@ def _decoded(event: SSEEvent, message: str | None) -> Chunk:
 
 
 def _calls(message: dict[str, Any]) -> Iterator[CallDelta]:
-    """Tool calls come whole: name and arguments."""
+    """The tool calls of a message, which come whole: name and arguments."""
     calls = message.get("tool_calls")
     for number, call in enumerate(calls if calls.__class__ is list else ()):
         function = call.get("function") if call.__class__ is dict else None

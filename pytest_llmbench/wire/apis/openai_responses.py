@@ -94,7 +94,7 @@ def _prompt(request: PlannedRequest) -> dict[str, Any]:
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
-    """Calls, and what tools gave, are items of their own here."""
+    """The items of a message; tool calls and results of tools are items of their own here."""
     if message.role == "tool":
         yield {"type": "function_call_output", "call_id": message.call_id, "output": message.content}
     elif message.content:
@@ -157,7 +157,7 @@ def _read_delta(chunk: Chunk, payload: dict[str, Any], *, reasons: bool) -> None
 
 
 def _read_end(chunk: Chunk, response: Any, kind: str) -> None:
-    """The whole response stands in its last event: status, usage and what was streamed before."""
+    """Read the last event, which holds the whole response: status, usage and what was streamed before."""
     chunk.choice, chunk.done = 0, True
     if response.__class__ is not dict:
         chunk.problem = f"{kind} without a response"

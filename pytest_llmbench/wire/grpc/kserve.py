@@ -35,7 +35,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class KServeOverGrpc(DialectDefaults):
-    """One request for each call, so that no responses of others are among those of a reply."""
+    """The dialect; one request for each call, so that no responses of others are among those of a reply."""
 
     name = "kserve-grpc"
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -80,8 +80,8 @@ class KServeOverGrpc(DialectDefaults):
 
 
 def _with_fields(sampling: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters with the extra fields; ``stream`` is an input of its own, and what is ``None``
-    is not sent."""
+    """The sampling parameters with the extra fields; ``stream`` is an input of its own, and fields that are
+    ``None`` are not sent."""
     merged = {**sampling, **extra}
     merged.pop("stream", None)
     return {name: value for name, value in merged.items() if value is not None}
@@ -93,7 +93,7 @@ def _add_input(body: Any, name: str, datatype: str, raw: bytes) -> None:
 
 
 def _element(data: bytes) -> bytes:
-    """An element of a tensor of BYTES: its length before it."""
+    """An element of a BYTES tensor, preceded by its length."""
     return _LENGTH.pack(len(data)) + data
 
 
@@ -119,7 +119,7 @@ def _read_output(chunk: Chunk, response: Any) -> None:
 
 
 def _elements(raw: bytes) -> list[bytes]:
-    """The elements of a tensor of BYTES. Raises ValueError where their lengths do not add up."""
+    """The elements of a BYTES tensor. Raises ValueError where their lengths do not add up."""
     found, at = [], 0
     while at < len(raw):
         if at + _LENGTH.size > len(raw):

@@ -21,7 +21,8 @@ def prefixed(message: bytes) -> bytes:
 
 
 class MessageDecoder:
-    """Feed it reads in order, then close it once. ``data`` of an event is a message, as Latin-1.
+    """Decodes the messages of a call. Feed it reads in order, then close it once. ``data`` of an event is a
+    message, as Latin-1.
 
     A message longer than ``max_message_bytes``, or a flag that is none, marks its event, which is the last:
     no byte behind it can be trusted to begin a message. A compressed message marks its event alone.
@@ -30,7 +31,7 @@ class MessageDecoder:
     def __init__(self, max_message_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
         self.max_message_bytes = max_message_bytes
         self._rest = bytearray()
-        """What there is of a message that is not complete."""
+        """The bytes of a message that is not complete yet."""
         self._lost = False
         self._stamp_ns = 0
         self._read_index = 0
@@ -60,7 +61,7 @@ class MessageDecoder:
         return events
 
     def close(self) -> list[SSEEvent]:
-        """The message that has no end, if any, with the stamp of its last byte."""
+        """The message that was cut off by the end, if any, with the stamp of its last byte."""
         if not self._rest:
             return []
         text = self._rest[_PREFIX.size :].decode("latin-1")
@@ -69,7 +70,7 @@ class MessageDecoder:
         return [SSEEvent(text, "message", *where, terminated=False, problem="a message that was cut off")]
 
     def _problem(self, flag: int, length: int) -> tuple[str, bool]:
-        """What is wrong with a message, and whether nothing behind it can be read."""
+        """The problem of a message, and whether nothing after it can be read."""
         if flag > _COMPRESSED:
             return f"bytes that are no gRPC message (its flag is {flag}, not 0 or 1)", True
         if length > self.max_message_bytes:

@@ -1,4 +1,5 @@
-"""What dialects of protobuf have in common: a message in an event, and further fields of a request."""
+"""Parts that the protobuf dialects share: reading the message of an event, and adding extra fields to a
+request."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from pytest_llmbench.wire.openai_request import text_prompt
 from pytest_llmbench.wire.sse import SSEEvent
 
 _OWN = "stream"
-"""A field that every dialect sets itself, and that only says what is said already."""
+"""A field that every dialect sets itself; it may be given as an extra field only with the same value."""
 
 
 def message_in(event: SSEEvent, kind: type[Message], chunk: Chunk) -> Any | None:
-    """The message that the event carries; ``None`` where it carries none, which ``chunk`` then tells.
+    """The protobuf message in an event; ``None`` where there is none, with the reason in ``chunk``.
 
     A message that the end of the stream cut off is an empty chunk: the reply is truncated.
     """
@@ -36,7 +37,7 @@ def message_in(event: SSEEvent, kind: type[Message], chunk: Chunk) -> Any | None
 
 
 def utf8_prompt(request: PlannedRequest) -> str:
-    """The prompt as text, which protobuf sends as UTF-8.
+    """The prompt as text that can be sent as UTF-8.
 
     :raises GeneratorError: there is none, or it is none of UTF-8.
     """
@@ -53,7 +54,7 @@ def utf8_prompt(request: PlannedRequest) -> str:
 
 
 def refuse_no_stream(extra: Mapping[str, Any]) -> None:
-    """:raises SuiteError: the extra fields take streaming away."""
+    """Check that the extra fields leave streaming on. :raises SuiteError: they switch it off."""
     if extra.get(_OWN, True) is not True:
         raise SuiteError(
             f"extra request fields set {_OWN} to " + json.dumps(extra[_OWN]),
@@ -64,7 +65,7 @@ def refuse_no_stream(extra: Mapping[str, Any]) -> None:
 def add_fields(
     request: Message, sampling: Message, extra: Mapping[str, Any], own: Collection[str], dialect: str
 ) -> None:
-    """Put each extra field where the proto has it: into the sampling parameters, else into the request.
+    """Put each extra field where the proto has it: in the sampling parameters, else in the request.
 
     A field that is ``None`` is not sent. ``own``: fields of the request that the load generator sets.
 

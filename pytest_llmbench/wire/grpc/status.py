@@ -1,4 +1,4 @@
-"""How a gRPC call ended: its status, and the HTTP status that means the same."""
+"""The status with which a gRPC call ended, and the corresponding HTTP status."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class CallStatus:
     """The status of a call that has ended."""
 
     code: str
-    """The number, as the server wrote it; ``""``: it gave none, which a client reads as UNKNOWN."""
+    """The number, as the server wrote it; empty: it gave none, which a client reads as UNKNOWN."""
     message: str = ""
     retry_after: str = ""
-    """Seconds to wait, as ``Retry-After`` has them; ``""``: it does not say."""
+    """Seconds to wait, as in ``Retry-After``; empty: the server does not say."""
 
     @property
     def is_ok(self) -> bool:
@@ -47,7 +47,7 @@ class CallStatus:
 
     @property
     def http_status(self) -> int:
-        """The HTTP status that means the same."""
+        """The corresponding HTTP status."""
         # gRPC's own libraries, C++ and Go, refuse a request above their limit so: no server is busy there.
         if self._name == "RESOURCE_EXHAUSTED" and "message larger than max" in self.message:
             return _TOO_LARGE
@@ -68,7 +68,7 @@ class CallStatus:
 
 
 def status_of(trailers: Iterable[tuple[bytes, bytes]]) -> CallStatus:
-    """The status that the trailers of a call give. Never raises."""
+    """The status in the trailers of a call. Never raises."""
     held = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in trailers}
     pushback = held.get(_PUSHBACK, "")[:12]
     wait = f"{int(pushback) / 1000:g}" if pushback.isascii() and pushback.isdigit() else ""

@@ -23,14 +23,15 @@ from pytest_llmbench.wire.sse import SSEEvent
 
 
 class TokenStreamOverGrpc(DialectDefaults):
-    """What both have in common. There is no chat template, and no name of a model: a server has one."""
+    """The common part of both dialects. There is no chat template, and no model name: a server has one
+    model."""
 
     rooted = True
     protocol = "grpc"
     accepts_token_ids = True
     text_replies = False
     messages: ClassVar[Any]
-    """The module of the proto's messages."""
+    """The module with the messages of the proto."""
 
     def message(self, body: bytes, request_id: str) -> bytes:
         # Serialized messages that follow one another are one, with the fields of both.
@@ -41,7 +42,7 @@ class TokenStreamOverGrpc(DialectDefaults):
 
 
 def ids_in(event: SSEEvent, response: type[Message]) -> Chunk:
-    """What the event says, whose message is a ``response``. Never raises."""
+    """The chunk of an event whose message is a ``response``. Never raises."""
     chunk = Chunk(event.stamp_ns, event.read_index)
     message = message_in(event, response, chunk)
     if message is None:

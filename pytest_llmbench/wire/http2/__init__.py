@@ -1,1 +1,1 @@
-"""HTTP/2 without a socket: what calls of gRPC and requests of HTTP/2 have in common."""
+"""HTTP/2 without a socket: what gRPC calls and HTTP/2 requests share."""

@@ -31,10 +31,10 @@ from pytest_llmbench.wire.error_replies import shorten
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD_BYTES = 9
 _MOST_FRAME_BYTES = 16_384
-"""What every peer takes, and we."""
+"""Largest frame, which every peer accepts, and we do."""
 _WINDOW = 1 << 30
-"""What a server may send ahead, on the connection and in a stream: more than any reply may have, so that no
-reply waits for us."""
+"""Bytes that a server may send ahead, on the connection and in a stream: more than any reply may have, so
+that no reply waits for us."""
 _USUAL_WINDOW = 65_535
 _GIVE_BACK = 1 << 24
 _LARGEST = (1 << 31) - 1
@@ -43,7 +43,7 @@ _DATA, _HEADERS, _SETTINGS, _CONTINUATION = 0, 1, 4, 9
 _OF_A_STREAM = (_DATA, _HEADERS, _CONTINUATION)
 _STREAM_ID = struct.Struct(">I")
 _HEAD = struct.Struct(">IBI")
-"""Of a frame: three bytes of length and one of kind, flags, stream id."""
+"""The header of a frame: three bytes of length and one of type, flags, stream id."""
 _CODES = (
     "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
     "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR",
@@ -55,86 +55,87 @@ Header = tuple[bytes, bytes]
 
 
 class _NotForUsError(Exception):
-    """What the server sends is no HTTP/2, or not for us."""
+    """The server's bytes are not HTTP/2, or not meant for us."""
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """A request and its reply, as far as they have come."""
+    """A stream with a request and its reply, as far as they have come."""
 
     stream_id: int
     window: int
-    """Bytes of the request that its peer still takes."""
+    """Number of request bytes that the server still accepts."""
     status: int | None = None
-    """The HTTP status; ``None``: no headers yet."""
+    """HTTP status; ``None`` before the headers."""
     headers: list[Header] = field(default_factory=list)
     trailers: list[Header] = field(default_factory=list)
-    """Those of an answer that is trailers only are its headers, too."""
+    """The trailers; in an answer of trailers only they are the headers, too."""
     is_over: bool = False
-    """Nothing more comes of it."""
+    """Whether nothing more will come."""
     reset: str = ""
-    """The server has broken it off: the name of its error code."""
+    """Name of the error code with which the server broke it off; empty if it did not."""
     unprocessed: bool = False
-    """The server says that it has done nothing of it."""
+    """Whether the server says that it has not processed the request."""
     was_cut: bool = False
-    """The reply was complete before the request was; its rest is not sent."""
+    """Whether the reply was complete before the request was; the rest of the request is not sent."""
     unsent: memoryview = field(default_factory=lambda: memoryview(b""))
-    """Of the request, what the windows did not let out yet."""
+    """The part of the request that the windows have not let out yet."""
     pieces: list[bytes] = field(default_factory=list)
-    """Of the reply, what the last read brought that had anything of it."""
+    """The parts of the reply's body in the last read that had anything of it."""
     read: int = 0
-    """The number of that read."""
+    """Number of the read that ``pieces`` came in."""
 
     @property
     def data(self) -> bytes:
-        """What that read brought of the body."""
+        """The body bytes in that read."""
         return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
 
 
 @dataclass(slots=True)
 class Received:
-    """What one read brought."""
+    """The content of one read."""
 
     progress: list[Stream] = field(default_factory=list)
-    """The streams that it has anything of the reply of, be it a part: headers, data, trailers. Pings,
-    settings, windows and resets are of no reply."""
+    """Streams of whose reply it had anything, even a part: headers, data, trailers. Pings, settings, windows
+    and resets belong to no reply."""
     over: list[Stream] = field(default_factory=list)
-    """The streams that ended in it, however they did."""
+    """Streams that ended in it, in whatever way."""
 
 
 class Http2Client:
-    """Feed it reads in order; send what ``to_send`` gives after everything that is asked of it. Never raises
-    for what a server sends.
+    """The state of a connection. Feed it reads in order; send what ``to_send`` gives after everything that is
+    asked of it. Never raises because of what a server sends.
 
     ``problem`` and ``going_away`` say why there are no further streams.
     """
 
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
-        """Those that are not over, by their ids."""
+        """Stream id → stream, for those that are not over."""
         self.is_ready = False
-        """The server has sent its settings: it speaks HTTP/2."""
+        """Whether the server has sent its settings, and so speaks HTTP/2."""
         self.most_streams = _LARGEST
-        """How many the server allows at a time (``MAX_CONCURRENT_STREAMS``)."""
+        """Most streams at a time that the server allows (``MAX_CONCURRENT_STREAMS``)."""
         self.problem = ""
-        """Why what was received is not HTTP/2, or not for us."""
+        """Why what was received is not HTTP/2, or not meant for us; empty if there is no problem."""
         self.going_away: str | None = None
-        """The server takes no further stream: the name of its error code, and what else it said."""
+        """Why the server takes no further stream: the name of its error code, and what else it said. None
+        while it does."""
         self._out = bytearray()
         self._window = self._initial_window = _USUAL_WINDOW
         self._next_id = 1
         self._unreturned = 0
         self._cancelled: set[int] = set()
-        """Streams that we gave up, and that the server may not know of yet."""
+        """Ids of streams that we gave up, which the server may not know yet."""
         self._reads = 0
         self._found = Received()
         self._decoder = Decoder(max_header_list_size=_MOST_HEADER_BYTES)
         self._block = bytearray()
-        """Header block in several frames, and what it belongs to."""
+        """A header block in several frames, and what it belongs to."""
         self._block_of: HeadersFrame | None = None
         self._head = bytearray()
         self._frame: Frame | None = None
-        """The frame that has begun, and how many bytes it still lacks."""
+        """The frame that has begun, and how many of its bytes are missing."""
         self._lacking = 0
         self._body = bytearray()
 
@@ -145,7 +146,7 @@ class Http2Client:
         return good and len(self.streams) < self.most_streams and self._next_id <= _LARGEST
 
     def opening(self) -> bytes:
-        """What is sent first: preface, settings, and the window of the connection."""
+        """The bytes to send first: preface, settings, and the window of the connection."""
         settings = {
             SettingsFrame.ENABLE_PUSH: 0,
             SettingsFrame.INITIAL_WINDOW_SIZE: _WINDOW,
@@ -155,7 +156,8 @@ class Http2Client:
         return _PREFACE + SettingsFrame(0, settings=settings).serialize() + window.serialize()
 
     def begin(self, request: bytes) -> Stream:
-        """Begin a stream: ``request`` with its id in it, as far as the windows of the server let it out.
+        """Begin a stream with ``request``, whose id is put in, and send as much as the server's windows let
+        out.
 
         What they do not follows as they open; ``unsent`` of the stream says whether there is any.
         """
@@ -180,7 +182,7 @@ class Http2Client:
         return stream
 
     def cancel(self, stream: Stream) -> None:
-        """Give a stream up. What the server still sends of it is passed over."""
+        """Give a stream up. What the server still sends of it is ignored."""
         if stream.is_over:
             return
         self._out += RstStreamFrame(stream.stream_id, error_code=_CANCEL).serialize()
@@ -188,7 +190,7 @@ class Http2Client:
         self._leave(stream)
 
     def feed(self, data: bytes) -> Received:
-        """What this read brought."""
+        """Process a read; returns what was in it."""
         found = self._found = Received()
         self._reads += 1
         if self.problem:
@@ -202,13 +204,13 @@ class Http2Client:
         return found
 
     def to_send(self) -> bytes:
-        """What is to be sent: requests, acknowledgements, windows, further parts of requests."""
+        """The bytes to send now: requests, acknowledgements, windows, further parts of requests."""
         out = bytes(self._out)
         self._out.clear()
         return out
 
     def closing(self) -> bytes:
-        """To be sent before the connection is closed: streams that are not over are cancelled."""
+        """The bytes to send before the connection is closed, which cancel the streams that are not over."""
         if not self.is_ready:
             return b""
         for stream in list(self.streams.values()):
@@ -218,13 +220,13 @@ class Http2Client:
         return self.to_send()
 
     def _leave(self, stream: Stream) -> None:
-        """It is over."""
+        """Remove a stream that is over."""
         stream.is_over = True
         stream.unsent = memoryview(b"")
         del self.streams[stream.stream_id]
 
     def _end(self, stream: Stream) -> None:
-        """The read has ended it."""
+        """Note that the present read has ended a stream."""
         stream.was_cut = bool(stream.unsent)
         if stream.was_cut and not stream.reset and not stream.unprocessed:
             self._out += RstStreamFrame(stream.stream_id, error_code=_CANCEL).serialize()
@@ -232,7 +234,7 @@ class Http2Client:
         self._found.over.append(stream)
 
     def _touch(self, stream: Stream) -> None:
-        """The read has something of its reply."""
+        """Note that the present read has a part of a stream's reply."""
         if stream.read != self._reads:
             stream.read, stream.pieces = self._reads, []
             self._found.progress.append(stream)
@@ -286,7 +288,7 @@ class Http2Client:
         return at
 
     def _is_no_http2(self, data: bytes) -> bool:
-        """An answer of HTTP/1.1 is told with its first line, as soon as that has come."""
+        """Whether the server answers in HTTP/1.1, which is known from its first line."""
         begun = bytes(self._head) + data
         if not b"HTTP/".startswith(begun[:5]):
             return False
@@ -315,7 +317,7 @@ class Http2Client:
             raise _NotForUsError(f"data on stream {frame.stream_id}, which nothing is expected on")
 
     def _take(self, part: bytes) -> None:
-        """A part of a frame, or all of it."""
+        """Process a part of a frame, or all of it."""
         frame = self._frame
         assert frame is not None
         self._lacking -= len(part)
@@ -335,7 +337,7 @@ class Http2Client:
             self._body.clear()
 
     def _take_part(self, frame: DataFrame, part: bytes, stream: Stream | None, *, whole: bool) -> None:
-        """``stream``: None, if it was given up."""
+        """Process a part of a data frame. ``stream``: None if it was given up."""
         self._return(len(part))
         if "PADDED" in frame.flags:
             self._body += part
@@ -353,12 +355,12 @@ class Http2Client:
             self._end(stream)
 
     def _pass_over(self, stream_id: int, *, is_last: bool) -> None:
-        """A frame of a stream that we gave up."""
+        """Ignore a frame of a stream that we gave up."""
         if is_last:
             self._cancelled.discard(stream_id)
 
     def _return(self, count: int) -> None:
-        """Give the window back, of the connection: that of a stream is never used up."""
+        """Give the window of the connection back; that of a stream is never used up."""
         self._unreturned += count
         if self._unreturned >= _GIVE_BACK:
             self._out += WindowUpdateFrame(0, window_increment=self._unreturned).serialize()
@@ -468,7 +470,7 @@ class Http2Client:
     # The requests.
 
     def _go_on(self) -> None:
-        """Let out what new windows allow, of the oldest first."""
+        """Send what new windows allow, of the oldest stream first."""
         for stream in self.streams.values():
             if stream.unsent:
                 self._send_more(stream)
@@ -483,12 +485,13 @@ class Http2Client:
 
 
 def code_name(code: int) -> str:
-    """The name of an error code of HTTP/2."""
+    """The name of an HTTP/2 error code."""
     return _CODES[code] if code < len(_CODES) else f"error code {code}"
 
 
 def header_block(headers: Iterable[tuple[str, str]], *, first: bool = False) -> bytes:
-    """The headers as literals that no table keeps (RFC 7541, section 6.2.3): the same on any connection.
+    """Headers as literals that no table keeps (RFC 7541, section 6.2.3), so that they are the same on any
+    connection.
 
     ``first``: they begin a block, which says that no table is kept, whatever the peer would allow.
     """

@@ -1,4 +1,4 @@
-"""A reply that is one JSON document: its bytes as one event, its results counted, the end of it all.
+"""A reply that is one JSON document: its bytes as one event, its results counted, its outcome.
 
 Success is a whole document with as many results as the request has inputs, each a vector of finite numbers, a
 finite score or the log-probabilities of its tokens. Anything else is a failed request with its cause,
@@ -24,13 +24,14 @@ from pytest_llmbench.wire.reply import BROKEN_OFF, Ended, StreamSummary, outcome
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEEvent
 
 ReadResult = Callable[[Mapping[str, Any]], str]
-"""What is wrong with an entry of the results; ``""``: nothing."""
+"""Checks one of the results; returns what is wrong with it, empty if nothing is."""
 ReadAll = Callable[[Mapping[str, Any], list[Any]], str]
-"""What is wrong with the document and all its results together."""
+"""Checks the document and all its results together; returns what is wrong, empty if nothing is."""
 
 
 class DocumentDecoder:
-    """Feed it reads in order, then close it once: the body is one event, with the stamp of its last byte.
+    """Collects the body as one event, with the stamp of its last byte. Feed it reads in order, then close it
+    once.
 
     A body longer than ``max_line_bytes`` is cut there and its event marked as undecodable.
     """
@@ -55,7 +56,7 @@ class DocumentDecoder:
         return []
 
     def close(self) -> list[SSEEvent]:
-        """The document, if there is a byte of it."""
+        """The document as an event; none if there is not a byte of it."""
         whole = b"".join(self._pieces)
         self._pieces = []
         if not whole.strip():
@@ -95,7 +96,7 @@ def read_results(
 
 
 def read_document(chunks: Sequence[Chunk], asked: ResultsAsked, *, ended: Ended = "eof") -> StreamSummary:
-    """The summary of a reply to a request for what was ``asked``.
+    """The summary of a reply to a request for the results ``asked``.
 
     There is no token in it and no instant of one: the reply is there when its last byte is.
     """
@@ -118,7 +119,7 @@ def _json_of(text: str) -> Any:
 
 
 def _inputs_of(results: list[Any], read_result: ReadResult) -> tuple[list[int], str]:
-    """The number of the input of each result, and the first thing that is wrong with them."""
+    """The input number of each result, and the first mistake in the results, empty if there is none."""
     numbers: list[int] = []
     for place, result in enumerate(results):
         if result.__class__ is not dict:
@@ -134,7 +135,7 @@ def _inputs_of(results: list[Any], read_result: ReadResult) -> tuple[list[int], 
 
 
 def finite(value: Any) -> bool:
-    """Whether it is a number, and neither NaN nor infinite."""
+    """Whether the value is a number, and neither NaN nor infinite."""
     if value.__class__ is not int and value.__class__ is not float:
         return False
     try:

@@ -21,7 +21,7 @@ from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.sse import SSEEvent
 
 _ROUNDED = 1e-3
-"""A probability is 1 at most; of its logarithm rounding may make so much more than 0."""
+"""Tolerance for a log-probability above 0, which rounding may cause."""
 
 
 class LogProbs(DialectDefaults):
@@ -64,7 +64,8 @@ def _wrong_with(result: Mapping[str, Any]) -> str:
 
 
 def _wrong_with_all(payload: Mapping[str, Any], results: list[Any]) -> str:
-    """There is an entry for each token of the inputs, of which the server knows the number."""
+    """What is wrong with all entries together: there has to be one for each input token that the server
+    counts."""
     usage = payload.get("usage")
     if usage.__class__ is not dict:
         return ""

@@ -42,7 +42,8 @@ class Rerank(DialectDefaults):
         return write_body({"model": options.model, "query": query, "documents": documents}, request, options)
 
     def results_asked(self, body: bytes) -> ResultsAsked:
-        """``top_n`` among the extra fields asks for the best so many."""
+        """How many results a request asks for; ``top_n`` among the extra fields asks for only the best
+        ones."""
         asked = orjson.loads(body)
         documents, most = len(asked["documents"]), asked.get("top_n")
         results = min(documents, most) if most.__class__ is int and most > 0 else documents

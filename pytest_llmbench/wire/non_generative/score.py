@@ -26,7 +26,7 @@ from pytest_llmbench.wire.sse import SSEEvent
 
 
 class Score(DialectDefaults):
-    """The prompt is a text and those it is held against, cut as a query and its documents are."""
+    """The prompt is a text and those that it is compared with, cut as a query and its documents are."""
 
     name = "score"
     path = "/score"

@@ -1,4 +1,4 @@
-"""The table ``json_messages`` of a SUT file as the dialect that it describes; its mistakes, all together."""
+"""Reads the table ``json_messages`` of a SUT file as the dialect that it describes, with all its mistakes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from pytest_llmbench.wire.websocket.json_messages import (
 TABLE = "json_messages"
 _PATH = re.compile(r"[^\s.]+(?:\.[^\s.]+)*")
 _WITHOUT_PLACE = ("end", "error")
-"""Where conditions alone say enough."""
+"""Keys whose table may have conditions without a place."""
 _PROMPTS = ("prompt", "messages")
 
 
 def read_description(table: Mapping[str, Any], mistakes: list[str]) -> JsonMessages | None:
-    """The dialect of the table; what is wrong with it is added to ``mistakes``, each with its key.
+    """The dialect of the table; mistakes are added to ``mistakes``, each with its key. None if there are
+    any.
 
     Values of other types than the keys have are passed over: the schema of the file tells those.
     """
@@ -47,7 +48,7 @@ def read_description(table: Mapping[str, Any], mistakes: list[str]) -> JsonMessa
 
 
 def _request(table: Mapping[str, Any], mistakes: list[str]) -> str | None:
-    """The message that asks, as compact JSON."""
+    """The message for a request, as compact JSON."""
     key, given = f"{TABLE}.request", table.get("request")
     if given is None:
         mistakes.append(f'{key} is missing: the message that asks for a reply, with "{{prompt}}" in it')
@@ -77,7 +78,7 @@ def _request(table: Mapping[str, Any], mistakes: list[str]) -> str | None:
 
 
 def _named(value: Any) -> list[str]:
-    """The names in braces of all texts in ``value``, each as often as it is there."""
+    """The names in braces in all texts of ``value``, each as often as it occurs."""
     if isinstance(value, dict):
         return [name for each in value.values() for name in _named(each)]
     if isinstance(value, list):
@@ -92,7 +93,7 @@ def _keys(value: Any) -> list[str]:
 
 
 def _place(name: str, table: Mapping[str, Any], mistakes: list[str]) -> Place | None:
-    """The place that a key names: text, or a table of ``at`` and ``when``."""
+    """The place in a key: given as text, or as a table of ``at`` and ``when``. None where there is none."""
     key, given = f"{TABLE}.{name}", table.get(name)
     if isinstance(given, str):
         return Place(_path(key, given, mistakes))
@@ -114,7 +115,7 @@ def _place(name: str, table: Mapping[str, Any], mistakes: list[str]) -> Place | 
 
 
 def _flat(when: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and their values. TOML makes tables of a path with dots, unless it stands in quotes."""
+    """Paths with their values. TOML makes tables of a dotted path, unless it is in quotes."""
     for name, value in when.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{before}{name}.")

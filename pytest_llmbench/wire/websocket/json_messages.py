@@ -1,4 +1,4 @@
-"""JSON messages over WebSocket, as their author describes them: each description is a dialect of its own.
+"""Described JSON messages over WebSocket: the description by their author is a dialect of its own.
 
 A request is the described message, with what the request asks for in the place of ``{prompt}``,
 ``{max_tokens}`` and so on: alone in its quotes with its own type, within a text as text. A message of a reply
@@ -38,16 +38,16 @@ _VALUES: Final[Mapping[str, Callable[[PlannedRequest, EncodeOptions], Any]]] = {
 }
 PLACEHOLDERS: Final = (*_VALUES, REQUEST_ID)
 OF_THE_WORKLOAD: Final = ("max_tokens", "temperature")
-"""What a workload states of every request, beside its prompt."""
+"""What a workload states of every request, besides its prompt."""
 COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 PLACES: Final = ("text", "end", "finish_reason", "reasoning", "error", "error_status", *COUNTS)
 
 _PLACEHOLDER = re.compile(rb'(?<!\\)"\{(?P<whole>\w+)\}"|\{(?P<part>\w+)\}')
 _ID = rb"\u007brequest_id\u007d"
-"""The id's placeholder in an encoded body. It is JSON, and no writer of JSON escapes these two characters: in
-what a prompt was written as it cannot stand."""
+"""The id's placeholder in an encoded body. It is JSON, but no writer of JSON escapes these two characters, so
+it cannot occur in an encoded prompt."""
 _PLAIN = re.compile(r"[\w .:-]+", re.ASCII)
-"""Texts that every writer of JSON writes in the same way."""
+"""Texts that every writer of JSON writes alike."""
 
 Scalar = str | int | float | bool
 Path = tuple[str, ...]
@@ -55,22 +55,22 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in the JSON of messages, for those messages that meet its conditions."""
+    """A place in the JSON of those messages that meet its conditions."""
 
     path: Path = ()
-    """Keys, and numbers of list entries; empty: the whole message."""
+    """Path of keys and numbers of list entries; empty: the whole message."""
     when: tuple[tuple[Path, tuple[Scalar, ...]], ...] = ()
-    """Other places, each with the values of which it has to have one."""
+    """Conditions: other places, each with the values of which it must have one."""
 
     def of(self, payload: Any) -> Any:
-        """What stands there; ``None``: nothing, or the message is another."""
+        """The value at the place; ``None``: there is none, or the message does not meet the conditions."""
         if all(_is_one_of(follow(payload, path), values) for path, values in self.when):
             return follow(payload, self.path)
         return None
 
     @property
     def marks(self) -> tuple[bytes, ...]:
-        """Every message with this place has one of these in its bytes; empty: none can be named."""
+        """Byte strings of which every message with this place has one; empty: none can be named."""
         for _, values in self.when:
             if all(isinstance(value, str) and _PLAIN.fullmatch(value) for value in values):
                 return tuple(json.dumps(value).encode() for value in values)
@@ -81,28 +81,29 @@ class Place:
 
 @dataclass(frozen=True)
 class JsonMessages(DialectDefaults):
-    """One reply at a time on a connection that stays open, or one on each, where the server's close ends it.
+    """The described dialect. One reply at a time on a connection that stays open, or one on each, where the
+    server's close ends it.
 
     Counts are those of the whole reply so far; the last one is its total.
     """
 
     request: str
-    """The message that asks for a reply, as compact JSON with placeholders."""
+    """The message for a request, as compact JSON with placeholders."""
     text: Place
-    """What a message adds to the reply, or all of it so far where it ``accumulates``."""
+    """Place of the text that a message adds to the reply, or of all of it so far where it ``accumulates``."""
     path: str = ""
-    """Path below the base URL; empty: that itself."""
+    """Path below the base URL; empty: the base URL itself."""
     accumulates: bool = False
     end: Place | None = None
-    """What ends a reply by being there, and neither null, false, 0 nor empty; ``None``: the close frame with
-    the code 1000."""
+    """Place that ends a reply if it exists and is neither null, false, 0 nor empty; ``None``: the close frame
+    with code 1000 ends it."""
     finish_reason: Place | None = None
-    """``None``: a reply that has come to its end is complete."""
+    """Place of the finish reason; ``None``: a reply that has come to its end is complete."""
     reasoning: Place | None = None
     error: Place = Place(("error",))
-    """What makes a message an error, which ends the reply, as ``end`` does."""
+    """Place that makes a message an error, which ends the reply, by the same rule as ``end``."""
     error_status: Place | None = None
-    """The HTTP status that an error stands for."""
+    """Place of the HTTP status that an error stands for; ``None``: there is none."""
     input_tokens: Place | None = None
     output_tokens: Place | None = None
     cached_tokens: Place | None = None
@@ -111,7 +112,7 @@ class JsonMessages(DialectDefaults):
     text_key: str | None = field(init=False)
     message_roles: bool = field(init=False)
     _marks: tuple[bytes, ...] = field(init=False, repr=False)
-    """What the last message of a reply has one of; empty: each has to be read."""
+    """Byte strings of which the last message of a reply has one; empty: each message has to be parsed."""
 
     name = JSON_MESSAGES
     protocol = "websocket"
@@ -145,7 +146,7 @@ class JsonMessages(DialectDefaults):
 
     @property
     def further_fields(self) -> dict[str, Any]:
-        """The fields of a request that are the same in all, in the form that ``extra_body`` has."""
+        """The fields that are the same in all requests, in the form of ``extra_body``."""
         message = json.loads(self.request)
         fixed = _fixed(message if isinstance(message, dict) else dict(enumerate(message)))
         return {str(name): value for name, value in (fixed or {}).items()}
@@ -174,7 +175,7 @@ class JsonMessages(DialectDefaults):
         return _PLACEHOLDER.sub(fill, self._message(request, options))
 
     def _message(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        """The described message with the extra fields of the run, still with its placeholders."""
+        """The described message with the extra fields of the run, before placeholders are replaced."""
         if not options.extra_body:
             return self.request.encode()
         message = json.loads(self.request)
@@ -255,7 +256,7 @@ class JsonMessages(DialectDefaults):
         return self.end is not None and bool(self.end.of(payload))
 
     def _failure(self, payload: Any) -> Any | None:
-        """The error that a message is; ``None``: it is none."""
+        """The error in a message; ``None`` if it is none."""
         found = self.error.of(payload)
         if not found:
             return None
@@ -273,12 +274,12 @@ def placeholders_in(message: str) -> frozenset[str]:
 
 
 def _is_one_of(found: Any, values: tuple[Scalar, ...]) -> bool:
-    """As JSON means it, where true is not 1."""
+    """Whether the value is one of these by JSON's rules, where true is not 1."""
     return any(found == value and isinstance(found, bool) == isinstance(value, bool) for value in values)
 
 
 def _parsed(message: bytes) -> Any:
-    """The JSON of a message; ``None``, which says nothing, where it is none."""
+    """The JSON of a message; ``None``, which stands for an empty message, if it is not JSON."""
     try:
         return json.loads(message)
     except (ValueError, RecursionError):
@@ -286,7 +287,7 @@ def _parsed(message: bytes) -> Any:
 
 
 def _fixed(value: Any) -> Any:
-    """``value`` without what has placeholders; ``None``: nothing is left."""
+    """``value`` without the parts that have placeholders; ``None`` if nothing is left."""
     if isinstance(value, dict):
         kept = {name: _fixed(each) for name, each in value.items()}
         return {name: each for name, each in kept.items() if each is not None} or None

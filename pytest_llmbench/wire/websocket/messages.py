@@ -1,4 +1,4 @@
-"""One WebSocket connection, the client's side of it (RFC 6455), without a socket: bytes in, messages out.
+"""The client's side of a WebSocket connection (RFC 6455), without a socket: bytes in, messages out.
 
 Framing, handshake and closing are those of the package websockets. Compression is never offered, as it is not
 over HTTP: what is compressed arrives in lumps. Messages do not depend on how the bytes were cut into reads.
@@ -28,27 +28,28 @@ _DATA = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The server has answered the handshake, and there is no WebSocket."""
+    """The server answered the handshake without accepting the WebSocket."""
 
     reason: str
     status: int | None = None
-    """The status of its answer; None: the answer is no HTTP, or a wrong handshake."""
+    """HTTP status of its answer; None: the answer is not HTTP, or a wrong handshake."""
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
 
 
 @dataclass(slots=True)
 class Received:
-    """What one read brought."""
+    """The content of one read."""
 
     messages: list[bytes] = field(default_factory=list)
     """The text messages that it completed, in order; not checked to be UTF-8."""
     of_messages: bool = False
-    """Whether it brought anything of a message, be it a part. Pings, pongs and closes are no messages."""
+    """Whether it had anything of a message, even a part. Pings, pongs and closes are no messages."""
 
 
 class MessageReader:
-    """Feed it reads in order; send what ``to_send`` gives after each. Never raises for what a server sends.
+    """The state of a connection. Feed it reads in order; send what ``to_send`` gives after each. Never raises
+    because of what a server sends.
 
     ``refusal``, ``closed`` and ``problem`` say why there is no WebSocket, or none any more.
     """
@@ -60,32 +61,33 @@ class MessageReader:
         *,
         max_message_bytes: int = DEFAULT_MAX_LINE_BYTES,
     ) -> None:
-        """``headers``: further ones of the handshake."""
+        """``headers``: further headers of the handshake."""
         self._protocol = ClientProtocol(parse_uri(url), max_size=max_message_bytes, logger=_SILENT)
         self._headers = tuple(headers)
         self._parts: list[bytes] = []
-        """What there is of a message in several frames."""
+        """The frames so far of a message in several frames."""
         self._ended = False
         self.refusal: Refusal | None = None
         self.closed: str | None = None
-        """The server's close frame, in words: its code, what that means, and the reason it gives."""
+        """The server's close frame in words: its code, the meaning, and the stated reason; None before
+        one."""
         self.closed_normally = False
-        """The code was 1000: it has said all that it had to say."""
+        """Whether its code was 1000: the server has sent everything."""
         self.problem = ""
-        """Why what was received is not WebSocket, or not for us."""
+        """Why what was received is not WebSocket, or not meant for us; empty if there is no problem."""
 
     @property
     def is_open(self) -> bool:
-        """The handshake has succeeded, and nobody has closed."""
+        """Whether the handshake has succeeded and nobody has closed."""
         return self._protocol.state is State.OPEN and not self._ended
 
     @property
     def is_over(self) -> bool:
-        """Nothing that comes now is a message."""
+        """Whether no further message can come."""
         return self.closed is not None or bool(self.problem) or self.refusal is not None
 
     def opening(self) -> bytes:
-        """The handshake, to be sent first."""
+        """The bytes of the handshake, to be sent first."""
         request = self._protocol.connect()
         for name, value in self._headers:
             request.headers[name] = value
@@ -93,7 +95,7 @@ class MessageReader:
         return self.to_send()
 
     def feed(self, data: bytes) -> Received:
-        """What this read brought."""
+        """Process a read; returns what was in it."""
         self._protocol.receive_data(data)
         return self._received()
 
@@ -105,11 +107,12 @@ class MessageReader:
             self._received()
 
     def to_send(self) -> bytes:
-        """What the protocol wants sent: pongs, the answer to a close, the reason why it gives up."""
+        """The bytes that the protocol has to send now: pongs, the answer to a close, the reason for giving
+        up."""
         return b"".join(self._protocol.data_to_send())  # its sign for half a close is no byte
 
     def closing(self) -> bytes:
-        """A close frame, to be sent before the connection is closed; nothing where there is no WebSocket."""
+        """The close frame to send before the connection is closed; empty where there is no WebSocket."""
         if not self.is_open:
             return b""
         self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
@@ -144,7 +147,7 @@ class MessageReader:
             self._parts = []
 
     def _refusal(self, error: Exception) -> Refusal | None:
-        """What the failed handshake comes to; ``None`` for a connection that ended without an answer."""
+        """The refusal in a failed handshake; ``None`` for a connection that ended without an answer."""
         if isinstance(error, InvalidStatus):
             answer: Response = error.response
             reason = f"HTTP {answer.status_code} in place of a WebSocket (101)"

@@ -26,11 +26,11 @@ CREATE = "response.create"
 _ID = "\x1erequest id\x1e"
 _ID_WRITTEN = orjson.dumps(_ID)[1:-1]
 _MARKS = tuple(json.dumps(kind).encode() for kind in (*sorted(TERMINAL), "error", "errors", "detail"))
-"""What the last message of a reply has one of. Within a text its quotes would be escaped."""
+"""Byte strings of which the last message of a reply has one. Inside a text their quotes would be escaped."""
 
 
 class ResponsesOverWebSocket(OpenAIResponses):
-    """The same dialect by messages. A message has no header for the id of its request: that goes as
+    """The Responses dialect over WebSocket. A message has no header for the id of its request: that goes as
     ``metadata.request_id``, since the API takes metadata of any kind."""
 
     protocol = "websocket"
