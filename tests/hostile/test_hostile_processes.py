@@ -66,7 +66,8 @@ def test_the_key_stands_in_no_command_line_and_no_temporary_file(tmp_path: Path)
         run = subprocess.Popen(
             [
                 sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *UNNEEDED,
-                f"--llm-endpoint={endpoint}", "-vv", "-l", "--llm-scale=quick", "--llm-remeasure=0", "--llm-workers=2", "--tb=long", *ARTEFACTS,
+                f"--llm-endpoint={endpoint}", "-vv", "-l", "--llm-scale=quick", "--llm-remeasure=0",
+                "--llm-workers=2", "--tb=long", *ARTEFACTS,
             ],
             cwd=suite, stdout=out, stderr=subprocess.STDOUT,
             env={**os.environ, "LLM_API_KEY": KEY, "TMPDIR": str(scratch)},
