@@ -192,8 +192,10 @@ def harness(view: ReportView) -> Pairs:
 
 def data(test: TestView) -> Pairs:
     workload = test.entry["workload"]
+    name = ((test.entry.get("facts") or {}).get("workload.prompts") or {}).get("value")
     return [
         ("Seed", numbers.NOT_MEASURED if workload is None else str(workload["seed"])),
+        *([("Prompts", f"{name}; --llm-prompts={name} sends them again")] if name else []),
         ("Sequence SHA-256", str((workload or {}).get("sequence_sha256") or "not recorded")),
         ("Records", str(test.entry["records_file"] or "not kept")),
     ]

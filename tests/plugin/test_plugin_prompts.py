@@ -50,6 +50,8 @@ def test_the_next_session_finds_nothing_of_its_prompts_there(suite: Suite, keepi
     assert found["ok"]
     assert found["value"] < 0.01
     assert "prompts_of_others" not in checks(entry)
+    page = (suite.path / "out" / "report.html").read_text("utf-8")
+    assert f"{names[1]}; --llm-prompts={names[1]} sends them again" in page
 
 
 @pytest.mark.parametrize("name", ["seed", "mine"])
