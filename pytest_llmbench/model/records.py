@@ -276,8 +276,9 @@ class Records:
         """The requests where ``mask`` is true, with their chunks."""
         mask = np.asarray(mask, dtype=bool)
         keep = np.flatnonzero(mask)
-        if len(keep) and len(keep) == int(keep[-1]) + 1 - int(keep[0]):
-            return self.part(int(keep[0]), int(keep[-1]) + 1)
+        first, last = (int(keep[0]), int(keep[-1]) + 1) if len(keep) else (0, 0)
+        if len(keep) == last - first:
+            return self.part(first, last)
         columns: dict[str, Any] = {}
         for column in fields(self):
             if column.name in IN_RAGGED:

@@ -107,9 +107,9 @@ def _unstamped(
     has_first, has_last = has(records.first_content_ns)[filled], has(records.last_content_ns)[filled]
     wrong[filled] |= has_first & (first > records.first_content_ns[filled])
     wrong[filled] |= has_last & (last != records.last_content_ns[filled])
-    owner = np.repeat(np.arange(len(records)), counts)
-    backwards = (np.diff(records.chunk_ns) < 0) & (np.diff(owner) == 0)
-    wrong[owner[1:][backwards]] = True
+    earlier = np.flatnonzero(records.chunk_ns[1:] < records.chunk_ns[:-1]) + 1
+    owner = np.searchsorted(records.chunk_offsets, earlier, side="right") - 1
+    wrong[owner[earlier > records.chunk_offsets[owner]]] = True
     return np.asarray(wrong)
 
 
