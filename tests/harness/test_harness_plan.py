@@ -11,28 +11,18 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.harness import plan as planning
-from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.harness.plan import Amount, Sampler, Span, foreseen, plan_lines
-from pytest_llmbench.harness.setting import setting_for, warmup_for
+from pytest_llmbench.harness.plan import Sampler, Span, plan_lines
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.amounts import plan_bounds
-from pytest_llmbench.methodology.catalogue import TESTS, definition
-from pytest_llmbench.methodology.measuring.levels import level_of
+from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Bounds, Scale, Setting, TestDefinition
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.methodology.procedure import Bounds, Setting, TestDefinition
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, with_overrides
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
 
 SMALL = SyntheticWorkload("small", Fixed(8), Fixed(2))
-ENGINE = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
-"""The embedded engine at a quarter of its speed: a search has a quarter of the requests in as many loads."""
 TTFT = definition("ttft")
 
 
@@ -150,113 +140,6 @@ def test_variants_of_the_sut_file_are_foreseen(tmp_path: Path) -> None:
     assert variant.facts.value("sut.prefix_caching") == "enabled"
     assert not variant.can_be_fresh
     assert not known[0].variants[""].can_be_fresh
-
-
-PLANNED: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("ttft", {"rate": 20}),
-    ("ttft", {"concurrency": 3, "runs": 2}),
-    ("ttft", {"rate": 50, "requests": "auto", "max_requests": 300, "p50_ms": 500}),
-    ("ttft", {"rate": 50, "requests": "auto", "max_seconds": 3, "p50_ms": 500}),
-    ("goodput", {"rate": 20, "ttft_ms": 500}),
-    ("reasoning", {"rate": 20}),
-    ("sessions", {"rate": 2}),
-    ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
-    ("sessions", {"rate": 2, "max_slowdown": 2}),
-    ("sessions", {"job_p95_s": 900, "min_jobs_per_hour": 900, "maximum": 900}),
-    ("sessions", {"job_p95_s": 20, "find": "jobs_per_hour", "duration_s": 5}),
-    ("non_generative", {"rate": 20}),
-    ("non_generative", {"concurrency": 3, "runs": 2, "workload": "synthetic-uniform"}),
-    ("throughput", {}),
-    ("throughput", {"ttft_p99_ms": 100, "arrival": "gamma", "burstiness": 0.5}),
-    ("throughput", {"load_model": "closed"}),
-    ("throughput", {"min_concurrency": 4, "max_concurrency": 64, "concurrency_step": 8}),
-    ("throughput", {"min_rate": 20, "max_rate": 60, "rate_step": 20}),
-    ("throughput", {"min_rate": 20, "rate_step": 20}),
-    ("tradeoff", {}),
-    ("tradeoff", {"capacity_rps": 30, "levels_percent": [10, 50, 100]}),
-    ("itl", {}),
-    ("itl", {"capacity_rps": 40, "levels_percent": [25, 75]}),
-    ("capacity", {"ttft_p99_ms": 100}),
-    ("capacity", {"ttft_p99_ms": 2, "output_tokens": 16, "maximum": 32}),
-    ("fairness", {}),
-    ("fairness", {"capacity_rps": 30, "requests_per_class": 12}),
-    ("prefix_cache", {}),
-    ("prefix_cache", {"requests": 40, "rate": 20}),
-    ("memory_pressure", {}),
-    ("memory_pressure", {"capacity": 5, "levels_percent": [100, 150]}),
-    ("long_context", {"lengths": [512, 1024, 2048]}),
-    ("guardrail", {}),
-    ("guardrail", {"capacity_rps": 30, "levels_percent": [50], "without": "no single filters"}),
-)
-
-
-def test_every_test_is_planned() -> None:
-    assert {name for name, _ in PLANNED} == set(TESTS)
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "scale"),
-    [
-        *((name, given, "quick") for name, given in PLANNED),
-        *((name, given, "standard") for name, given in PLANNED if name in ("ttft", "itl", "prefix_cache")),
-    ],
-    ids=str,
-)
-def test_what_is_sent_lies_between_the_bounds(name: str, given: dict[str, Any], scale: Scale) -> None:
-    """Requests, input and output tokens of a run, against what the plan told of it."""
-    test = TESTS[name]
-    parameters, known = build(test.parameters, given), foreseen(Settings(endpoint="replay"))
-    warmup = warmup_for(scale)
-    setting = setting_for(
-        parameters, Settings(scale=scale), warmup=warmup, facts=known.facts, variants=known.variants
-    )
-    seen = _run(test, parameters, setting)
-    sampler = Sampler()
-    told = sum(map(sampler.amount, test.bounds(parameters, setting)), Amount())
-    rps = _capacity(seen)
-    for span, sent in (
-        (told.requests, sum(len(one.records) for one in seen)),
-        (told.input_tokens, sum(int(one.records.requested_input_tokens.sum()) for one in seen)),
-        (
-            told.output_tokens,
-            sum(int(one.records.output_tokens[one.records.ok].clip(0).sum()) for one in seen),
-        ),
-    ):
-        assert span.least <= sent <= span.most + rps * span.per_rps, (span, sent, rps)
-        assert span.most <= span.worst
-
-
-def _run(test: TestDefinition, parameters: Any, setting: Setting) -> list[Observation]:
-    seen: list[Observation] = []
-    engines: dict[str, ReplayEngine] = {
-        "": ReplayEngine(parse_scenario(ENGINE), generates=test.parameters.generates)
-    }
-
-    def run(plan: LoadPlan) -> Observation:
-        if plan.variant not in engines:
-            engines[plan.variant] = ReplayEngine(
-                with_overrides(parse_scenario(ENGINE), STANDARD_VARIANTS[plan.variant])
-            )
-        seen.append(engines[plan.variant].run(plan))
-        return seen[-1]
-
-    drive(test.procedure(parameters, setting), run)
-    return seen
-
-
-def _capacity(seen: Sequence[Observation]) -> float:
-    """The highest rate that was completed in a timed closed loop, or offered at a level that held."""
-    rates = [0.0]
-    for one in seen:
-        if one.plan.phase is not Phase.MEASURE or one.plan.duration_s is None:
-            continue
-        if isinstance(one.plan.load, OpenLoop):
-            rates += [] if level_of(one, seed=1).level.overloaded else [one.plan.load.rate]
-            continue
-        ended_ns = one.ended_ns if one.load_ended_ns is None else one.load_ended_ns
-        done = int((one.records.ok & (one.records.finished_ns <= ended_ns)).sum())
-        rates.append(done / max((ended_ns - one.started_ns) / 1e9, 1e-9))
-    return max(rates)
 
 
 def test_failed_and_short_replies_are_told_apart_from_the_bounds() -> None:

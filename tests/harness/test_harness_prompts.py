@@ -1,157 +1,31 @@
-"""No prompt goes out twice to one system in a session, unless the cache is the subject; and the same prompts
-go out whatever else is selected, and in whatever order."""
+"""Prompts that go out again: in runs that are measured again, and of data sets that have no others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
-from pytest_llmbench.harness.plan import foreseen
+from pytest_llmbench.harness.execution.session_loads import SentBefore
 from pytest_llmbench.harness.session import BenchSession
-from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.catalogue import SENDS_AGAIN, TESTS, definition
+from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, with_overrides
-from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
+from pytest_llmbench.workloads.adapted import Salted
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.lengths import Fixed
-from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
 
 SETTINGS = Settings(endpoint="replay:fast", scale="quick", allow_overload=True)
-ENGINE = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
-"""The embedded engine at a quarter of its speed: a search has a quarter of the requests in as many loads."""
-SUITE: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("ttft", {"rate": 20}),
-    ("ttft", {"rate": 20, "p50_ms": 500}),
-    ("ttft", {"rate": 40}),
-    ("ttft", {"rate": 20, "requests": 30}),
-    ("ttft", {"rate": 20, "workload": WithFixedOutput(SYNTHETIC_UNIFORM, 32)}),
-    ("ttft", {"concurrency": 2}),
-    ("goodput", {"rate": 20, "ttft_ms": 500}),
-    ("reasoning", {"rate": 20}),
-    ("sessions", {"rate": 2}),
-    ("sessions", {"sessions": 3, "total_sessions": 5}),
-    ("sessions", {"rate": 2, "max_slowdown": 2}),
-    ("sessions", {"job_p95_s": 900, "min_jobs_per_hour": 900, "maximum": 900}),
-    ("sessions", {"job_p50_s": 20, "find": "jobs_per_hour", "maximum": 400}),
-    ("non_generative", {"rate": 20}),
-    ("non_generative", {"concurrency": 4, "latency_p50_ms": 500}),
-    ("non_generative", {"rate": 20, "workload": "profile:XRANK"}),
-    ("throughput", {}),
-    ("throughput", {"ttft_p99_ms": 100}),
-    ("throughput", {"load_model": "closed"}),
-    ("throughput", {"min_rate": 20, "max_rate": 60, "rate_step": 20}),
-    ("tradeoff", {}),
-    ("tradeoff", {"levels_percent": [25, 50, 75]}),
-    ("tradeoff", {"capacity_rps": 40}),
-    ("itl", {}),
-    ("itl", {"capacity_rps": 40}),
-    ("capacity", {}),
-    ("capacity", {"ttft_p99_ms": 20}),
-    ("capacity", {"initial": 3, "output_tokens": 64}),
-    ("fairness", {}),
-    ("fairness", {"load_percent": 70}),
-    ("prefix_cache", {}),
-    ("memory_pressure", {}),
-    ("memory_pressure", {"capacity": 6, "levels_percent": [100, 150]}),
-    ("long_context", {}),
-    ("long_context", {"lengths": [1024, 3000, 4096]}),
-    ("guardrail", {}),
-)
-
-
-@dataclass
-class Session:
-    """Tests on one system that share what they can. Its variants are one server, the worst case."""
-
-    runs: SharedRuns = field(default_factory=SharedRuns)
-    engines: dict[tuple[str, bool], ReplayEngine] = field(default_factory=dict)
-    """By variant, and whether requests generate tokens."""
-    state: int = 0
-    sent: dict[bytes, tuple[str, str]] = field(default_factory=dict)
-    """Prompt → test and variant that it was sent by; forgotten where the server's state is made anew."""
-    again: list[str] = field(default_factory=list)
-    asked: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
-    """Of each test the label, the seed and the first request of every plan."""
-
-    def measure(self, test: str, given: dict[str, Any]) -> TestResult:
-        who, chosen = f"{test} {given}", definition(test)
-        parameters = build(chosen.parameters, given)
-        known = foreseen(SETTINGS)
-        warmup = warmup_for("quick")
-        setting = setting_for(parameters, SETTINGS, warmup=warmup, facts=known.facts, variants=known.variants)
-        self.asked[who] = []
-
-        def execute(plan: LoadPlan) -> Observation:
-            self.asked[who].append((plan.label, plan.seed, plan.first))
-            seen = self.runs.find("sut", plan, who, str(self.state))
-            if seen is None:
-                seen = self._send(plan, test, who)
-                self.runs.keep("sut", plan, who, str(self.state), seen)
-            return seen
-
-        return drive(chosen.procedure(parameters, setting), execute)
-
-    def _send(self, plan: LoadPlan, test: str, who: str) -> Observation:
-        if plan.fresh_state:
-            self.sent.clear()
-            self.state += 1
-        generates = definition(test).parameters.generates
-        engine = (plan.variant, generates)
-        if engine not in self.engines:
-            options = STANDARD_VARIANTS[plan.variant] if plan.variant else {}
-            scenario = with_overrides(parse_scenario(ENGINE), options)
-            self.engines[engine] = ReplayEngine(scenario, generates=generates)
-        seen = self.engines[engine].run(plan)
-        last = int(seen.records.index.max()) + 1 - plan.first
-        for request in drawn(plan.workload, plan.first, last, plan.seed):
-            prompt = bytes(memoryview(request.token_ids)) if request.token_ids is not None else b""
-            before = self.sent.get(prompt)
-            if before is None:
-                self.sent[prompt] = (who, plan.variant)
-            elif not (test in SENDS_AGAIN and before[0] == who and before[1] != plan.variant):
-                self.again.append(f"{who}: {plan.label!r} sends what {before} sent")
-        return seen
-
-
-@pytest.fixture(scope="module")
-def session() -> Session:
-    """Of all tests; it is only read."""
-    session = Session()
-    for test, given in SUITE:
-        session.measure(test, given)
-    return session
-
-
-def test_no_prompt_goes_out_twice_in_a_session_of_all_tests(session: Session) -> None:
-    assert {test for test, _ in SUITE} == set(TESTS)
-    assert not session.again
-    assert len(session.sent) > 1_000
-    assert session.asked["ttft {'rate': 20}"] == session.asked["ttft {'rate': 20, 'p50_ms': 500}"]
-
-
-def test_the_same_prompts_go_out_whatever_else_is_selected_and_in_any_order(session: Session) -> None:
-    wanted = [(test, given) for test, given in SUITE if test in ("ttft", "tradeoff", "capacity")]
-    second = Session()
-    for test, given in wanted[::-2]:
-        second.measure(test, given)
-    assert second.asked
-    assert second.asked == {who: session.asked[who] for who in second.asked}
 
 
 def _measured(sessions: BenchSession, nodeid: str, **given: Any) -> TestResult:

@@ -37,6 +37,8 @@ class _Kept:
     """Node ids of the tests that have used the run, the owner included: a repeated attempt measures anew."""
     state: str
     """The state of the server at the time of the measurement."""
+    nbytes: int
+    """The bytes of its records."""
 
 
 class SharedRuns:
@@ -67,12 +69,12 @@ class SharedRuns:
             return
         key = (sut, plan.key)
         self._kept.pop(key, None)
-        self._kept[key] = _Kept(seen, who, {who}, state)
+        self._kept[key] = _Kept(seen, who, {who}, state, seen.records.nbytes)
         while len(self._kept) > 1 and self._nbytes() > self._limit_bytes:
             del self._kept[next(iter(self._kept))]
 
     def _nbytes(self) -> int:
-        return sum(kept.seen.records.nbytes for kept in self._kept.values())
+        return sum(kept.nbytes for kept in self._kept.values())
 
 
 def _was_shown(workload: object) -> bool:
