@@ -82,14 +82,14 @@ def chunk_sizes(records: Records) -> ChunkSizes:
     for block in records.blocks():
         every = block.chunk_tokens
         tokens = every if block.ok.all() else every[np.repeat(block.ok, chunk_counts(block))]
-        of_one = np.count_nonzero(tokens == 1)
+        of_one = int(np.count_nonzero(tokens == 1))
         chunks += len(tokens)
         single += of_one
         if of_one == len(tokens):  # mostly so
             known += of_one
             continue
-        known += np.count_nonzero(has(tokens))
-        several += np.count_nonzero(tokens > 1)
+        known += int(np.count_nonzero(has(tokens)))
+        several += int(np.count_nonzero(tokens > 1))
     return ChunkSizes(chunks, known, single, several)
 
 

@@ -233,8 +233,8 @@ class Records:
     server_token_ns: IntColumn
 
     def __post_init__(self) -> None:
-        for column in fields(self):
-            value = getattr(self, column.name)
+        for name in _NAMES:
+            value = getattr(self, name)
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
 
@@ -280,11 +280,9 @@ class Records:
         if len(keep) == last - first:
             return self.part(first, last)
         columns: dict[str, Any] = {}
-        for column in fields(self):
-            if column.name in IN_RAGGED:
-                continue
-            value = getattr(self, column.name)
-            columns[column.name] = value[mask] if isinstance(value, np.ndarray) else _taken(value, keep)
+        for name in _OF_REQUESTS:
+            value = getattr(self, name)
+            columns[name] = value[mask] if isinstance(value, np.ndarray) else _taken(value, keep)
         for offsets_name, names in RAGGED.items():
             counts = np.diff(getattr(self, offsets_name))
             columns[offsets_name] = _offsets(counts[mask])
@@ -294,14 +292,14 @@ class Records:
 
     def part(self, first: int, last: int) -> Records:
         """Requests ``first`` to ``last - 1`` as they stand, without copying more than offsets."""
-        columns: dict[str, Any] = {}
-        for column in fields(self):
-            if column.name not in IN_RAGGED:
-                columns[column.name] = getattr(self, column.name)[first:last]
+        columns: dict[str, Any] = {name: getattr(self, name)[first:last] for name in _OF_REQUESTS}
         for offsets_name, names in RAGGED.items():
             offsets = getattr(self, offsets_name)[first : last + 1]
             start, end = int(offsets[0]), int(offsets[-1])
-            columns[offsets_name] = offsets - start if start else offsets
+            if start:
+                offsets = offsets - start
+                offsets.setflags(write=False)
+            columns[offsets_name] = offsets
             columns |= {name: getattr(self, name)[start:end] for name in names}
         return self._sharing(columns)
 
@@ -321,8 +319,10 @@ class Records:
             yield self
 
     def _sharing(self, columns: dict[str, Any]) -> Records:
-        """Records whose columns are views of ours."""
-        return Records(**columns)
+        """Records whose columns are views of ours, and read-only as these are."""
+        part = object.__new__(Records)
+        part.__dict__.update(columns)  # a frozen dataclass sets its attributes one by one
+        return part
 
     def without_streams(self) -> Records:
         """The requests without chunks and server instants, which take little memory to keep."""
@@ -445,7 +445,9 @@ class JoinedRecords(Records):
         return JoinedRecords(parts)
 
 
-_COLUMNS = frozenset(column.name for column in fields(Records))
+_NAMES = tuple(column.name for column in fields(Records))
+_OF_REQUESTS = tuple(name for name in _NAMES if name not in IN_RAGGED)
+_COLUMNS = frozenset(_NAMES)
 
 
 def _taken(texts: Sequence[Any], keep: IntColumn) -> Sequence[Any]:

@@ -58,6 +58,9 @@ _CELLS = 1 << 20
 _PARTS = 1 << _CELL_BITS
 """Number of parts into which a cell is divided at once."""
 _RANKS_AT_ONCE = 512
+_SPARSE = 64
+"""The factor by which numbers are fewer than places where they are sorted, not counted place by place:
+short blocks would take as long as all places do."""
 
 
 @dataclass(frozen=True)
@@ -139,21 +142,21 @@ class CountedOrder:
 
     @cached_property
     def _cells(self) -> tuple[IntArray, int, int]:
-        """How many numbers each cell holds, the smallest number and the largest."""
+        """How many numbers each cell and all before it hold, the smallest number and the largest."""
         counts = np.zeros(_CELLS, dtype=np.int64)
         least, most = np.iinfo(np.int64).max, np.iinfo(np.int64).min
         for numbers in self._blocks():
             _count(_cell_of(numbers), counts)
             least, most = min(least, int(numbers.min())), max(most, int(numbers.max()))
-        return counts, least, most
+        return np.cumsum(counts, out=counts), least, most
 
     def _in_cells(self, ranks: IntArray) -> _Wanted:
-        counts, least, most = self._cells
-        reached = np.cumsum(counts)
+        reached, least, most = self._cells
         cells = np.searchsorted(reached, ranks, side="right").astype(np.int64)
         starts = np.where(cells == 0, min(least, 0), cells << _CELL_BITS)
         ends = np.where(cells == _CELLS - 1, most + 1, (cells + 1) << _CELL_BITS)
-        return _Wanted(ranks, cells, ranks - (reached - counts)[cells], starts, ends - starts)
+        before = np.where(cells == 0, 0, reached[cells - 1])
+        return _Wanted(ranks, cells, ranks - before, starts, ends - starts)
 
     def _counts(self, divisions: list[_Division], size: int) -> IntArray:
         counts = np.zeros(size, dtype=np.int64)
@@ -175,6 +178,10 @@ def look_up(ordered: Ordered, ranks: Iterable[int]) -> None:
 
 
 def _count(places: IntArray, counts: IntArray) -> None:
+    if len(places) < len(counts) // _SPARSE:
+        places, found = np.unique(places, return_counts=True)
+        counts[places] += found
+        return
     found = np.bincount(places)
     counts[: len(found)] += found
 
@@ -198,9 +205,9 @@ def _divided(wanted: _Wanted, division: _Division, counts: IntArray) -> _Wanted:
     slots = division.slots[wanted.places].astype(np.int64)
     # Of one slot after the other; each begins where the numbers of the one before end.
     reached = np.cumsum(counts)
-    before = np.concatenate(([0], reached))[slots * _PARTS]
+    before = reached[slots * _PARTS] - counts[slots * _PARTS]
     places = np.searchsorted(reached, before + wanted.within, side="right").astype(np.int64)
-    within = before + wanted.within - (reached - counts)[places]
+    within = before + wanted.within - (reached[places] - counts[places])
     widths = np.int64(1) << division.shifts[slots]
     starts = wanted.starts + (places - slots * _PARTS) * widths
     spans = np.minimum(widths, wanted.starts + wanted.spans - starts)
