@@ -36,10 +36,10 @@ def _enter(frame, event, argument):
         ENTERED.setdefault((frame.f_code.co_filename, frame.f_code.co_qualname))
 
 def pytest_configure():
-    sys.setprofile(_enter)
+    sys.settrace(_enter)
 
 def pytest_unconfigure():
-    sys.setprofile(None)
+    sys.settrace(None)
     print("\\nENTERED " + json.dumps(list(ENTERED)), file=sys.__stdout__)
 """
 
