@@ -47,7 +47,7 @@ LATER = (
     "uvicorn.loops.auto",
     "uvicorn.loops.uvloop",
 )
-"""What those load when they need it: the last one for the first percentile."""
+"""What those load when they need it; ``numpy.ma`` for the first percentile."""
 STARTERS = (
     "pytest_llmbench.generator.workers.pool",
     "pytest_llmbench.simulator.serving.process",

@@ -18,6 +18,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
+from pytest_llmbench.stats import failing
 from pytest_llmbench.stats.failing import LONG_NS, PATIENT_NS, QUIET_NS, STREAK, FailureWatch
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
@@ -200,12 +201,19 @@ def dying_server(serve: Serve, alive_for: int) -> ScriptedServer:
     return server
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed loop sends nine thousand requests a second to whoever refuses them at once."""
+    monkeypatch.setattr(failing, "QUIET_NS", QUIET_NS // 4)
+
+
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("load", [OpenLoop(rate=200), ClosedLoop(4)], ids=["open", "closed"])
 def test_a_dead_server_ends_the_load(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: OpenLoop | ClosedLoop
 ) -> None:
     duration_s = None if isinstance(load, OpenLoop) else 60.0
-    count = 5000 if duration_s is None else 100
+    count = 2000 if duration_s is None else 100
     wanted = plan(count, load=load, duration_s=duration_s, max_requests=30_000, stop_when_failing=True)
     seen = generator_for(dying_server(serve, 60)).run(wanted)
     counts = seen.records.counts()
@@ -293,6 +301,7 @@ def test_a_server_that_never_answered_is_no_result_of_a_load(
     assert seen.stopped is None
 
 
+@pytest.mark.usefixtures("soon")
 def test_what_is_in_flight_is_given_up(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
     """Some of the slots hang without a byte, the others are refused: nothing is waited for."""
 
@@ -318,7 +327,7 @@ def test_a_server_that_sheds_load_goes_on_being_measured(
 
     def script(conversation: Conversation) -> None:
         if len(server.served) > 2 and not flowing.acquire(blocking=False):
-            conversation.wait(0.002)
+            conversation.wait(0.005)
             conversation.send(plain("500 Internal Server Error"))
             return
         conversation.send(HEAD)

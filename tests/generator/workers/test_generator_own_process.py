@@ -307,7 +307,7 @@ def ends_by_its_rule(seen: Observation) -> bool:
 
 
 def test_a_server_that_is_gone_ends_a_load_by_its_own_rule(apart: Apart, plan: MakePlan) -> None:
-    seen = apart("http://127.0.0.1:9/v1").run(plan(4000, load=OpenLoop(100.0), stop_when_failing=True))
+    seen = apart("http://127.0.0.1:9/v1").run(plan(1500, load=OpenLoop(100.0), stop_when_failing=True))
     assert ends_by_its_rule(seen)
     assert Outcome.DISCONNECTED in {
         Outcome(name) for name, n in seen.records.counts().items() if n and name != "submitted"

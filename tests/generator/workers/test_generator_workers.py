@@ -219,7 +219,7 @@ def test_a_killed_worker_voids_the_run_and_is_replaced(
     kept: list[RequestRecord] = []
     server = serve(reply())
     generator = workers_for(server)
-    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
+    thread, seen = in_thread(generator, plan(1500, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 40)
     victim = worker_pids()[1]
     os.kill(victim, signal.SIGKILL)
@@ -227,7 +227,7 @@ def test_a_killed_worker_voids_the_run_and_is_replaced(
     (observation,) = seen
     assert observation.interrupted == "worker 2 of 2 was killed by SIGKILL"
     counts = observation.records.counts()
-    assert 40 <= counts["ok"] <= counts["submitted"] < 2000
+    assert 40 <= counts["ok"] <= counts["submitted"] < 1000
     # What the dead one had written down is there, too.
     assert {int(index) % 2 for index in observation.records.index[:40]} == {0, 1}
     assert len(kept) == counts["submitted"]
@@ -304,7 +304,7 @@ def test_a_worker_that_cannot_start_shows_what_it_printed(
 def test_a_worker_that_hangs_is_killed(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     kept: list[RequestRecord] = []
     generator = workers_for(serve(reply()), patience=WorkerPatience(0.3, 0.3))
-    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
+    thread, seen = in_thread(generator, plan(1500, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 10)
     os.kill(worker_pids()[0], signal.SIGSTOP)
     thread.join(10)
@@ -319,7 +319,7 @@ def test_stopping_and_closing_keep_what_was_measured(
     generator.stop("nothing is running")
     for end, reason in ((lambda: generator.stop("enough"), "enough"), (generator.close, "being closed")):
         kept.clear()
-        thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
+        thread, seen = in_thread(generator, plan(1500, load=OpenLoop(100.0)), kept.append)
         until(lambda: len(kept) > 10)
         with pytest.raises(GeneratorError, match="already running"):
             generator.run(plan(1))
@@ -360,7 +360,7 @@ def test_ctrl_c_is_told_and_does_not_reach_the_workers(
     generator = workers_for(serve(reply()))
     thread = threading.Thread(target=interrupt)
     thread.start()
-    seen = generator.run(plan(4000, load=OpenLoop(100.0)), kept.append)
+    seen = generator.run(plan(1500, load=OpenLoop(100.0)), kept.append)
     thread.join()
     assert seen.interrupted == INTERRUPTED_BY_CTRL_C
     assert seen.records.counts()["ok"] > 10
@@ -373,7 +373,7 @@ def test_an_error_of_the_caller_ends_the_run(serve: Serve, workers_for: WorkersF
 
     generator = workers_for(serve(reply()))
     with pytest.raises(GeneratorError, match="ZeroDivisionError: of the caller"):
-        generator.run(plan(4000, load=OpenLoop(100.0)), broken)
+        generator.run(plan(1500, load=OpenLoop(100.0)), broken)
 
 
 def test_the_session_deadline_ends_all(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
@@ -382,13 +382,13 @@ def test_the_session_deadline_ends_all(serve: Serve, workers_for: WorkersFor, pl
 
 
 def test_all_workers_keep_the_time_of_the_load(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
-    seen = workers_for(serve(reply())).run(plan(4000, load=OpenLoop(100.0), most_s=1.0))
+    seen = workers_for(serve(reply())).run(plan(1500, load=OpenLoop(100.0), most_s=1.0))
     assert seen.interrupted == TIME_IS_UP
     assert 20 <= len(seen.records) <= 1000
 
 
 def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for: WorkersFor, plan: MakePlan) -> None:
-    seen = workers_for("http://127.0.0.1:9/v1").run(plan(4000, load=OpenLoop(100.0), stop_when_failing=True))
+    seen = workers_for("http://127.0.0.1:9/v1").run(plan(1500, load=OpenLoop(100.0), stop_when_failing=True))
     assert seen.interrupted is None
     assert "the SUT has stopped answering" in str(seen.stopped)
     assert seen.duration_s < 5
@@ -398,7 +398,7 @@ def test_the_error_budget_is_that_of_all_workers(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
     server = serve(lambda conversation: conversation.send(plain_reply("500 Internal Server Error")))
-    seen = workers_for(server).run(plan(4000, load=OpenLoop(100.0), most_failures=30))
+    seen = workers_for(server).run(plan(1500, load=OpenLoop(100.0), most_failures=30))
     assert "the error budget cannot be kept any more" in str(seen.interrupted)
     assert seen.stopped is None
     assert 31 <= seen.records.counts()["http_error"] <= 400
@@ -464,7 +464,7 @@ ORPHANS = """
     from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
     generator = DistributedLoadGenerator(Address({url!r}), "openai-chat", workers=2, model="m")
-    plan = LoadPlan("long", TextWorkload(), OpenLoop(50.0), requests=4000, seed=1)
+    plan = LoadPlan("long", TextWorkload(), OpenLoop(50.0), requests=1500, seed=1)
     generator.run(plan, lambda _: print("one", flush=True))
 """
 
