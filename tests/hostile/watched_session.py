@@ -157,7 +157,7 @@ def _of_the_files(folder: Path, ended: Ended) -> list[str]:
     found = [f"{name} was not written" for name in missing]
     try:
         ended.report = json.loads((out / "report.json").read_text("utf-8"))
-        jsonschema.validate(ended.report, json.loads(SCHEMA.read_text("utf-8")))
+        jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text("utf-8"))).validate(ended.report)
         cases = ElementTree.parse(folder / "junit.xml").getroot().findall(".//testcase")
     except (OSError, ValueError, jsonschema.ValidationError, ElementTree.ParseError) as error:
         return [*found, f"{type(error).__name__}: {error}"[:300]]
