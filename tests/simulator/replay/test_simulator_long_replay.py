@@ -65,7 +65,7 @@ def _same(one: Records, other: Records) -> None:
 def test_handing_over_in_batches_changes_nothing(
     scenario: str, load: Any, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = LoadPlan("long", SHORT, load, 900, seed=5, **more)
+    plan = LoadPlan("long", SHORT, load, 600, seed=5, **more)
     whole, in_order = _replayed(scenario, plan)
     # Sizes of buffers in four layers of the replay, which nobody else has a reason to choose.
     monkeypatch.setattr(replay_run, "BATCH", 13)

@@ -58,7 +58,7 @@ def test_nothing_is_left_for_the_collector_of_garbage() -> None:
         engine = ReplayEngine(parse_scenario(scenario))
         gc.collect()
         before = sum(each["collections"] for each in gc.get_stats())
-        seen = engine.run(plan(OpenLoop(60), 3000))
+        seen = engine.run(plan(OpenLoop(60), 1500))
         after = sum(each["collections"] for each in gc.get_stats())
         assert after - before <= 2  # just before it and just after it; dozens otherwise
         assert gc.isenabled()

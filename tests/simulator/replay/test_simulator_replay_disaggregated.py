@@ -248,9 +248,9 @@ CUTS: list[dict[str, object]] = [
     cut=st.sampled_from(CUTS),
     plan=st.sampled_from(
         [
-            LoadPlan("open", MIXED, OpenLoop(120.0), 60, seed=3),
-            LoadPlan("slots", MIXED, ClosedLoop(11), 60, seed=3),
-            LoadPlan("chats", WITH_SYSTEM, SessionSlots(6), turns_of(WITH_SYSTEM, 10, 3), seed=3),
+            LoadPlan("open", MIXED, OpenLoop(120.0), 40, seed=3),
+            LoadPlan("slots", MIXED, ClosedLoop(11), 40, seed=3),
+            LoadPlan("chats", WITH_SYSTEM, SessionSlots(6), turns_of(WITH_SYSTEM, 7, 3), seed=3),
         ]
     ),
 )

@@ -19,6 +19,7 @@ from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
 from pytest_llmbench.simulator.engine.router import Router, RouterPolicy
+from pytest_llmbench.simulator.replay import run as replay_run
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.replay.load import Delays, arrivals_of, planned_of
 from pytest_llmbench.simulator.replay.records import FlightLog, Recording
@@ -262,14 +263,15 @@ def test_nothing_is_read_after_a_request_was_given_up(cut: dict[str, object]) ->
     ).tolist()
 
 
-def test_a_long_plan_hands_over_what_ended_and_keeps_its_stamps() -> None:
+def test_a_long_plan_hands_over_what_ended_and_keeps_its_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
     """More requests than are handed over at once; none meets another, so all have the same times."""
+    monkeypatch.setattr(replay_run, "BATCH", 1000)
     plan = LoadPlan(
-        "long", SyntheticWorkload("tiny", Fixed(8), Fixed(3)), OpenLoop(100.0, "uniform"), 9000, 1
+        "long", SyntheticWorkload("tiny", Fixed(8), Fixed(3)), OpenLoop(100.0, "uniform"), 2500, 1
     )
     preset = "fast?step_base_us=1000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
     records = run(f"{preset}&replicas=3", plan).records
-    assert len(records) == 9000
+    assert len(records) == 2500
     assert set((records.first_content_ns - records.submitted_ns).tolist()) == {1_050_000}
     assert set(np.diff(records.chunk_ns.reshape(-1, 3), axis=1).ravel().tolist()) == {1_000_000}
 
@@ -321,9 +323,9 @@ def test_what_is_routed_is_disclosed() -> None:
     ),
     plan=st.sampled_from(
         [
-            LoadPlan("open", MIXED, OpenLoop(120.0), 60, seed=3),
-            LoadPlan("slots", MIXED, ClosedLoop(11), 60, seed=3),
-            LoadPlan("chats", WITH_SYSTEM, SessionSlots(6), turns_of(WITH_SYSTEM, 10, 3), seed=3),
+            LoadPlan("open", MIXED, OpenLoop(120.0), 40, seed=3),
+            LoadPlan("slots", MIXED, ClosedLoop(11), 40, seed=3),
+            LoadPlan("chats", WITH_SYSTEM, SessionSlots(6), turns_of(WITH_SYSTEM, 7, 3), seed=3),
         ]
     ),
 )
