@@ -78,46 +78,49 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
 
 
 OPTIONAL = [each for each in dataclasses.fields(RequestRecord) if each.default is not dataclasses.MISSING]
+NUMBER = st.sampled_from([None, 0, 3])
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    each.name: st.sampled_from([None, 0, 5, 7, 9]) for each in OPTIONAL if each.name.endswith("_ns")
+} | {
+    "chunk_ns": st.sampled_from([(), [5], [5, 9], [0, 0], [9, 5, 7], [5, 9, 5]]),
+    "chunk_tokens": st.sampled_from([(), [1], [1, 1], [2, 1], [0, 0]]),
+    "server_token_ns": st.sampled_from([(), [3], [3, 3, 8]]),
+    "input_tokens": NUMBER,
+    "requested_input_tokens": NUMBER,
+    "requested_max_tokens": NUMBER,
+    "server_timings": st.sampled_from([{}, {"queue_s": 0.5}]),
+    "outcome": st.sampled_from(list(Outcome)),
+    "token_source": st.sampled_from(list(TokenSource)),
+    "reasoning_token_source": st.sampled_from(list(TokenSource)),
+    "thinking_end_reason": st.sampled_from([None, "hard_cap"]),
+    "critical_evictions": st.sampled_from([None, 0, 2]),
+    "end_before_cut": st.sampled_from([None, "ok", "timeout"]),
+    "output_tokens": NUMBER,
+    "first_content_early_ns": st.sampled_from([0, 5]),
+    "attribution": st.sampled_from(["none", "exact"]),
+    "class_label": st.sampled_from(["", "chat"]),
+    "cached_tokens": NUMBER,
+    "shared_prefix_tokens": NUMBER,
+    "http_status": st.sampled_from([None, 0, 200]),
+    "finish_reason": st.sampled_from([None, "", "stop"]),
+    "coalesced_chunks": st.sampled_from([0, 1]),
+}
 
 
 @settings(max_examples=200)
-@given(st.data())
-def test_a_compact_line_says_what_the_whole_one_says(data: st.DataObject) -> None:
+@given(
+    values=st.fixed_dictionaries(VALUES),
+    request_id=st.sampled_from(["", "a-12", "a-1", "12", "a-12-"]),
+    label=st.sampled_from(["", "measure"]),
+)
+def test_a_compact_line_says_what_the_whole_one_says(
+    values: dict[str, Any], request_id: str, label: str
+) -> None:
     """Whatever of a record is missing, is zero, or is the instant of a chunk."""
-    instants = st.sampled_from([None, 0, 5, 7, 9])
-    values: dict[str, Any] = {
-        each.name: data.draw(instants) for each in OPTIONAL if each.name.endswith("_ns")
-    }
-    values |= {
-        "chunk_ns": data.draw(st.sampled_from([(), [5], [5, 9], [0, 0], [9, 5, 7], [5, 9, 5]])),
-        "chunk_tokens": data.draw(st.sampled_from([(), [1], [1, 1], [2, 1], [0, 0]])),
-        "server_token_ns": data.draw(st.sampled_from([(), [3], [3, 3, 8]])),
-        "input_tokens": data.draw(st.sampled_from([None, 0, 3])),
-        "requested_input_tokens": data.draw(st.sampled_from([None, 0, 3])),
-        "requested_max_tokens": data.draw(st.sampled_from([None, 0, 3])),
-        "server_timings": data.draw(st.sampled_from([{}, {"queue_s": 0.5}])),
-        "outcome": data.draw(st.sampled_from(list(Outcome))),
-        "token_source": data.draw(st.sampled_from(list(TokenSource))),
-        "reasoning_token_source": data.draw(st.sampled_from(list(TokenSource))),
-        "thinking_end_reason": data.draw(st.sampled_from([None, "hard_cap"])),
-        "critical_evictions": data.draw(st.sampled_from([None, 0, 2])),
-        "end_before_cut": data.draw(st.sampled_from([None, "ok", "timeout"])),
-        "output_tokens": data.draw(st.sampled_from([None, 0, 3])),
-        "first_content_early_ns": data.draw(st.sampled_from([0, 5])),
-        "attribution": data.draw(st.sampled_from(["none", "exact"])),
-        "class_label": data.draw(st.sampled_from(["", "chat"])),
-        "cached_tokens": data.draw(st.sampled_from([None, 0, 3])),
-        "shared_prefix_tokens": data.draw(st.sampled_from([None, 0, 3])),
-        "http_status": data.draw(st.sampled_from([None, 0, 200])),
-        "finish_reason": data.draw(st.sampled_from([None, "", "stop"])),
-        "coalesced_chunks": data.draw(st.sampled_from([0, 1])),
-    }
-    request_id = data.draw(st.sampled_from(["", "a-12", "a-1", "12", "a-12-"]))
     record = RequestRecord(index=12, request_id=request_id, phase=Phase.MEASURE, **values)
-    label = data.draw(st.sampled_from(["", "measure"]))
     read = []
-    for name in ("r.jsonl", "r.compact.jsonl"):
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("r.jsonl", "r.compact.jsonl"):
             path = Path(folder) / name
             with RecordsWriter(path, HEADER) as writer:
                 writer.write(record, label)

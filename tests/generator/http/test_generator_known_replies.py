@@ -123,6 +123,9 @@ def taught(*lessons: bytes, api: str = "chat") -> Desk:
 
 FIRST = response("reply-0001", ["The", " sky", " is", " blue", "."])
 NEXT = response("reply-0002", ["Grass", " and", " trees", " are", " green"])
+# For what is done at each byte: a first word, one within and a last one.
+BRIEF = response("reply-0001", ["The", " sky", "."])
+BRIEF_NEXT = response("reply-0002", ["Grass", " and", " green"])
 
 
 def test_a_reply_like_an_earlier_one_is_recognised() -> None:
@@ -141,9 +144,9 @@ def test_sizes_of_two_and_of_three_digits_in_one_reply_are_recognised() -> None:
 
 
 def test_cut_at_any_byte() -> None:
-    for at in range(1, len(NEXT)):
-        reads = [NEXT[:at], NEXT[at:]]
-        assert taught(FIRST).record(reads) == exactly(reads), at
+    for at in range(1, len(BRIEF_NEXT)):
+        reads = [BRIEF_NEXT[:at], BRIEF_NEXT[at:]]
+        assert taught(BRIEF).record(reads) == exactly(reads), at
 
 
 @settings(max_examples=150)
@@ -167,12 +170,12 @@ def test_an_event_to_a_read_is_recognised_with_an_instant_each() -> None:
 
 
 def test_whatever_becomes_of_a_byte_the_record_is_the_exact_one() -> None:
-    desk = taught(FIRST)
+    desk, reply = taught(BRIEF), BRIEF_NEXT
     new = b'\0"\\ \n\rZ9-'
-    for at in range(len(NEXT)):
-        before, behind = NEXT[:at], NEXT[at + 1 :]
-        changed = {before + behind, before + new[at % 9 : at % 9 + 1] + behind, before + b"0" + NEXT[at:]}
-        for damaged in sorted(changed - {NEXT}):
+    for at in range(len(reply)):
+        before, behind = reply[:at], reply[at + 1 :]
+        changed = {before + behind, before + new[at % 9 : at % 9 + 1] + behind, before + b"0" + reply[at:]}
+        for damaged in sorted(changed - {reply}):
             assert desk.record([damaged]) == exactly([damaged]), damaged
 
 
