@@ -284,8 +284,8 @@ def test_a_lost_node_voids_the_run_and_keeps_its_records(
     thread.join(60)
     (observation,) = seen
     told = str(observation.interrupted)
-    assert told.startswith("worker ")
-    assert " of 2 was lost: " in told
+    # A node that ends kills its worker, and either may be seen first.
+    assert re.match(r"worker [12] of 2 was (lost: |killed by SIGKILL)", told)
     counts = observation.records.counts()
     assert counts["ok"] >= 100
     assert {int(index) % 2 for index in observation.records.index} == {0, 1}
