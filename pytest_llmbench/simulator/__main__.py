@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     """Parser that describes presets and options only where help is asked for: their meanings are parsed out
-    of the source, which would take half of an engine's start."""
+    of the source, which would be a seventh of an engine's start."""
 
     def format_help(self) -> str:
         self.epilog = f"{_describe_presets()}\n{_describe_options()}\n{_EXAMPLES}"
