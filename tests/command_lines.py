@@ -12,9 +12,9 @@ MEASURING = "workers.process"
 
 def command_line(process: psutil.Process) -> str:
     """The words of its command, separated by spaces; empty for one that has ended. Of a fork, those that were
-    asked for."""
+    asked for; of a fork of another process only the name, whose end is that of the program's."""
     try:
-        return " ".join(COMMANDS.get(process.pid) or process.cmdline())
+        return " ".join(COMMANDS.get(process.pid) or [process.name(), *process.cmdline()])
     except psutil.Error:
         return ""
 

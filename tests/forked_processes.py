@@ -1,5 +1,6 @@
 """Measuring processes, embedded engines and known-delay servers that begin as forks of a process which has
 their modules loaded: a tenth of the time. All tests in this process start theirs so, see ``conftest``.
+Sessions of pytest can begin so too, see ``forked_sessions``.
 
 Each is a process of its own that runs all of its program, from its command line on. What is left out is the
 interpreter's start, which ``test_generator_own_process`` and ``test_simulator_process`` are about. The
@@ -21,7 +22,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +59,8 @@ _START_S = 60.0
 _MOST_BYTES = 100_000
 """Of what is asked: environment and command line."""
 _MOST_DESCRIPTORS = 8
+_COMM_CHARACTERS = 15
+"""Of the name of a process, as the kernel keeps it."""
 
 COMMANDS: dict[int, list[str]] = {}
 """The command lines of the forks that are not known to have ended."""
@@ -76,6 +79,7 @@ class ForkedProcess:
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         start_new_session: bool,
+        cwd: Path | None = None,
     ) -> None:
         assert start_new_session
         self.returncode: int | None = None
@@ -91,11 +95,14 @@ class ForkedProcess:
             asked = {
                 "command": self.args[3:],
                 "env": dict(os.environ if env is None else env),
-                "directory": str(Path.cwd()),
+                "directory": str(cwd or Path.cwd()),
                 "passed": list(pass_fds),
             }
-            self.pid = _started_forks().fork(asked, [told, read, written, said, *pass_fds])
+            self.pid = self._forking().fork(asked, [told, read, written, said, *pass_fds])
         COMMANDS[self.pid] = self.args
+
+    def _forking(self) -> Forks:
+        return _started_forks()
 
     def poll(self) -> int | None:
         return self._status(0)
@@ -180,22 +187,31 @@ def interpreters_start(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(import_module(name), "subprocess", subprocess)
 
 
-class _Forks:
-    """The process that forks, and our end of the line to it. It ends with this process."""
+class Forks:
+    """Our end of the line to a process that forks. It ends when that is closed, so with this process."""
 
-    def __init__(self) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
         self._line.settimeout(_START_S)
         self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def start(cls, *program: str) -> Forks:
+        """Of what this program has loaded; a further argument is the descriptor of its end."""
+        ours, theirs = line_of_forks()
+        forks = cls(ours)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno())],
+            forks._process = subprocess.Popen(
+                [sys.executable, *program, str(theirs.fileno())],
                 cwd=Path(__file__).parent,
                 stdin=subprocess.DEVNULL,
                 env=_environment,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        atexit.register(forks.close)
+        return forks
 
     def fork(self, asked: Mapping[str, Any], descriptors: list[int]) -> int:
         """Of that process, whose descriptors are: for its exit status, standard ones, further ones."""
@@ -206,27 +222,38 @@ class _Forks:
         return int(pid)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
 
     def close(self) -> None:
         self._line.close()
-        self._process.wait(_START_S)
+        if self._process is not None:
+            self._process.wait(_START_S)
+
+
+def line_of_forks() -> tuple[socket.socket, socket.socket]:
+    """Ours, and that of the process that forks."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 _environment: dict[str, str] = {}
 """Of the process that forks; forks have their own."""
-_forks: _Forks | None = None
+_forks: Forks | None = None
 _starting = threading.Lock()
 
 
-def _started_forks() -> _Forks:
+def _started_forks() -> Forks:
     global _forks
     with _starting:
         if _forks is None:
-            _forks = _Forks()
-            atexit.register(_forks.close)
+            _forks = Forks.start("-P", __file__)
         return _forks
+
+
+def fork_at(forks: Forks) -> None:
+    """From now on, and not at one that starts when it is first needed."""
+    global _forks
+    _forks = forks
 
 
 def forks() -> int | None:
@@ -234,30 +261,13 @@ def forks() -> int | None:
     return None if _forks is None else _forks.pid
 
 
-def _serve(line: socket.socket) -> None:
-    """Fork for each message, until the other end is closed; tell how each fork ended."""
-    _load()
-    with selectors.DefaultSelector() as selector:
-        selector.register(line, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is not line:
-                    selector.unregister(key.fileobj)
-                    _tell_the_end(int(key.fd), *key.data)
-                    continue
-                message, descriptors, _, _ = socket.recv_fds(line, _MOST_BYTES, _MOST_DESCRIPTORS)
-                if not message:
-                    return
-                pid = _forked(json.loads(message), descriptors[1:])
-                line.send(str(pid).encode())
-                for descriptor in descriptors[1:]:
-                    os.close(descriptor)
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, descriptors[0]))
+Mains = Mapping[str, Callable[[], object]]
+"""What a fork may become, by name. What it returns is its exit status, none being 0."""
 
 
-def _load() -> None:
-    """All that a fork would do again. What is frozen here is no garbage of theirs: the collector of a fork
-    that looks at it copies its memory. ``quiet_gc`` has no need to count it."""
+def loaded() -> Mains:
+    """All that a fork would do again is done. What is frozen here is no garbage of theirs: the collector of a
+    fork that looks at it copies its memory. ``quiet_gc`` has no need to count it."""
     for module in (*PROGRAMS.values(), *LATER):
         import_module(module)
     from pytest_llmbench.generator.workers.protocol import own_version
@@ -271,16 +281,37 @@ def _load() -> None:
     gc.collect()
     gc.freeze()
     collector.frozen_by_others = lambda: True
+    return {name: import_module(module).main for name, module in PROGRAMS.items()}
 
 
-def _forked(asked: Mapping[str, Any], descriptors: list[int]) -> int:
+def serve(line: socket.socket, mains: Mains) -> None:
+    """Fork for each message, until the other end is closed; tell how each fork ended."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(line, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not line:
+                    selector.unregister(key.fileobj)
+                    _tell_the_end(int(key.fd), *key.data)
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(line, _MOST_BYTES, _MOST_DESCRIPTORS)
+                if not message:
+                    return
+                pid = _forked(json.loads(message), descriptors[1:], mains)
+                line.send(str(pid).encode())
+                for descriptor in descriptors[1:]:
+                    os.close(descriptor)
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, descriptors[0]))
+
+
+def _forked(asked: Mapping[str, Any], descriptors: list[int], mains: Mains) -> int:
     """In a session of its own before anybody knows of it, so that its group can be killed."""
     alone, begun = os.pipe()
     pid = os.fork()
     if not pid:
         os.setsid()
         os.close(begun)
-        _become(asked, descriptors)
+        _become(asked, descriptors, mains)
     os.close(begun)
     os.read(alone, 1)
     os.close(alone)
@@ -295,30 +326,46 @@ def _tell_the_end(pidfd: int, pid: int, told: int) -> None:
     os.close(pidfd)
 
 
-def _become(asked: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
+def _become(asked: Mapping[str, Any], descriptors: list[int], mains: Mains) -> NoReturn:
     """The program, in a fork."""
-    status = 1
-    try:
-        for number, descriptor in enumerate(descriptors[:3]):
-            os.dup2(descriptor, number)
+    name, *arguments = asked["command"]
+
+    def run() -> object:
         passed = descriptors[3:]
-        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
-            if int(name) > 2 and int(name) not in passed:
-                with suppress(OSError):  # that which listed them
-                    os.close(int(name))
+        keep_only(descriptors[:3], passed)
+        Path("/proc/self/comm").write_text(name[-_COMM_CHARACTERS:], "utf-8")
         there = dict(zip(map(str, asked["passed"]), map(str, passed), strict=True))
-        module, *arguments = asked["command"]
-        sys.argv = [module, *(there.get(each, each) for each in arguments)]
+        sys.argv = [name, *(there.get(each, each) for each in arguments)]
         os.environ.clear()
         os.environ.update(asked["env"])
         os.chdir(asked["directory"])
-        status = import_module(PROGRAMS[module]).main() or 0
+        return mains[name]()
+
+    run_to_the_end(run)
+
+
+def keep_only(standard: Sequence[int], others: Sequence[int]) -> None:
+    """Of what is open: these as standard input, output and errors, and others."""
+    for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers
+        if int(name) > 2 and int(name) not in others:
+            with suppress(OSError):  # that which listed them
+                os.close(int(name))
+
+
+def run_to_the_end(main: Callable[[], object]) -> NoReturn:
+    """It, and then this process, as an interpreter does."""
+    status = 1
+    try:
+        returned = main()
+        status = returned if isinstance(returned, int) else 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:  # noqa: BLE001 - told in the log, and never beyond this fork
         traceback.print_exc()
     finally:
-        with suppress(BaseException):  # as an interpreter ends
+        with suppress(BaseException):
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
             sys.stdout.flush()
@@ -328,4 +375,4 @@ def _become(asked: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as own_line:
-        _serve(own_line)
+        serve(own_line, loaded())

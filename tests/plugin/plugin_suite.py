@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import textwrap
 import time
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_apart import WITHOUT_OTHERS, pytest_command
+from forked_sessions import ForkedSession
+from pytest_apart import WITHOUT_OTHERS
 
 from pytest_llmbench.store.records_reader import records_lines
 
@@ -27,15 +27,9 @@ def llm_warmup():
 """For the conftest of a session whose subject is not the warm-up, which is a hundred requests."""
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A session in a process of its own, to be killed or interrupted."""
-    return subprocess.Popen(
-        pytest_command(*arguments),
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def started(folder: Path, *arguments: str, **more: Any) -> ForkedSession:
+    """A session in a process of its own, to be killed or interrupted; ``more`` as it takes it."""
+    return ForkedSession(folder, ["-p", "no:cacheprovider", *WITHOUT_OTHERS, *arguments], **more)
 
 
 def wait_for(happened: Callable[[], bool], what: str) -> None:

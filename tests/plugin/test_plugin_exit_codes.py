@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plugin_suite import Suite
+from pytest_apart import WITHOUT_OTHERS
 
 # What raises in a test of each kind: the verdicts themselves, so that nothing has to be measured.
 SUITE = """
@@ -69,7 +70,7 @@ MIXED = {
 def run(suite: Suite, kinds: tuple[str, ...], *arguments: str, more: str = "") -> pytest.RunResult:
     suite.write(f"KINDS = {list(kinds)!r}\n{SUITE}\n{more}")
     return suite.pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "--llm-exit-codes", *arguments, no_reraise_ctrlc=True
+        *("-p", "no:cacheprovider", *WITHOUT_OTHERS, "--llm-exit-codes"), *arguments, no_reraise_ctrlc=True
     )
 
 

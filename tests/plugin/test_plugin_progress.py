@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
+import tempfile
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from plugin_suite import SMALL_WARMUP, Suite
-from pytest_apart import pytest_command
+from forked_sessions import read_again
+from plugin_suite import SMALL_WARMUP, Suite, started
 
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, Looks
@@ -42,11 +42,10 @@ def test_first_token(): ...
 
 
 def seen_on_a_terminal(suite: Suite, endpoint: str) -> str:
-    command = pytest_command("--color=no", f"--llm-endpoint={endpoint}", "--llm-scale=quick")
-    command += ["--llm-inconclusive=pass", "--llm-workers=1"]
     ours, theirs = pty.openpty()
-    run = subprocess.Popen(command, cwd=suite.path, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL)
-    os.close(theirs)
+    with os.fdopen(theirs, "wb", 0) as terminal:
+        arguments = (f"--llm-endpoint={endpoint}", "--llm-scale=quick", "--llm-inconclusive=pass")
+        run = started(suite.path, "--color=no", "--llm-workers=1", *arguments, output=terminal)
     text = "".join(iter(reader(ours), ""))
     os.close(ours)
     assert run.wait(timeout=60) == 0, text
@@ -198,14 +197,15 @@ def test_what_a_worker_writes_reaches_the_output_of_the_controller(
     """
     conftest = SMALL_WARMUP + textwrap.dedent(often)
     suite.write(BODY.replace("concurrency=2", "concurrency=4, requests=12"), conftest)
-    command = pytest_command("-n1", "--llm-scale=quick", f"--llm-endpoint={engine.url}")
-    command += ["--llm-inconclusive=pass"]
-    run = subprocess.run(command, cwd=suite.path, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stdout
-    beats = [line for line in run.stderr.splitlines() if line]
+    arguments = (f"--llm-endpoint={engine.url}", "--llm-scale=quick", "--llm-inconclusive=pass")
+    with tempfile.TemporaryFile() as file:
+        run = started(suite.path, "-n1", *arguments, errors=file)
+        output, errors = run.text(timeout=120), read_again(file)
+    assert run.returncode == 0, output
+    beats = [line for line in errors.splitlines() if line]
     assert re.match(r"llmbench: gw0, test 1 of 1 \(test_suite.py::test_first_token\), for ", beats[0])
-    assert re.search(r"measure: \d+ of \d+ done, 0 failed, ", run.stderr)
-    assert "llmbench: gw0" not in run.stdout
+    assert re.search(r"measure: \d+ of \d+ done, 0 failed, ", errors)
+    assert "llmbench: gw0" not in output
 
 
 @pytest.mark.parametrize(

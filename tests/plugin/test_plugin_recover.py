@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +15,16 @@ from typing import Any
 import psutil
 import pytest
 from command_lines import MEASURING, command_line
+from forked_sessions import ForkedSession
 from plugin_suite import SMALL_WARMUP, Suite, started, stored_lines, wait_for
-from pytest_apart import WITHOUT_PICTURES, pytest_command
+from pytest_apart import WITHOUT_PICTURES
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
-FOUR = """
+KILL = 'os.kill(int(os.environ["CONTROLLER"]), signal.SIGKILL)'
+FOUR = f"""
 import os, signal
 from pytest_llmbench import llmbench
 
@@ -38,12 +39,12 @@ def test_unmarked(): ...
 
 @llmbench.ttft(rate=25, requests=30)
 def test_killed(llm_result):
-    os.kill(os.getpid() if "PYTEST_XDIST_WORKER" not in os.environ else os.getppid(), signal.SIGKILL)
+    {KILL}
 
 @llmbench.ttft(rate=26, requests=30)
 def test_never_begun(): ...
 """
-HARMLESS = FOUR.replace("os.kill(", "print(")
+HARMLESS = FOUR.replace(KILL, "...")
 LONG = """
 from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
 
@@ -56,14 +57,22 @@ def test_short(): ...
 def test_long(): ...
 """
 SMALL = SMALL_WARMUP + WITHOUT_PICTURES
+KILLABLE = f"""
+{SMALL}
+import os
+
+os.environ.setdefault("CONTROLLER", str(os.getpid()))  # a worker of pytest-xdist has that of who starts it
+"""
 REPORTING = ("--llm-report=out", "--llm-inconclusive=pass")
 
 
-def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = pytest_command("--llm-endpoint=replay", "--llm-scale=quick", *REPORTING, *more)
+def run(folder: Path, *more: str) -> ForkedSession:
+    """It has ended."""
     # A suite that is run by a worker of pytest-xdist must not take itself for one.
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=120)
+    session = started(folder, "--llm-endpoint=replay", "--llm-scale=quick", *REPORTING, *more, env=own)
+    session.wait(timeout=120)
+    return session
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +81,7 @@ def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
     (folder / "test_suite.py").write_text(FOUR, "utf-8")
-    (folder / "conftest.py").write_text(SMALL, "utf-8")
+    (folder / "conftest.py").write_text(KILLABLE, "utf-8")
     assert run(folder).returncode == -signal.SIGKILL
     return folder / "out"
 
@@ -93,13 +102,13 @@ def long_records(suite: Suite) -> list[Path]:
 
 
 @contextlib.contextmanager
-def measuring(suite: Suite, engine: EmbeddedEngine) -> Iterator[subprocess.Popen[str]]:
+def measuring(suite: Suite, engine: EmbeddedEngine) -> Iterator[ForkedSession]:
     """A session in the middle of its second test."""
     suite.write(LONG, SMALL)
     session = started(suite.path, f"--llm-endpoint={engine.url}", "--llm-workers=1", *REPORTING)
 
     def is_in_its_second_test() -> bool:
-        assert session.poll() is None, session.communicate()[0]
+        assert session.poll() is None, session.text()
         return len(long_records(suite)) == 2
 
     try:
@@ -107,7 +116,7 @@ def measuring(suite: Suite, engine: EmbeddedEngine) -> Iterator[subprocess.Popen
         yield session
     finally:
         session.kill()
-        session.communicate()
+        session.wait()
 
 
 def test_finished_tests_survive_a_kill(killed: Suite, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,10 +303,11 @@ def pytest_llmbench_result(item, result):
 def test_verdicts_print_on_a_full_disk(suite: Suite) -> None:
     suite.write(HARMLESS, SMALL + FULL_DISK)
     done = run(suite.path, "--capture=sys", "-k", "holds or never_begun")
+    told = done.text()
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "2 passed" in done.stdout
-    assert done.stdout.count("  PASS  ") == 2
-    errors = [line for line in done.stdout.splitlines() if line.startswith("llmbench: ERROR:")]
+    assert "2 passed" in told
+    assert told.count("  PASS  ") == 2
+    errors = [line for line in told.splitlines() if line.startswith("llmbench: ERROR:")]
     for name in (
         "report.html",
         "report.json",
@@ -305,13 +315,13 @@ def test_verdicts_print_on_a_full_disk(suite: Suite) -> None:
         "records could not",
     ):
         assert any(name in line for line in errors), (name, errors)
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in told
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="xdist's processes are looked at by ppid")
 def test_a_killed_controller_of_xdist_had_kept_the_results(suite: Suite) -> None:
     pytest.importorskip("xdist")
-    suite.write(FOUR, SMALL)
+    suite.write(FOUR, KILLABLE)
     assert run(suite.path, "-n1").returncode == -signal.SIGKILL
     assert main(["recover", str(suite.path / "out")]) == 1
     assert {entry["nodeid"].split("::")[1] for entry in suite.report["tests"]} == {
@@ -325,14 +335,15 @@ def test_a_killed_controller_of_xdist_had_kept_the_results(suite: Suite) -> None
 
 def test_a_dead_worker_of_xdist_makes_the_report_incomplete(suite: Suite) -> None:
     pytest.importorskip("xdist")
-    suite.write(FOUR.replace("os.getppid()", "os.getpid()"), SMALL)
+    suite.write(FOUR.replace(KILL, "os.kill(os.getpid(), signal.SIGKILL)"), SMALL)
     done = run(suite.path, "-n1")
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
-    assert (suite.path / "out" / "report.json").exists(), done.stdout + done.stderr
+    told = done.text()
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, told
+    assert (suite.path / "out" / "report.json").exists(), told
     missing = suite.report["incomplete"]
     assert [test["nodeid"].split("::")[1] for test in missing["unfinished"]] == ["test_killed"]
     assert missing["not_begun"] == []
-    assert "INCOMPLETE" in done.stdout
+    assert "INCOMPLETE" in told
 
 
 def test_recover_names_what_it_does_not_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
