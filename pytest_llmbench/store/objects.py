@@ -33,8 +33,13 @@ def plain(value: object) -> JsonValue:
     that is not finite becomes None, which stands for undefined everywhere; JSON has no NaN. Anything else
     (a path, a date) becomes its text: evidence must not be lost at the end of a run for want of a type.
     """
-    if type(value) in _AS_IT_IS:
+    kind = type(value)
+    if kind in _AS_IT_IS:
         return value  # type: ignore[return-value]
+    if kind is float:
+        return value if math.isfinite(value) else None  # type: ignore[arg-type,return-value]
+    if kind is tuple or kind is list:  # spared the questions below, as most are
+        return [plain(entry) for entry in value]  # type: ignore[attr-defined]
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, (str, int, float)):

@@ -46,6 +46,7 @@ def test_the_summary_says_what_was_judged(suite: Suite, monkeypatch: pytest.Monk
     )
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_pass_fail_and_inconclusive(suite: Suite) -> None:
     suite.write(
         """
@@ -296,6 +297,7 @@ def test_a_marker_of_one_parameter_is_not_that_of_its_siblings(suite: Suite) -> 
     assert [entry["nodeid"] for entry in suite.report["tests"]] == ["test_suite.py::test_some[2]"]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_too_short_for_its_queue_is_told_everywhere(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
