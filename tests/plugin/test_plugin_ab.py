@@ -21,6 +21,8 @@ SLOWER = "replay:fast?" + "&".join(
     ["step_base_us=1260", "prefill_us_per_token=10.5", "decode_us_per_sequence=6.3", "kv_us_per_token=0.0105"]
 )
 """Every step of the preset ``fast`` takes 5 % longer."""
+FEWEST_RUNS = "--llm-runs=3"
+"""Of each arm that tell a change from noise: enough where there is none, or none is looked for."""
 ONE = """
 from pytest_llmbench import llmbench
 
@@ -72,12 +74,12 @@ def test_a_gate_fails_for_five_percent_and_passes_for_none(suite: Suite) -> None
     result = ab(suite, SLOWER, FASTER)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*REGRESSED tpot.p50 +5*against +3 % allowed*"])
-    ab(suite, FASTER, FASTER).assert_outcomes(passed=1)
+    ab(suite, FASTER, FASTER, FEWEST_RUNS).assert_outcomes(passed=1)
 
 
 def test_an_arm_against_itself_is_equivalent_in_everything(suite: Suite) -> None:
     suite.write(told('assert found\nassert {each.verdict for each in found.values()} == {"equivalent"}'))
-    ab(suite, FASTER, FASTER, "--llm-runs=4").assert_outcomes(passed=1)
+    ab(suite, FASTER, FASTER, FEWEST_RUNS).assert_outcomes(passed=1)
 
 
 def test_both_arms_are_sent_the_same_and_keep_their_records_apart(suite: Suite) -> None:
@@ -102,7 +104,7 @@ def test_both_arms_are_sent_the_same_and_keep_their_records_apart(suite: Suite) 
 
 def test_a_variant_may_be_the_baseline(suite: Suite) -> None:
     suite.write(told('assert found["tpot.p50"].verdict == "equivalent"'))
-    ab(suite, FASTER, "variant:cache_disabled").assert_outcomes(passed=1)
+    ab(suite, FASTER, "variant:cache_disabled", FEWEST_RUNS).assert_outcomes(passed=1)
     result = ab(suite, FASTER, "variant:cache_of")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
@@ -150,12 +152,12 @@ def test_tests_share_the_runs_of_each_arm_and_never_mix_them(suite: Suite) -> No
     suite.write(both + again + '    assert llm_result.observations[0].shared_from.endswith("first_token")\n')
     ab(suite, SLOWER, FASTER).assert_outcomes(passed=2)
     suite.write(both.replace("> 0.04", "== 0.0") + again.replace("> 0.04", "== 0.0"))
-    ab(suite, FASTER, FASTER).assert_outcomes(passed=2)
+    ab(suite, FASTER, FASTER, FEWEST_RUNS).assert_outcomes(passed=2)
 
 
 def test_a_baseline_that_answers_otherwise_is_a_warning(suite: Suite) -> None:
     suite.write(ONE)
-    ab(suite, "replay:fast?eos_mean_tokens=60", FASTER, "--llm-report=out").assert_outcomes(passed=1)
+    ab(suite, "replay:fast?eos_mean_tokens=60", FASTER, "--llm-report=out", FEWEST_RUNS).assert_outcomes(passed=1)
     (entry,) = suite.report["tests"]
     assert "output_lengths" in warnings_of(entry)
 

@@ -90,7 +90,7 @@ def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
         import pytest
         from pytest_llmbench import llmbench, metric
 
-        LOAD = {"e2e_ms": 60_000, "min_share": 0.9, "rate": 20, "requests": 200}
+        LOAD = {"e2e_ms": 60_000, "min_share": 0.9, "rate": 20, "requests": 100}
 
         @llmbench.goodput(**LOAD, workload="profile:FUNC", max_schema_violation_rate=0.5)
         def test_kept(llm_result):
@@ -104,7 +104,7 @@ def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
         def test_nothing_was_asked(): ...
 
         @llmbench.ttft(
-            rate=20, requests=200, workload={"profile:FUNC": 1, "profile:CLAS": 1},
+            rate=20, requests=100, workload={"profile:FUNC": 1, "profile:CLAS": 1},
             slo=[metric("schema_violation_rate[profile:FUNC]", "ratio") <= 0.6],
         )
         def test_mixed(llm_result):
