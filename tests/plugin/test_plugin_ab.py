@@ -157,7 +157,8 @@ def test_tests_share_the_runs_of_each_arm_and_never_mix_them(suite: Suite) -> No
 
 def test_a_baseline_that_answers_otherwise_is_a_warning(suite: Suite) -> None:
     suite.write(ONE)
-    ab(suite, "replay:fast?eos_mean_tokens=60", FASTER, "--llm-report=out", FEWEST_RUNS).assert_outcomes(passed=1)
+    result = ab(suite, "replay:fast?eos_mean_tokens=60", FASTER, "--llm-report=out", FEWEST_RUNS)
+    result.assert_outcomes(passed=1)
     (entry,) = suite.report["tests"]
     assert "output_lengths" in warnings_of(entry)
 
