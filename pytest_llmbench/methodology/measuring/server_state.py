@@ -1,10 +1,12 @@
-"""The state in which the server met a load: what its prefix cache held, whether its model was loaded, and how
-long a context it has."""
+"""The state in which the server met a load: what its prefix cache held, whether its model was loaded, how
+long a context it has, and how soon it took the requests."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+import numpy as np
 
 from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.model.judgement import Finding
@@ -14,6 +16,9 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 
 CACHED_WARNING_SHARE = 0.05
+LONG_WAIT_NS, LONG_WAIT_OF_TTFT, LONG_WAITS_SHARE = 10_000_000, 0.1, 0.01
+"""The time until a request has left that is no long one, in nanoseconds and as a share of its own TTFT; and
+the largest share of the requests that may take longer without a warning: beyond it P99 is another one."""
 
 _REFUSED = re.compile(
     # llama.cpp; OpenAI and gateways that have its code; Anthropic; TensorRT-LLM; TGI
@@ -115,4 +120,31 @@ def model_loaded(records: Records) -> Finding | None:
         f"{longest_ms:.0f} ms at most{advice if cold else ''}",
         value=cold,
         limit=0,
+    )
+
+
+def taken_late(records: Records) -> Finding | None:
+    """The finding on requests that waited long until their last byte had left: TTFT and E2E, which begin
+    there (B.1), lack it. A server that is busy lets new connections and TLS wait first. None where they were
+    few."""
+    sent = (records.dispatched_ns != MISSING) & (records.submitted_ns != MISSING)
+    waits_ns = np.where(sent, records.submitted_ns - records.dispatched_ns, 0)
+    known = sent & (records.first_content_ns != MISSING)
+    ttft_ns = np.where(known, records.first_content_ns - records.submitted_ns, 0)
+    long = waits_ns > np.maximum(LONG_WAIT_NS, LONG_WAIT_OF_TTFT * ttft_ns)
+    count = int(long.sum())
+    share = count / len(records) if len(records) else 0.0
+    if share <= LONG_WAITS_SHARE:
+        return None
+    return Finding(
+        "taken_late",
+        ok=False,
+        voids=False,
+        message=f"{count} of {len(records)} requests waited until their last byte had left, for a new "
+        f"connection (TCP, TLS) or for the server to take them: {np.median(waits_ns[long]) / 1e6:.0f} ms in "
+        f"the median, {waits_ns.max() / 1e6:.0f} ms at most. TTFT and E2E begin after that; ttft_scheduled "
+        "and e2e_scheduled have it",
+        value=share,
+        limit=LONG_WAITS_SHARE,
+        unit="ratio",
     )

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
-from pytest_llmbench.methodology.measuring.server_state import beyond_context, model_loaded, prefix_cache_hits
+from pytest_llmbench.methodology.measuring.server_state import (
+    beyond_context,
+    model_loaded,
+    prefix_cache_hits,
+    taken_late,
+)
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.chunking import Runs, buffering, early_pause
 from pytest_llmbench.metrics.latency import waiting
@@ -91,7 +96,7 @@ def validity(
         stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
         *(check(seen) for check in (_output_limits, _sent_ahead)),
-        *(check(records) for check in (_unshown_tokens, _sent_again, model_loaded)),
+        *(check(records) for check in (_unshown_tokens, _sent_again, model_loaded, taken_late)),
         prefix_cache_hits(kept_in),
         _server_times(records),
         _client_cpu(seen),

@@ -14,9 +14,12 @@ from pytest_llmbench.methodology.measuring.server_state import (
     beyond_context,
     prefix_cache_hits,
     says_so,
+    taken_late,
 )
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Outcome
@@ -119,3 +122,40 @@ def test_nothing_is_said_where_neither_tells() -> None:
     assert prefix_cache_hits([unknown]) is None
     assert prefix_cache_hits([silent(second), unknown]) is None, "half of the load is not all of it"
     assert prefix_cache_hits([]) is None
+
+
+def test_a_wait_ahead_of_the_submission_is_in_no_ttft_and_is_told() -> None:
+    seen = ReplayEngine(parse_scenario("fast")).run(
+        LoadPlan("measure", load(100, 200).workload, ClosedLoop(2), 400, seed=1)
+    )
+    records = seen.records
+    assert taken_late(records) is None
+
+    def waiting(count: int, wait_ns: int) -> Finding | None:
+        waits_ns = np.where(np.arange(len(records)) < count, wait_ns, 0)
+        return taken_late(replace(records, dispatched_ns=records.submitted_ns - waits_ns))
+
+    assert waiting(4, 400_000_000) is None, "one in a hundred"
+    found = waiting(5, 400_000_000)
+    assert found is not None
+    assert (found.ok, found.voids, found.value) == (False, False, 5 / 400)
+    assert found.message.startswith("5 of 400 requests waited until their last byte had left")
+    assert "400 ms in the median, 400 ms at most" in found.message
+    assert waiting(400, 10_000_000) is None, "no long time"
+    slow = replace(records, first_content_ns=records.submitted_ns + 5_000_000_000)
+    assert taken_late(replace(slow, dispatched_ns=slow.submitted_ns - 400_000_000)) is None, (
+        "a part of its TTFT"
+    )
+    (told,) = [
+        each
+        for each in validity(
+            [replace(seen, records=replace(records, dispatched_ns=records.submitted_ns - 400_000_000))],
+            Budget(),
+        ).findings
+        if each.check == "taken_late"
+    ]
+    assert told.value == 1.0
+    never = np.full(len(records), MISSING)
+    assert taken_late(replace(records, dispatched_ns=never)) is None
+    unsent = replace(records, submitted_ns=never, dispatched_ns=records.submitted_ns)
+    assert taken_late(unsent) is None
