@@ -67,22 +67,32 @@ def mann_whitney(first: FloatArray, second: FloatArray) -> tuple[float, float]:
 
 
 def cache_apart(baseline: float | None, candidate: float | None) -> Finding | None:
-    """Finding that compares the shares of two arms' inputs that came from a prefix cache; None where a server
-    does not report them.
+    """Finding that compares the shares of two arms' inputs that came from a prefix cache. Where one of them
+    is not known, it is taken for none; None where neither is, or the one that is known is small.
 
     Arms on one server, or behind one cache, would find what the other left there.
     """
-    if baseline is None or candidate is None:
-        return None
-    apart = abs(candidate - baseline)
+    apart = abs((candidate or 0.0) - (baseline or 0.0))
     ok = apart <= MOST_CACHED_APART
-    advice = "" if ok else ": one arm profits from a cache that the other does not have, or filled for it"
+    if baseline is None or candidate is None:
+        if ok:
+            return None
+        which = "the baseline" if candidate is None else "the candidate"
+        message = (
+            f"{apart:.1%} of the input of {which} came from a prefix cache, and of the other arm it is not "
+            "known: where both addresses lead to one engine, each arm finds what the other left; switch the "
+            "cache off"
+        )
+    else:
+        advice = "" if ok else ": one arm profits from a cache that the other does not have, or filled for it"
+        message = (
+            f"{candidate:.1%} of the input came from a prefix cache, {baseline:.1%} in the baseline{advice}"
+        )
     return Finding(
         "cache_of_arms",
         ok=ok,
         voids=False,
-        message=f"{candidate:.1%} of the input came from a prefix cache, {baseline:.1%} in the baseline"
-        + advice,
+        message=message,
         value=apart,
         limit=MOST_CACHED_APART,
         unit="ratio",

@@ -72,5 +72,21 @@ def test_a_cache_that_helps_one_arm_only_is_a_warning() -> None:
     assert alone is not None
     assert both is not None
     assert (alone.ok, both.ok) == (False, True)
-    assert cache_apart(None, 0.3) is None
-    assert cache_apart(0.3, None) is None
+    assert cache_apart(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "which"), [(None, 0.3, "candidate"), (0.3, None, "baseline")]
+)
+def test_so_is_one_of_an_arm_beside_another_that_does_not_tell(
+    baseline: float | None, candidate: float | None, which: str
+) -> None:
+    found = cache_apart(baseline, candidate)
+    assert found is not None
+    assert (found.ok, found.voids, found.value) == (False, False, 0.3)
+    assert found.message.startswith(f"30.0% of the input of the {which} came from a prefix cache")
+
+
+def test_an_arm_without_a_cache_beside_another_that_does_not_tell_is_nothing_to_speak_of() -> None:
+    assert cache_apart(None, 0.0) is None
+    assert cache_apart(0.0, None) is None

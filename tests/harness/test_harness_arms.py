@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.arms import Arm, apart
+from pytest_llmbench.harness.comparison.arms import Arm, apart, cached_share
+from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.variant_executor import VariantServer
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed
@@ -105,3 +113,21 @@ def test_plans_go_to_the_variant_and_a_test_of_variants_is_refused() -> None:
     assert arm("candidate", "http://a:1/v1").planned(plan) is plan
     with pytest.raises(SuiteError, match="measures variants itself"):
         arm("baseline", "http://a:1/v1", "elsewhere").planned(plan.with_(variant="cache_enabled"))
+
+
+def test_what_an_arm_had_from_a_cache_is_told_by_the_metrics_page_where_replies_do_not_tell_it() -> None:
+    engine = ReplayEngine(parse_scenario("fast?prefix_caching=true"))
+    plan = LoadPlan("measure", PLAIN, ClosedLoop(2), 20, seed=1)
+    cold, warm = engine.run(plan), engine.run(plan)
+
+    def share(seen: Observation, *, told: bool) -> float | None:
+        if not told:
+            unknown = np.full(len(seen.records), MISSING)
+            seen = replace(seen, records=replace(seen.records, cached_tokens=unknown))
+        result = cast(TestResult, SimpleNamespace(observations=(seen,)))
+        return cached_share(ArmRuns(result, {}, (result,)))
+
+    assert share(cold, told=False) == 0.0
+    assert share(warm, told=False) == pytest.approx(share(warm, told=True), abs=0.02)
+    assert cast(float, share(warm, told=False)) > 0.8
+    assert share(replace(warm, engine=None), told=False) is None

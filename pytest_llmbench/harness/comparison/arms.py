@@ -28,6 +28,7 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.loads import Recording, recording
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
+from pytest_llmbench.methodology.measuring.server_state import prefix_cache_hits
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -317,20 +318,19 @@ def apart(arms: Sequence[Arm], definition: TestDefinition) -> tuple[list[Arm], s
 
 def measured_records(runs: ArmRuns) -> Records:
     """The measured requests of all runs, without their streams."""
-    return Records.concatenate(
-        [
-            seen.records.without_streams()
-            for result in runs.every
-            for seen in result.observations
-            if seen.plan.phase is Phase.MEASURE
-        ]
-    )
+    return Records.concatenate([seen.records.without_streams() for seen in _measured(runs)])
+
+
+def _measured(runs: ArmRuns) -> list[Observation]:
+    return [seen for result in runs.every for seen in result.observations if seen.plan.phase is Phase.MEASURE]
 
 
 def cached_share(runs: ArmRuns) -> float | None:
-    """The share of the input tokens that came from a prefix cache; None where the server does not tell."""
+    """The share of the input tokens that came from a prefix cache, by the replies, else by the metrics page;
+    None where neither tells."""
     records = measured_records(runs)
     known = (records.cached_tokens != MISSING) & (records.input_tokens > 0)
     if not known.any():
-        return None
+        counted = prefix_cache_hits(_measured(runs))
+        return None if counted is None else counted.value
     return float(records.cached_tokens[known].sum() / records.input_tokens[known].sum())

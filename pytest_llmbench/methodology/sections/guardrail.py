@@ -29,6 +29,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualifi
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import Reference
+from pytest_llmbench.methodology.measuring.server_state import prefix_cache_hits
 from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
@@ -53,7 +54,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
 
 NAMES = {
@@ -359,7 +360,7 @@ def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate)
 def _findings(measured: Measured) -> list[Finding]:
     """Findings on prefix caching: equal prompts reach every configuration, so a cache would favour the later
     ones."""
-    cached = {key: _cached_share(seen.records) for key, seen in measured.levels.items()}
+    cached = {key: _cached_share(seen) for key, seen in measured.levels.items()}
     known = {key: share for key, share in cached.items() if share is not None}
     if not known:
         return []
@@ -379,10 +380,16 @@ def _findings(measured: Measured) -> list[Finding]:
     ]
 
 
-def _cached_share(records: Records) -> float | None:
+def _cached_share(seen: Seen) -> float | None:
+    """The share of the input that was cached: by the replies, else by the metrics page; None where neither
+    tells."""
+    records = seen.records
     known = records.ok & (records.cached_tokens != MISSING) & (records.input_tokens > 0)
     total = int(records.input_tokens[known].sum())
-    return int(records.cached_tokens[known].sum()) / total if total else None
+    if total:
+        return int(records.cached_tokens[known].sum()) / total
+    counted = prefix_cache_hits([seen.observation])
+    return None if counted is None else counted.value
 
 
 def _percent(value: float) -> str:

@@ -18,9 +18,9 @@ from pytest_llmbench.methodology.search.probing import Range
 from pytest_llmbench.methodology.search.search import Searched, search
 from pytest_llmbench.methodology.sections.guardrail import TEST, Maxima, Parameters
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import Outcome, Phase
-from pytest_llmbench.model.records import OUTCOMES
+from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.model.result import TestResult
 
 FILTER_MS = 20.0
@@ -224,6 +224,26 @@ def test_a_prefix_cache_that_helps_later_configurations_voids_the_run() -> None:
     finding = next(finding for finding in result.findings if finding.check == "equal_work")
     assert not finding.ok
     assert finding.voids
+
+
+@pytest.mark.parametrize(("hits", "ok"), [(0.0, True), (1000.0, False)])
+def test_so_it_does_where_only_the_metrics_page_tells_of_it(hits: float, ok: bool) -> None:
+    def cached(seen: Observation) -> Observation:
+        grown = hits if seen.plan.variant == "guardrails_full" else 0.0
+        page = EngineReadings(
+            np.empty(0, np.int64),
+            {},
+            {"prefix_queries_tokens": 7.0, "prefix_hits_tokens": 3.0},
+            {"prefix_queries_tokens": 2007.0, "prefix_hits_tokens": 3.0 + grown},
+        )
+        silent = replace(seen.records, cached_tokens=np.full(len(seen.records), MISSING))
+        return replace(seen, records=silent, engine=page)
+
+    result = ReplayedSUT(QUARTER_WITH_FILTERS, change=cached).measure(
+        TEST, "quick", capacity_rps=25.0, levels_percent=[50]
+    )
+    finding = next(finding for finding in result.findings if finding.check == "equal_work")
+    assert (finding.ok, finding.value) == (ok, hits / 2000)
 
 
 def test_the_engine_boundary_is_refused() -> None:
