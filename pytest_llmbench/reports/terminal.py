@@ -111,7 +111,8 @@ def _decisive(test: TestView, width: int) -> list[list[Line]]:
 def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     """A row for each test: verdict, limits, what was measured, completion, compliance class.
 
-    A narrow terminal has no room for the last two.
+    A narrow terminal has no room for the last two; failures within the error budget of a test that passed, of
+    which nothing else tells, have a line below.
     """
     width = max(width, 40)
     tests = [TestView(entry) for entry in entries]
@@ -124,8 +125,17 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     for row, its in zip(rows, markup, strict=True):
         cells = (cut_within(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True))
         lines.append(Line(_cut("  " + "  ".join(cells).rstrip(), width), its))
+    if columns == 4:
+        lines += [line for test in tests for line in _failures(test, width)]
     text = "everything measured, every clause and note: -v, or the report"
     return [*lines, *_warnings(tests, width), Line(_cut(f"  {text}", width))]
+
+
+def _failures(test: TestView, width: int) -> list[Line]:
+    """Lines on the failures of a test that passed. Levels that a search overloads may have some."""
+    ok, of = test.completed
+    told = test.headline in _QUIET and test.measured and not test.levels and ok < of
+    return _wrapped(f"{test.name}: {test.completion}", width, "  ", _MARKUP["warn"]) if told else []
 
 
 def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:

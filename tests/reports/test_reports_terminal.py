@@ -204,6 +204,15 @@ def test_the_table_of_all_tests(report: Entry) -> None:
     assert narrow[1] == "  test_fir…is_quick  INCONCLUSIVE  ttft.p99_…= 900 ms  557.4 ms (> 535.1 ms)"
 
 
+def test_failures_of_a_test_that_passed_are_told_where_no_column_has_them(report: Entry) -> None:
+    _, passed, _ = report["tests"]
+    told = "  test_p99: 998 of 1000 requests completed (99.8 %); 2 timeout"
+    assert told in [line.text for line in closing_lines([passed], width=80)]
+    assert told not in [line.text for line in closing_lines([passed], width=130)], "a column has it"
+    passed["counts"] |= {"ok": 1000, "timeout": 0}
+    assert not any("completed" in line.text for line in closing_lines([passed], width=80)), "none failed"
+
+
 def test_what_stands_for_a_test_without_limits_is_whole_where_there_is_room(report: Entry) -> None:
     _, bare, absent = report["tests"]
     bare["gate"]["objectives"] = []
