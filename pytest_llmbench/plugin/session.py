@@ -66,9 +66,10 @@ def failing_in_words() -> Generator[None, None, None]:
 
 
 def name_of_this_session(config: pytest.Config) -> str:
-    """A name for prompts that no other session sends. The processes of pytest-xdist share one."""
-    shared: str = getattr(config, "workerinput", {}).get("testrunuid", "")
-    return shared[:8] or os.urandom(4).hex()
+    """A name for prompts that no other session sends, nor another worker of pytest-xdist: workers measure
+    equal parts each for itself, one after the other, on one server."""
+    worker = getattr(config, "workerinput", None)
+    return os.urandom(4).hex() if worker is None else f"{worker['testrunuid'][:8]}-{worker['workerid']}"
 
 
 class SessionReport:

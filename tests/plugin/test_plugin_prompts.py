@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
+from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.plugin.session import name_of_this_session
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -82,8 +83,14 @@ def test_a_replay_gets_those_of_the_seed(suite: Suite) -> None:
     assert "prompts_of_others" not in checks(other)
 
 
-def test_the_processes_of_xdist_have_one_name() -> None:
-    worker: Any = SimpleNamespace(workerinput={"testrunuid": "0123456789abcdef"})
-    assert name_of_this_session(worker) == name_of_this_session(worker) == "01234567"
+def test_workers_of_xdist_have_a_name_each() -> None:
+    """They measure equal parts each for itself, on one server, whose cache would hold those of the first."""
+    first, second = (
+        cast(Any, SimpleNamespace(workerinput={"testrunuid": "0123456789abcdef", "workerid": worker}))
+        for worker in ("gw0", "gw1")
+    )
+    assert name_of_this_session(first) == name_of_this_session(first) == "01234567-gw0"
+    assert name_of_this_session(second) == "01234567-gw1"
+    assert Settings(prompts=name_of_this_session(second)).prompts == "01234567-gw1", "so it can be asked for"
     alone: Any = SimpleNamespace()
     assert name_of_this_session(alone) != name_of_this_session(alone)
