@@ -286,7 +286,7 @@ def _result(
         },
         facts=variant_facts(setting, parameters.full) | _declared(parameters, measured),
         budgeted=levels,
-        findings=_findings(measured),
+        findings=_findings(parameters, setting, measured),
     )
     return result_of(HEADING, parameters, setting, joined(measured.warmups, "one per configuration"), report)
 
@@ -357,13 +357,13 @@ def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate)
     return found
 
 
-def _findings(measured: Measured) -> list[Finding]:
+def _findings(parameters: Parameters, setting: Setting, measured: Measured) -> list[Finding]:
     """Findings on prefix caching: equal prompts reach every configuration, so a cache would favour the later
-    ones."""
+    ones. Where nothing tells of it, it has to be declared off."""
     cached = {key: _cached_share(seen) for key, seen in measured.levels.items()}
     known = {key: share for key, share in cached.items() if share is not None}
     if not known:
-        return []
+        return [] if not cached or _declared_off(parameters, setting) else [_UNTOLD]
     (name, percent), worst = max(known.items(), key=lambda entry: entry[1])
     ok = worst <= MOST_CACHED
     advice = "" if ok else ": switch prefix caching off, or reset the cache between configurations"
@@ -378,6 +378,23 @@ def _findings(measured: Measured) -> list[Finding]:
             unit="ratio",
         )
     ]
+
+
+_UNTOLD = Finding(
+    "equal_work",
+    ok=False,
+    voids=False,
+    message="neither replies nor a metrics page tell what came from a prefix cache, and every configuration "
+    "is sent the same prompts: behind one engine with its cache on the later ones look faster than they are. "
+    "Switch it off, and declare prefix_caching disabled in the SUT file",
+)
+
+
+def _declared_off(parameters: Parameters, setting: Setting) -> bool:
+    """Whether every configuration is declared to have no prefix cache."""
+    variants = (setting.variants.get(variant) for variant in parameters.configurations.values())
+    declared = (setting.facts if info is None else setting.facts | info.facts for info in variants)
+    return all(facts.value("sut.prefix_caching") == "disabled" for facts in declared)
 
 
 def _cached_share(seen: Seen) -> float | None:

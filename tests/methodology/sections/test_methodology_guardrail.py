@@ -226,6 +226,24 @@ def test_a_prefix_cache_that_helps_later_configurations_voids_the_run() -> None:
     assert finding.voids
 
 
+@pytest.mark.parametrize(("declared", "warned"), [("disabled", False), ("enabled", True), (None, True)])
+def test_where_nothing_tells_of_a_cache_it_has_to_be_declared_off(declared: str | None, warned: bool) -> None:
+    def silent(seen: Observation) -> Observation:
+        unknown = np.full(len(seen.records), MISSING)
+        return replace(seen, records=replace(seen.records, cached_tokens=unknown), engine=None)
+
+    sut = ReplayedSUT(QUARTER_WITH_FILTERS, change=silent)
+    parameters = build(Parameters, {"capacity_rps": 25.0, "levels_percent": [50]})
+    setting = sut.setting(parameters.workload, "quick")
+    facts = {} if declared is None else {"sut.prefix_caching": declared}
+    said = Facts.of(Origin.DECLARED, facts, "the SUT file")
+    variants = {name: replace(info, facts=said) for name, info in setting.variants.items()}
+    setting = replace(setting, facts=said, variants=variants)
+    result = drive(TEST.procedure(parameters, setting), sut.run)
+    found = [(each.ok, each.voids) for each in result.findings if each.check == "equal_work"]
+    assert found == [(False, False)] * warned
+
+
 @pytest.mark.parametrize(("hits", "ok"), [(0.0, True), (1000.0, False)])
 def test_so_it_does_where_only_the_metrics_page_tells_of_it(hits: float, ok: bool) -> None:
     def cached(seen: Observation) -> Observation:
