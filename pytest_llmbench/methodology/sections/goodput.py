@@ -7,6 +7,7 @@ class.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,9 +27,10 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.goodput import good, goodput
-from pytest_llmbench.metrics.latency import distribution_of
+from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
 from pytest_llmbench.model.estimate import Estimate, by_run
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
@@ -38,6 +40,8 @@ NAME = "goodput"
 SECTION = ""
 """The section of the draft: there is none."""
 TITLE = "Goodput"
+MOST_WITHOUT_TPOT = 0.05
+"""The largest share of the replies that may be too short for a TPOT without a warning."""
 _OUTSIDE = "goodput is no test of the draft: there are no clauses to comply with"
 
 
@@ -114,6 +118,7 @@ def result(
         facts=facts,
         objectives=parameters.objectives,
         notes=(*judged.notes, _OUTSIDE),
+        findings=_findings(parameters, seen),
         by_run=by_run([_metrics(parameters, [run], setting.seed) for run in seen] if len(seen) > 1 else ()),
     )
 
@@ -123,6 +128,33 @@ def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> 
     for family in _NAMES:
         metrics |= distribution_of(family, [run.records for run in seen])
     return metrics | rates(seen, seed=seed)
+
+
+def _findings(parameters: Parameters, seen: Sequence[Observation]) -> tuple[Finding, ...]:
+    """The finding on replies of fewer than two tokens, of which a limit on TPOT asks nothing, where they are
+    many. Void where all are: a model that stops at once would keep any limit."""
+    ended = sum(int(run.records.ok.sum()) for run in seen)
+    if parameters.tpot_ms is None or not ended:
+        return ()
+    held = sum(len(tpot_ms(run.records)) for run in seen)
+    short = sum(int(np.count_nonzero(good(run.records, [("tpot", math.inf)]))) for run in seen) - held
+    share = short / ended
+    if share <= MOST_WITHOUT_TPOT:
+        return ()
+    message = (
+        f"{short} of {ended} replies have fewer than two tokens: tpot_ms asks nothing of them, and they "
+        "count as good; see why they end so early"
+    )
+    found = Finding(
+        "replies_without_tpot",
+        ok=False,
+        voids=short == ended,
+        message=message,
+        value=share,
+        limit=MOST_WITHOUT_TPOT,
+        unit="ratio",
+    )
+    return (found,)
 
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from canned_runs import answer
 from replayed_sut import ReplayedSUT
@@ -190,6 +192,23 @@ def test_goodput_known_answer() -> None:
     assert rows["Requests that ended well"] == "950 of 1000 (95.00%)"
     assert rows["All limits together"] == "850 of 1000 (85.00%)"
     assert "no test of the draft" in result.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("short", "found"), [(5, []), (6, [(0.06, False)]), (99, [(0.99, False)]), (100, [(1.0, True)])]
+)
+def test_replies_too_short_for_a_tpot_keep_no_limit_unseen(
+    short: int, found: list[tuple[float, bool]]
+) -> None:
+    setting = ReplayedSUT().setting("synthetic-uniform")
+    seen = answer(LoadPlan("measure", setting.workload, ClosedLoop(8), 110, 42), [100.0] * 110, failures=10)
+    tokens = seen.records.output_tokens.copy()
+    tokens[np.flatnonzero(seen.records.ok)[:short]] = 1
+    seen = replace(seen, records=replace(seen.records, output_tokens=tokens))
+    for given, expected in (({"tpot_ms": 1e-6}, found), ({"ttft_ms": 200}, [])):
+        asked = build(goodput.Parameters, given)
+        result = goodput.result(asked, setting, WarmupReport(), [seen])
+        assert [(each.value, each.voids) for each in result.findings] == expected
 
 
 @pytest.mark.parametrize(
