@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pytest_llmbench.compare.regression import better_of, compared
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.definitions import metric_unit
-from pytest_llmbench.model.judgement import Comparison
+from pytest_llmbench.model.judgement import Comparison, Finding
 
 SHOWN_MARGIN = 0.05
 """The margin of metrics that nobody set a limit for: they are shown, and decide nothing."""
@@ -122,6 +122,20 @@ def comparisons(
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def nothing_decides(
+    limits: Sequence[RegressionLimit], found: Sequence[Comparison] = (), why: str | None = None
+) -> tuple[Finding, ...]:
+    """The warning that limits were given of which none decides about a test; none where one does, or none
+    were given. ``why``: default: it has no such metric."""
+    if not limits or any(each.gated for each in found):
+        return ()
+    named = ", ".join(dict.fromkeys(limit.metric for limit in limits))
+    given = ", ".join(dict.fromkeys(limit.origin for limit in limits))
+    why = why or f"the test has no {named}"
+    message = f"{why}: {given} decides nothing here, however much slower the system got"
+    return (Finding("nothing_compared", ok=False, voids=False, message=message),)
 
 
 def _values(name: str, arm: ByRun, other: ByRun) -> Sequence[float | None]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_llmbench.compare.equivalence import cache_apart, output_lengths
-from pytest_llmbench.compare.limits import RegressionLimit, comparisons
+from pytest_llmbench.compare.limits import RegressionLimit, comparisons, nothing_decides
 from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, cached_share, measured_records
 from pytest_llmbench.harness.comparison.replication import ArmRuns
@@ -38,10 +38,12 @@ def against_baseline(
         return _with(candidate.result, notes, [*findings, _invalid_baseline(wrong, bool(limits))])
     result = _with(candidate.result, notes, [*_alike(candidate, baseline), *findings])
     pairs = paired_runs(baseline.by_run, candidate.by_run)
+    compared = comparisons(*pairs, limits, paired=True)
     return replace(
         result,
         plots=overlaid({CANDIDATE: result.plots, BASELINE: baseline.result.plots}),
-        comparisons=comparisons(*pairs, limits, paired=True),
+        comparisons=compared,
+        findings=(*result.findings, *nothing_decides(limits, compared)),
     )
 
 

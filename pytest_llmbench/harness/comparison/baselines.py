@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
-from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option
+from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option, nothing_decides
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.identity import (
     identity_of,
@@ -154,20 +154,30 @@ def compared_with(
         return asked.compared(request.parameters, request.identity, limits, result)
     found = asked.test(request.nodeid)
     if found is None:
-        note = f"{asked.path.name} has no results of this test: nothing is compared"
-        return replace(result, notes=(*result.notes, note))
+        why = f"{asked.path.name} has no results of this test"
+        return replace(
+            result,
+            findings=(*result.findings, *nothing_decides(limits, why=why)),
+            notes=(*result.notes, f"{why}: nothing is compared"),
+        )
     match = matched(found.identity, request.identity, asked.waivers)
     lengths = output_lengths(
         lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
     )
     name = f"{asked.path.name.removesuffix('.json')} of {asked.baseline.saved}"
     absent = [limit for limit in limits if not limit.everywhere and limit.metric not in result.by_run]
+    compared = comparisons(
+        found.by_run, result.by_run, limits, names=(asked.baseline.name, "this session"), paired=False
+    )
     return replace(
         result,
-        comparisons=comparisons(
-            found.by_run, result.by_run, limits, names=(asked.baseline.name, "this session"), paired=False
+        comparisons=compared,
+        findings=(
+            *result.findings,
+            *([lengths] if lengths else []),
+            *waived(match),
+            *nothing_decides(limits, compared),
         ),
-        findings=(*result.findings, *([lengths] if lengths else []), *waived(match)),
         notes=(
             *result.notes,
             f"compared with the baseline {name}, {found.runs} runs",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.compare.identity import DEFINITIONS, Match, Waiver, matched
-from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons
+from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons, nothing_decides
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.identity import refuse_few_runs, refuse_mismatch, waived
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
@@ -97,7 +97,8 @@ class ForeignComparing:
         found = self.runs_like(parameters)
         if not found:
             said = f"nothing is compared with {self.path.name}: {self._unlike(parameters)}"
-            return replace(result, notes=(*result.notes, said))
+            warned = nothing_decides(limits, why=said)
+            return replace(result, findings=(*result.findings, *warned), notes=(*result.notes, said))
         theirs = _by_run(found)
         ours: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
         rows = comparisons(theirs, ours, limits, names=(self.results.tool, _OURS), paired=False)
@@ -105,7 +106,11 @@ class ForeignComparing:
         return replace(
             result,
             comparisons=tuple(map(self._judged, rows)),
-            findings=(*result.findings, *waived(self._match(found, identity, gated=gated))),
+            findings=(
+                *result.findings,
+                *waived(self._match(found, identity, gated=gated)),
+                *nothing_decides(limits, rows),
+            ),
             notes=(*result.notes, *self._notes(found, result), *self._defined_otherwise(rows)),
         )
 

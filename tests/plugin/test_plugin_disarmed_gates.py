@@ -1,0 +1,52 @@
+"""Gates on a baseline that would decide nothing, or would move to what they refused: they say so."""
+
+from __future__ import annotations
+
+import pytest
+from plugin_suite import Suite
+
+from pytest_llmbench.compare.limits import comparisons, limits_of_option, nothing_decides
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
+ONE = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(rate=20)
+def test_first_token(): ...
+"""
+RUNS = (100.0, 101.0, 99.0)
+LIMITS = limits_of_option(["ttft.p99:5%,itl.p99:5%"])
+
+
+def measure(suite: Suite, *arguments: str, endpoint: str = "replay") -> pytest.RunResult:
+    return suite.measure(endpoint, "--llm-runs=3", *arguments)
+
+
+def test_limits_of_which_none_decides_about_a_test_are_told() -> None:
+    by_run = {"tpot.p50": RUNS}
+    (told,) = nothing_decides(LIMITS, comparisons(by_run, by_run, LIMITS, paired=False))
+    assert (told.check, told.ok, told.voids) == ("nothing_compared", False, False)
+    assert told.message.startswith("the test has no ttft.p99, itl.p99: --llm-compare-fail=ttft.p99:5%")
+
+
+def test_where_one_limit_decides_nothing_is_told() -> None:
+    by_run = {"ttft.p99": RUNS}
+    assert nothing_decides(LIMITS, comparisons(by_run, by_run, LIMITS, paired=False)) == ()
+    assert nothing_decides((), comparisons(by_run, by_run, paired=False)) == ()
+
+
+def test_a_renamed_test_is_told_that_its_gate_decides_nothing(suite: Suite) -> None:
+    suite.write(ONE)
+    measure(suite, "--llm-save=main").assert_outcomes(passed=1)
+    suite.write(ONE.replace("test_first_token", "test_renamed"))
+    result = measure(suite, "--llm-compare=main", "--llm-compare-fail=tpot.p50:5%")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*warning: nothing_compared: 0001_main.json has no results of this test*"])
+
+
+def test_a_limit_on_what_the_test_does_not_yield_is_told(suite: Suite) -> None:
+    suite.write(ONE)
+    measure(suite, "--llm-save=main").assert_outcomes(passed=1)
+    result = measure(suite, "--llm-compare=main", "--llm-compare-fail=jain_index:5%")
+    result.stdout.fnmatch_lines(["*warning: nothing_compared: the test has no jain_index*"])
