@@ -15,6 +15,8 @@ from pytest_llmbench import llmbench
 @llmbench.ttft(rate=20)
 def test_first_token(): ...
 """
+SLOWER = "replay:fast?step_base_us=2400&decode_us_per_sequence=40"
+WAIVED = "--llm-waive=sut.model.version=the other engine is what is compared@2999-12-31"
 RUNS = (100.0, 101.0, 99.0)
 LIMITS = limits_of_option(["ttft.p99:5%,itl.p99:5%"])
 
@@ -50,3 +52,26 @@ def test_a_limit_on_what_the_test_does_not_yield_is_told(suite: Suite) -> None:
     measure(suite, "--llm-save=main").assert_outcomes(passed=1)
     result = measure(suite, "--llm-compare=main", "--llm-compare-fail=jain_index:5%")
     result.stdout.fnmatch_lines(["*warning: nothing_compared: the test has no jain_index*"])
+
+
+def test_a_baseline_does_not_move_to_what_its_gate_refused(suite: Suite) -> None:
+    suite.write(ONE)
+    measure(suite, "--llm-save=main").assert_outcomes(passed=1)
+    nightly = ("--llm-compare=main", "--llm-save=main", "--llm-compare-fail=tpot.p50:50%", WAIVED)
+    for _ in range(2):
+        result = measure(suite, *nightly, endpoint=SLOWER)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["baseline 'main' not saved*test_first_token*"])
+    assert [path.name for path in suite.path.glob(".llmbench/*/*_main.json")] == ["0001_main.json"]
+    measure(suite, "--llm-save=main", endpoint=SLOWER).stdout.fnmatch_lines(["baseline saved: *0002_main*"])
+    measure(suite, *nightly, endpoint=SLOWER).stdout.fnmatch_lines(["baseline saved: *0003_main*"])
+
+
+def test_a_session_of_another_name_is_saved_whatever_it_was_compared_with(suite: Suite) -> None:
+    suite.write(ONE)
+    measure(suite, "--llm-save=main").assert_outcomes(passed=1)
+    limits = ("--llm-compare=main", "--llm-compare-fail=tpot.p50:50%", WAIVED)
+    for name in ("--llm-save=branch", "--llm-autosave"):
+        result = measure(suite, *limits, name, endpoint=SLOWER)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["baseline saved: *"])

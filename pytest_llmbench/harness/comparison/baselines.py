@@ -29,7 +29,7 @@ from pytest_llmbench.harness.comparison.identity import (
 )
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.model.judgement import FEWEST_RUNS
+from pytest_llmbench.model.judgement import FEWEST_RUNS, ComparisonVerdict
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.probes.repository import checked_out
 from pytest_llmbench.store.baselines import (
@@ -188,12 +188,19 @@ def compared_with(
 
 
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:
-    """Write the baseline of a session; returns messages about it. Void runs are left out. StoreError if it
-    cannot be written."""
+    """Write the baseline of a session; returns messages about it. Void runs are left out, and nothing is
+    written under the name that was compared with unless all that decides passed. StoreError if it cannot be
+    written."""
     last = {entry["nodeid"]: entry for entry in entries}  # of several attempts the last
     kept = [entry for entry in last.values() if entry["identity"] and entry["validity"]["verdict"] == "valid"]
     if not kept:
         return [f"baseline {settings.save or 'autosave'!r} not saved: no test measured validly"]
+    moves = settings.save is not None and settings.save == settings.compare
+    if moves and (behind := [entry["nodeid"] for entry in last.values() if _fell_behind(entry)]):
+        return [
+            f"baseline {settings.save!r} not saved, since the one it was compared with would be replaced by "
+            f"what did not pass: {', '.join(behind)}; to accept the new figures, save without --llm-compare"
+        ]
     tests = [_test(entry) for entry in kept]
     found, saved = checked_out(Path()), iso_utc(now_ns)
     commit = None if found is None else Commit(id=found.commit, uncommitted=found.uncommitted)
@@ -215,6 +222,14 @@ def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) 
             f"save with --llm-runs={FEWEST_RUNS} or more"
         )
     return said
+
+
+def _fell_behind(entry: Mapping[str, Any]) -> bool:
+    """Whether a comparison that decides did not pass, or nothing valid was measured to compare."""
+    refused = (ComparisonVerdict.REGRESSED, ComparisonVerdict.INCONCLUSIVE)
+    return entry["validity"]["verdict"] != "valid" or any(
+        each["gated"] and each["verdict"] in refused for each in entry["comparisons"]
+    )
 
 
 def automatic_name(commit: Commit | None, saved: str) -> str:
