@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_ty
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.buckets import LABELS
-from pytest_llmbench.metrics.definitions import is_metric, suggestions
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggestions
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import Arrival, ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import Workload
@@ -465,7 +465,28 @@ def _slo(value: Any) -> list[str]:
             found.append(
                 f"limits {entry.metric!r}, which is no metric" + (f"; did you mean {hint}?" if hint else "")
             )
+        elif entry.unit != (unit := metric_unit(entry.metric)):
+            found.append(f"has {entry} in {entry.unit}: {entry.metric} is in {unit}")
+        elif not math.isfinite(entry.limit):
+            found.append(f"has {entry}: a limit is a finite number")
+        elif entry.metric.partition("[")[0].partition(".")[0] in _NEVER_BELOW_0 and _holds_always(entry):
+            found.append(f"has {entry}, which holds whatever is measured: leave it out, or give it a limit")
     return found
+
+
+_NEVER_BELOW_0 = frozenset(
+    {
+        "ttft", "ttft_any", "ttft_scheduled", "tpot", "itl", "e2e", "e2e_scheduled", "completion_rate",
+        "output_token_throughput", "request_throughput", "goodput", "goodput_share", "output_token_goodput",
+    }
+)  # fmt: skip
+"""Metrics of which a limit that holds always is a mistake. Others may fall below 0, or end at another
+value."""
+
+
+def _holds_always(limit: Objective) -> bool:
+    """Whether no value from 0 on, of shares up to 1, breaks the limit."""
+    return limit.holds(0.0) and limit.holds(1.0 if limit.unit == "ratio" else math.inf)
 
 
 def _bucket_limits(value: Any) -> list[str]:

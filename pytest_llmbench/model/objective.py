@@ -87,6 +87,8 @@ class MetricRef:
 
     def _objective(self, op: Op, limit: object) -> Objective:
         if isinstance(limit, Quantity):
+            if self.unit == "s" and limit.dimension == "ms":  # times of whole jobs
+                return Objective(self.name, op, limit.value / 1000.0, self.unit)
             if limit.dimension != self.unit:
                 raise LimitError(f"{self.name} is measured in {self.unit}, the limit is in {limit.dimension}")
             return Objective(self.name, op, limit.value, self.unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_llmbench.methodology.measuring.one_load import request_count
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.methodology.sections import ttft
-from pytest_llmbench.model.objective import MetricRef, ms
+from pytest_llmbench.model.objective import MetricRef, ms, percent
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
@@ -68,6 +69,13 @@ def test_what_another_test_takes_is_answered_with_what_this_one_has(
         ({"slo": [True]}, "slo holds True, which is no objective"),
         ({"slo": [MetricRef("ttft.p98", "ms") <= 5 * ms]}, "limits 'ttft.p98', which is no metric"),
         ({"slo": MetricRef("ttft.p99", "ms") <= 5 * ms}, "slo must be a list of objectives"),
+        ({"slo": [MetricRef("ttft.p99", "ratio") <= 5]}, "<= 5 in ratio: ttft.p99 is in ms"),
+        ({"slo": [MetricRef("ttft.p99", "ms") <= math.inf * ms]}, "a limit is a finite number"),
+        ({"slo": [MetricRef("ttft.p99", "ms") <= math.nan * ms]}, "a limit is a finite number"),
+        ({"slo": [MetricRef("ttft[0-256].p99", "ms") >= 0 * ms]}, "holds whatever is measured"),
+        ({"slo": [MetricRef("completion_rate", "ratio") >= 0]}, "holds whatever is measured"),
+        ({"slo": [MetricRef("completion_rate", "ratio") <= 100 * percent]}, "holds whatever is measured"),
+        ({"slo": [MetricRef("job_time.p50", "ms") <= 5 * ms]}, "job_time.p50 is in s"),
         ({"bucket_limits": {"0-255": {"p95_ms": 1}}}, "has no bucket '0-255'"),
         ({"bucket_limits": {"0-256": {"p95": 1}}}, "did you mean p95_ms?"),
         ({"bucket_limits": {"0-256": {"p95_ms": 0}}}, "p95_ms must be greater than zero"),

@@ -11,7 +11,17 @@ import pytest
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.objective import completion_rate, ms, percent, s, tok_s, ttft, us
+from pytest_llmbench.model.objective import (
+    Objective,
+    completion_rate,
+    metric,
+    ms,
+    percent,
+    s,
+    tok_s,
+    ttft,
+    us,
+)
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import MetricView
@@ -140,3 +150,7 @@ def test_what_is_there_is_read_without_a_word() -> None:
     read = ReadEstimate.of(estimate, "x", heard.append)
     assert (read.point, read.lower, read.upper, read.n, read.closed) == (1.0, 0.9, 1.1, 10, True)
     assert heard == []
+
+
+def test_a_time_of_jobs_takes_any_unit_of_time() -> None:
+    assert (metric("job_time.p50", "s") <= 1500 * ms) == Objective("job_time.p50", "<=", 1.5, "s")
