@@ -59,6 +59,18 @@ def coalesced_share(records: Records) -> float | None:
     return float(records.coalesced_chunks[records.ok].sum()) / chunks if chunks else None
 
 
+def gathered_share(records: Runs) -> float | None:
+    """Content chunks that were sent together with an earlier one / content chunks.
+
+    As :func:`coalesced_share`, without those that ran together in a read that was late here.
+    """
+    chunks = together = 0
+    for block in _blocks(records):
+        chunks += int(np.diff(block.chunk_offsets)[block.ok].sum())
+        together += int((block.coalesced_chunks - block.unresolved_chunks)[block.ok].clip(0).sum())
+    return together / chunks if chunks else None
+
+
 def noncontent_first_share(records: Runs) -> float | None:
     """Requests whose first output was not content (but white space or reasoning) / requests with content.
 

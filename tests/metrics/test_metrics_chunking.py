@@ -38,6 +38,16 @@ def test_coalesced_share() -> None:
     assert chunking.coalesced_share(seen) == pytest.approx(1 / 6)
 
 
+def test_gathered_share_leaves_out_what_was_read_late() -> None:
+    seen = records(
+        row(0, coalesced_chunks=2),
+        row(1, coalesced_chunks=2, unresolved_chunks=1),
+        row(2, coalesced_chunks=3, outcome=Outcome.TIMEOUT),
+    )
+    assert chunking.gathered_share(seen) == pytest.approx(3 / 6)
+    assert chunking.gathered_share(records()) is None
+
+
 def test_output_before_content_is_noticed() -> None:
     seen = records(
         row(0),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
+from pytest_llmbench.methodology.measuring.replies import counted_differently, gathered
 from pytest_llmbench.methodology.measuring.server_state import (
     beyond_context,
     model_loaded,
@@ -94,9 +95,11 @@ def validity(
         _shortest_run([run for run in counted if not any(run is seen[index] for index in set_aside)]),
         *(check(kept) for check in (_planned_cuts, beyond_context) if kept is not None),
         stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
+        gathered(offered),
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
         *(check(seen) for check in (_output_limits, _sent_ahead)),
-        *(check(records) for check in (_unshown_tokens, _sent_again, model_loaded, taken_late)),
+        *(check(records) for check in (_unshown_tokens, counted_differently, _sent_again)),
+        *(check(records) for check in (model_loaded, taken_late)),
         prefix_cache_hits(kept_in),
         _server_times(records),
         _client_cpu(seen),
@@ -113,9 +116,12 @@ def validity_of(result: TestResult, budget: Budget) -> Validity:
     """The validity of a result: the findings that every run gets, and those of the test itself."""
     found = validity(result.observations, budget, result.budgeted, set_aside(result.levels))
     nothing = measured(result.metrics)
-    # A test about the prefix cache says itself what it should and did find in there.
-    about_cache = any(finding.check.startswith("cache_") for finding in result.findings)
-    general = [f for f in found.findings if not (about_cache and f.check == "prefix_cache_hits")]
+    own = {finding.check for finding in result.findings}
+    # A test about the prefix cache says itself what it should and did find in there, and that of the times
+    # between chunks how many shared a read at each level.
+    said = {"prefix_cache_hits"} if any(check.startswith("cache_") for check in own) else set()
+    said |= {"gathered_chunks"} if "coalesced_chunks" in own else set()
+    general = [finding for finding in found.findings if finding.check not in said]
     return Validity((*general, *result.findings, *([] if nothing is None else [nothing])))
 
 
