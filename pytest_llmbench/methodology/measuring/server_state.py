@@ -1,5 +1,5 @@
 """The state in which the server met a load: what its prefix cache held, whether its model was loaded, how
-long a context it has, and how soon it took the requests."""
+long a context it has, how soon it took the requests, and whether it served others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ CACHED_WARNING_SHARE = 0.05
 LONG_WAIT_NS, LONG_WAIT_OF_TTFT, LONG_WAITS_SHARE = 10_000_000, 0.1, 0.01
 """The time until a request has left that is no long one, in nanoseconds and as a share of its own TTFT; and
 the largest share of the requests that may take longer without a warning: beyond it P99 is another one."""
+MOST_OF_OTHERS = 0.05
+"""The share of the requests that the server finished during the loads that may be others' without a warning:
+the end of what was sent before falls into a load, too."""
 
 _REFUSED = re.compile(
     # llama.cpp; OpenAI and gateways that have its code; Anthropic; TensorRT-LLM; TGI
@@ -99,6 +102,31 @@ def _counted(seen: Sequence[Observation]) -> tuple[float, float] | None:
     if not told or len(told) < len(seen):
         return None
     return sum(hits for hits, _ in told), sum(queries for _, queries in told)
+
+
+def others_served(seen: Sequence[Observation]) -> Finding | None:
+    """The finding on requests of others that the server finished during the loads, by the counter of its
+    metrics page; None where it does not count, or they were few. Not of replies without output: engines count
+    each text of a request."""
+    finished = sent = 0.0
+    for run in seen:
+        counted = None if run.engine is None else run.engine.grown("requests_finished")
+        if counted is not None and (run.records.output_tokens != MISSING).any():
+            finished, sent = finished + counted, sent + len(run.records)
+    others = finished - sent
+    if others <= MOST_OF_OTHERS * finished:
+        return None
+    return Finding(
+        "others_served",
+        ok=False,
+        voids=False,
+        message=f"by its metrics page the server finished {finished:.0f} requests while {sent:.0f} were sent "
+        "from here: somebody else used it (another session, another client), and their load is in every "
+        "figure",
+        value=others / finished,
+        limit=MOST_OF_OTHERS,
+        unit="ratio",
+    )
 
 
 def model_loaded(records: Records) -> Finding | None:

@@ -17,6 +17,7 @@ from pytest_llmbench.methodology.measuring.replies import counted_differently, g
 from pytest_llmbench.methodology.measuring.server_state import (
     beyond_context,
     model_loaded,
+    others_served,
     prefix_cache_hits,
     taken_late,
 )
@@ -100,7 +101,9 @@ def validity(
         *(check(seen) for check in (_output_limits, _sent_ahead)),
         *(check(records) for check in (_unshown_tokens, counted_differently, _sent_again)),
         *(check(records) for check in (model_loaded, taken_late)),
+        *(check(records) for check in (model_loaded, taken_late)),
         prefix_cache_hits(kept_in),
+        others_served(kept_in),
         _server_times(records),
         _client_cpu(seen),
     ]

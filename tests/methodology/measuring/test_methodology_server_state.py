@@ -12,6 +12,7 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.server_state import (
     REMEDY,
     beyond_context,
+    others_served,
     prefix_cache_hits,
     says_so,
     taken_late,
@@ -159,3 +160,29 @@ def test_a_wait_ahead_of_the_submission_is_in_no_ttft_and_is_told() -> None:
     assert taken_late(replace(records, dispatched_ns=never)) is None
     unsent = replace(records, submitted_ns=never, dispatched_ns=records.submitted_ns)
     assert taken_late(unsent) is None
+
+
+def beside_others(finished: float | None) -> Observation:
+    """A load of 40 requests during which the server finished so many, by its metrics page."""
+    seen = sent_twice("fast")[0]
+    assert seen.engine is not None
+    before = {} if finished is None else {"requests_finished": 1000.0}
+    after = {} if finished is None else {"requests_finished": 1000.0 + finished}
+    return replace(seen, engine=replace(seen.engine, totals_before=before, totals_after=after))
+
+
+def test_requests_of_others_are_told_by_the_count_of_the_server() -> None:
+    found = others_served([beside_others(40), beside_others(80)])
+    assert found is not None
+    assert (found.ok, found.voids, found.value) == (False, False, pytest.approx(1 / 3))
+    assert "finished 120 requests while 80 were sent from here" in found.message
+
+
+def test_a_server_of_ones_own_or_one_that_does_not_count_is_no_warning() -> None:
+    assert others_served([sent_twice("fast")[0]]) is None
+    assert others_served([beside_others(42)]) is None, "the end of what was sent before"
+    assert others_served([beside_others(None), replace(beside_others(80), engine=None)]) is None
+    unread = beside_others(80)
+    nothing = np.full(len(unread.records), MISSING)
+    vectors = replace(unread, records=replace(unread.records, output_tokens=nothing))
+    assert others_served([vectors]) is None, "engines count each text of a request"
