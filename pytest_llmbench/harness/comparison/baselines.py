@@ -169,15 +169,11 @@ def compared_with(
     compared = comparisons(
         found.by_run, result.by_run, limits, names=(asked.baseline.name, "this session"), paired=False
     )
+    told = (*([lengths] if lengths else []), *waived(match), *nothing_decides(limits, compared))
     return replace(
         result,
         comparisons=compared,
-        findings=(
-            *result.findings,
-            *([lengths] if lengths else []),
-            *waived(match),
-            *nothing_decides(limits, compared),
-        ),
+        findings=(*result.findings, *told),
         notes=(
             *result.notes,
             f"compared with the baseline {name}, {found.runs} runs",

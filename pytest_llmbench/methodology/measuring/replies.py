@@ -1,19 +1,25 @@
-"""How replies came: whether their chunks came one at a time, and whether the server counted all tokens."""
+"""How replies came: whether their chunks came one at a time, whether the server counted all tokens, and
+whether they are as long as the workload asks for."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from pytest_llmbench.metrics.chunking import Runs, gathered_share
-from pytest_llmbench.metrics.server_side import BY_SERVER
+from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.records import MISSING, Records
 
 MOST_GATHERED = 0.5
 """The share of chunks sent together with an earlier one beyond which that is how streams come, rather than
 what happens now and then."""
 MOST_UNCOUNTED = 0.01
 """The share of replies without a count of the server, beside others that have one, that is an exception."""
+LEAST_OF_ASKED = 0.5
+"""The smallest output length, as a share of the one asked for, that is no warning."""
 
 
 def gathered(records: Runs) -> Finding | None:
@@ -30,6 +36,37 @@ def gathered(records: Runs) -> Finding | None:
         "TTFT is when the first lot came, and there is no time between the chunks of a lot",
         value=share,
         limit=MOST_GATHERED,
+        unit="ratio",
+    )
+
+
+def ended_early(seen: Sequence[Observation]) -> Finding | None:
+    """The finding on replies that the model ended long before the length that the workload asks for; None
+    where they are half as long at least. Not of data sets, whose lengths are ceilings, and of replies that
+    end when their structure does."""
+    asked = got = n = 0
+    for run in seen:
+        if run.plan.ignore_eos or run.plan.workload.specification().get("dataset") is not None:
+            continue
+        records = run.records
+        known = records.ok & np.isin(records.token_source, BY_SERVER)
+        known &= (records.requested_max_tokens > 0) & (records.output_tokens != MISSING)
+        known &= ~cut_short(records)
+        known &= np.array([check is None for check in records.schema_check], dtype=bool)
+        asked += int(records.requested_max_tokens[known].sum())
+        got += int(records.output_tokens[known].sum())
+        n += int(known.sum())
+    if not n or got >= LEAST_OF_ASKED * asked:
+        return None
+    return Finding(
+        "ended_early",
+        ok=False,
+        voids=False,
+        message=f"replies ended by themselves after {got / n:.1f} output tokens in the mean where "
+        f"{asked / n:.1f} were asked for, {got / asked:.2f} times as many: end-to-end latency and load are "
+        "those of short replies; request.ignore_eos in the SUT file has a server go on to the end",
+        value=got / asked,
+        limit=LEAST_OF_ASKED,
         unit="ratio",
     )
 

@@ -44,6 +44,19 @@ def test_replies_without_a_count_beside_others_with_one_are_a_warning(uncounted:
     assert all(f"{100 - uncounted} of 100 replies" in each.message for each in found)
 
 
+@pytest.mark.parametrize(("times", "ignore_eos", "told"), [(0.6, False, 0), (0.4, False, 1), (0.4, True, 0)])
+def test_replies_much_shorter_than_asked_for_are_a_warning(times: float, ignore_eos: bool, told: int) -> None:
+    asked = SEEN.records.requested_max_tokens
+    sources = np.full(100, TOKEN_SOURCES.index(TokenSource.SERVER_USAGE), dtype=np.int8)
+    tokens = np.round(asked * times).astype(np.int64)
+    records = replace(SEEN.records, output_tokens=tokens, token_source=sources, finish_reason=["stop"] * 100)
+    seen = replace(SEEN, plan=replace(SEEN.plan, ignore_eos=ignore_eos), records=records)
+    judged = validity([seen], Budget())
+    found = [each for each in judged.findings if each.check == "ended_early"]
+    assert [(each.ok, each.voids) for each in found] == [(False, False)] * told
+    assert all(each.value == pytest.approx(times, abs=0.01) for each in found)
+
+
 def test_tokens_that_nobody_counted_are_a_difference_too() -> None:
     sources = np.full(100, TOKEN_SOURCES.index(TokenSource.SERVER_USAGE), dtype=np.int8)
     sources[:50] = TOKEN_SOURCES.index(TokenSource.NONE)
