@@ -101,8 +101,7 @@ def validity(
         *(check(seen) for check in (_output_limits, ended_early, _sent_ahead)),
         *(check(records) for check in (_unshown_tokens, counted_differently, _sent_again)),
         *(check(records) for check in (model_loaded, taken_late)),
-        prefix_cache_hits(kept_in),
-        others_served(kept_in),
+        *(check(kept_in) for check in (prefix_cache_hits, others_served)),
         _server_times(records),
         _client_cpu(seen),
     ]
