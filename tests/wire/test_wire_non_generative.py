@@ -58,6 +58,14 @@ def whole(name: str, count: int = 1, **more: Any) -> dict[str, Any]:
     return {"data": [{"index": number, **value} for number in range(count)], "usage": USAGE, **more}
 
 
+@pytest.mark.parametrize("name", ["openai-embeddings", "logprobs"])
+def test_a_separator_among_drawn_ids_separates_nothing(name: str) -> None:
+    """Else one of some hundred random prompts is two inputs, or is refused."""
+    dealt = PlannedRequest(0, max_tokens=0, input_tokens=4, text="one\x1etwo", token_ids=())
+    sent = json.loads(spoken(name).encode(dealt, EncodeOptions("m")))
+    assert sent["input" if name == "openai-embeddings" else "prompt"] == "one\x1etwo"
+
+
 def test_bodies() -> None:
     assert body("embeddings") == {"model": "m", "input": TEXT, "encoding_format": "float"}
     assert body("openai-embeddings", prompt_form="token_ids")["input"] == [1, 2, 3, 4]

@@ -257,7 +257,9 @@ def packed(request: PlannedRequest, text: str | None = None) -> bytes:
     values = list(_values(request))
     if text is not None:
         # Rendering messages takes no tokenizer: the other end does it.
-        values[_TEXT], values[_IDS] = None if request.messages is not None else text, None
+        values[_TEXT] = None if request.messages is not None else text
+        # An empty tuple: it was decoded from ids, and what it holds is nobody's meaning.
+        values[_IDS] = () if request.text is None and request.messages is None else None
     elif isinstance(request.token_ids, memoryview):  # a prompt of a session, part of a longer array
         values[_IDS] = array("I", request.token_ids.tobytes())
     elif type(request.token_ids) not in _PLAIN:

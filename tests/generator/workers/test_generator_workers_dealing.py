@@ -218,7 +218,7 @@ def test_prompts_go_as_text_where_that_is_asked_for(plan: MakePlan, deal: DealTo
             return [PlannedRequest(index, 8, 1, token_ids=[9906]) for index in range(count)]
 
     (shard,) = deal(plan(2, workload=OfIds()), 1, as_text=True)
-    assert [(one.text, one.token_ids) for one in shard.workload.requests(2, 1)] == [("Hello", None)] * 2
+    assert [(one.text, one.token_ids) for one in shard.workload.requests(2, 1)] == [("Hello", ())] * 2
 
 
 @dataclass(frozen=True)
