@@ -56,6 +56,7 @@ from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
+from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
 from pytest_llmbench.wire.catalogue import over_grpc, over_websocket, require_http2
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.generator.grpc_transport import CallHead
     from pytest_llmbench.generator.http2_transport import Http2Head
     from pytest_llmbench.generator.websocket_transport import RequestFrame
-    from pytest_llmbench.stats.interim.looks import LookTaker
 
 _HTTP_VERSIONS = {"http/1.1": "1.1", "http/2": "2"}
 """Names of the transports that carry dialects of HTTP → the version of HTTP."""
@@ -285,7 +285,7 @@ class LoadGenerator:
             session_deadline_ns=self._session_deadline_ns,
             most_s=plan.most_s,
             watch=FailureWatch.of(plan, self._limits.patient_ns),
-            looks=_look_taker(plan),
+            looks=look_taker(plan),
             gate=self._gate,
             rows=rows,
             most_reply_bytes=self._limits.most_reply_bytes,
@@ -477,15 +477,6 @@ class _Way:
     head: RequestHead | Http2Head | RequestFrame | CallHead
     transport: Callable[[Clock, bool], Transport]
     """Makes the transport. The second argument: whether to use the kernel's stamps."""
-
-
-def _look_taker(plan: LoadPlan) -> LookTaker | None:
-    if plan.looks is None:
-        return None
-    # Imported here, before this process says that it is ready: few loads may end early.
-    from pytest_llmbench.stats.interim.looks import look_taker
-
-    return look_taker(plan)
 
 
 def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -> _Way:

@@ -15,6 +15,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.ratios import ratio_of_sums
+from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import latencies
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, Records
@@ -59,11 +60,6 @@ def zeros_of(records: Records) -> Records:
     that it counts."""
     silent = records.ok & (records.cached_tokens == MISSING)
     return replace(records, cached_tokens=np.where(silent, 0, records.cached_tokens))
-
-
-def tells_cached(records: Records) -> bool:
-    """Whether some reply has a count of cached tokens."""
-    return bool(np.any(records.cached_tokens[records.ok] != MISSING))
 
 
 def _not_measurable(runs: Sequence[Records], which: str) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,8 @@ from pytest_llmbench.metrics.latency import by_blocks
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.observation import EngineReadings
+from pytest_llmbench.model.observation import EngineReadings, Observation
+from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 
@@ -184,3 +186,56 @@ def _unknown(why: str, level: float) -> Estimate:
 
 def _reported(records: Records, column: IntColumn) -> FloatArray:
     return np.asarray(column[records.ok & (column != MISSING)] / 1e6, dtype=np.float64)
+
+
+class CachedInput(NamedTuple):
+    """Input tokens of some loads, and those of them that came from a prefix cache."""
+
+    cached: float
+    asked: float
+    by_replies: bool
+    """Whether the replies tell it. Else it is from the counters of the metrics page, which count whatever the
+    engine did during the loads."""
+
+    @property
+    def share(self) -> float:
+        """The cached share of the input; 0 where there was none."""
+        return self.cached / self.asked if self.asked else 0.0
+
+
+def cached_input(seen: Sequence[Observation], *, of_turns: bool = True) -> CachedInput | None:
+    """What came from a prefix cache, by the replies that ended ``ok``, else by the metrics page; None where
+    neither tells.
+
+    A reply without a count of cached tokens had none, if another has one. ``of_turns``: turns of sessions
+    count too, which are to find their history in the cache.
+    """
+    loads = [run for run in seen if of_turns or not isinstance(run.plan.load, SessionLoad)]
+    if any(tells_cached(run.records) for run in loads):
+        cached = asked = 0.0
+        for records in (run.records for run in loads):
+            known = records.ok & (records.input_tokens > 0)
+            known &= of_turns | (records.session == MISSING)
+            cached += float(np.maximum(records.cached_tokens[known], 0).sum())
+            asked += float(records.input_tokens[known].sum())
+        if asked:
+            return CachedInput(cached, asked, by_replies=True)
+    counted = [_counted(run.engine) for run in loads]
+    told = [each for each in counted if each is not None]
+    if not told or len(told) < len(loads):
+        return None
+    return CachedInput(sum(hits for hits, _ in told), sum(queries for _, queries in told), by_replies=False)
+
+
+def tells_cached(records: Records) -> bool:
+    """Whether some reply has a count of cached tokens."""
+    return bool(np.any(records.cached_tokens[records.ok] != MISSING))
+
+
+def _counted(engine: EngineReadings | None) -> tuple[float, float] | None:
+    """The amounts by which the counters of cached and of all prompt tokens grew; None where one is not
+    served."""
+    if engine is None:
+        return None
+    hits, queries = engine.grown("prefix_hits_tokens"), engine.grown("prefix_queries_tokens")
+    return None if hits is None or queries is None else (hits, queries)

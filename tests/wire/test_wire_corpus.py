@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from wire_corpus import REPLIES, Reply
+from wire_corpus import INSTANTS, REPLIES, Reply
 from wire_corpus_apis import API_REPLIES
 
 from pytest_llmbench.wire.catalogue import dialect
@@ -15,15 +15,6 @@ from pytest_llmbench.wire.reply import STREAM_END, StreamSummary, read_stream
 from pytest_llmbench.wire.stream import chunks_of, events_of
 
 EACH = pytest.mark.parametrize("reply", [*REPLIES, *API_REPLIES], ids=lambda reply: reply.name)
-INSTANTS = (
-    "first_event_ns",
-    "first_nonempty_ns",
-    "first_reasoning_ns",
-    "thinking_end_ns",
-    "last_reasoning_ns",
-    "first_content_ns",
-    "last_content_ns",
-)
 
 
 def summarise(reply: Reply, pieces: Sequence[bytes]) -> StreamSummary:

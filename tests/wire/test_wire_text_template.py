@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_events import chat, text
+from wire_events import ODD_TEXTS, chat, text
 
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk
@@ -18,21 +18,7 @@ from pytest_llmbench.wire.stream import decode
 from pytest_llmbench.wire.text_template import TextTemplate, learn
 
 PIECES = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(
-    [
-        '"',
-        "\\",
-        "\n",
-        '","content":"',
-        '"}',
-        "another",
-        '{"content":"x"}',
-        "\u2028",
-        "\x7f",
-        " ",
-        "é",
-        "🦀",
-        "x",
-    ]
+    [*ODD_TEXTS, '","content":"', '{"content":"x"}']
 )
 BUILDERS = {
     "openai-chat": [

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_corpus import REPLIES, Reply
-from wire_events import DONE, NO_CHOICES, ROLE, chat, sse, text, usage
+from wire_corpus import INSTANTS, REPLIES, Reply
+from wire_events import DONE, NO_CHOICES, ODD_TEXTS, ROLE, chat, sse, text, usage
 
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import is_visible
@@ -32,17 +32,6 @@ def at_once(
     pieces: Sequence[bytes], api: str = CHAT, memory: ReplyMemory | None = None
 ) -> StreamSummary | None:
     return read_uniform(pieces, [1000 + number for number in range(len(pieces))], dialect(api), memory)
-
-
-INSTANTS = (
-    "first_event_ns",
-    "first_nonempty_ns",
-    "first_reasoning_ns",
-    "thinking_end_ns",
-    "last_reasoning_ns",
-    "first_content_ns",
-    "last_content_ns",
-)
 
 
 class CutOnce:
@@ -168,23 +157,7 @@ def test_replies_of_real_servers_cut_at_every_byte(reply: Reply) -> None:
 
 
 LONG_MEMORY = ReplyMemory()
-ODD = [
-    '"',
-    "\\",
-    "\n",
-    '"}',
-    "another",
-    "\u2028",
-    "\x7f",
-    " ",
-    "é",
-    "🦀",
-    "x",
-    "data: ",
-    "\\u0041",
-    "\r",
-    "\0",
-]
+ODD = [*ODD_TEXTS, "data: ", "\\u0041", "\r", "\0"]
 TAGS = ["<", "◁", "<think>", "◁think▷", "</think>"]
 PIECES = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from([*ODD, *TAGS])
 

@@ -423,3 +423,15 @@ REPLIES = [
     *(LLAMA_CPP_TIMINGS, LITELLM, DEEPSEEK, REASONING_ONLY, CRLF_COMMENTS, TRUNCATED, ERROR_THEN_DONE),
     *(TOOL_CALL, TWO_CHOICES, ONE_CHOICE_UNFINISHED, ONE_CHOICE_FILTERED, BYTES_NOT_TEXT),
 ]
+
+
+INSTANTS = (
+    "first_event_ns",
+    "first_nonempty_ns",
+    "first_reasoning_ns",
+    "thinking_end_ns",
+    "last_reasoning_ns",
+    "first_content_ns",
+    "last_content_ns",
+)
+"""The instants of what a reply is read to."""

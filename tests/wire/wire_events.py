@@ -1,4 +1,4 @@
-"""Builders of wire events for tests."""
+"""Builders of wire events for tests, and texts that are odd in them."""
 
 from __future__ import annotations
 
@@ -33,3 +33,7 @@ def usage(prompt: int, completion: int, **more: Any) -> Event:
 DONE = "[DONE]"
 ROLE = chat({"role": "assistant", "content": ""})
 NO_CHOICES = {"id": "chatcmpl-1f", "object": "chat.completion.chunk", "choices": []}
+
+
+ODD_TEXTS = ('"', "\\", "\n", '"}', "another", "\u2028", "\x7f", " ", "é", "🦀", "x")
+"""Texts of chunks that are hard to find in JSON, or to tell from it."""

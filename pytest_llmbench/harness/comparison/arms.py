@@ -28,12 +28,12 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.loads import Recording, recording
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
-from pytest_llmbench.methodology.measuring.server_state import prefix_cache_hits
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.adapted import Salted
@@ -326,11 +326,6 @@ def _measured(runs: ArmRuns) -> list[Observation]:
 
 
 def cached_share(runs: ArmRuns) -> float | None:
-    """The share of the input tokens that came from a prefix cache, by the replies, else by the metrics page;
-    None where neither tells."""
-    records = measured_records(runs)
-    known = (records.cached_tokens != MISSING) & (records.input_tokens > 0)
-    if not known.any():
-        counted = prefix_cache_hits(_measured(runs))
-        return None if counted is None else counted.value
-    return float(records.cached_tokens[known].sum() / records.input_tokens[known].sum())
+    """The share of the input tokens that came from a prefix cache; None where nothing tells."""
+    found = cached_input(_measured(runs))
+    return None if found is None else found.share

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_llmbench.metrics.server_side import cold_starts
+from pytest_llmbench.metrics.server_side import cached_input, cold_starts
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 
@@ -36,7 +35,7 @@ _REFUSED = re.compile(
 REMEDY = "take a workload of shorter prompts, or have the server allow a longer context"
 
 
-def says_so(error: str | None) -> bool:
+def is_beyond_context(error: str | None) -> bool:
     """Whether the error text of a request says that it was longer than the context."""
     return bool(error and _REFUSED.search(error))
 
@@ -46,7 +45,7 @@ def beyond_context(records: Records) -> Finding | None:
     refused = records.has_outcome(Outcome.HTTP_ERROR) | records.has_outcome(Outcome.IN_BAND_ERROR)
     if not refused.any():
         return None
-    found = sum(says_so(error) for error, bad in zip(records.error, refused, strict=True) if bad)
+    found = sum(is_beyond_context(error) for error, bad in zip(records.error, refused, strict=True) if bad)
     if not found:
         return None
     return Finding(
@@ -61,47 +60,21 @@ def beyond_context(records: Records) -> Finding | None:
 
 
 def prefix_cache_hits(seen: Sequence[Observation]) -> Finding | None:
-    """The share of the input tokens that came from the prefix cache, by the replies, else by the counters of
-    the metrics page; None where neither tells. Not of turns: they are to find their history there."""
-    single = [run for run in seen if not isinstance(run.plan.load, SessionLoad)]
-    by_reply = _told(single)
-    cached, asked = by_reply or _counted(single) or (0.0, 0.0)
-    if not asked:
+    """The finding on input tokens that came from the prefix cache; None where nothing tells. Not of turns:
+    they are to find their history there."""
+    found = cached_input(seen, of_turns=False)
+    if found is None or not found.asked:
         return None
-    who = "the server took" if by_reply else "by its metrics page the server took"
-    share = cached / asked
+    who = "the server took" if found.by_replies else "by its metrics page the server took"
     return Finding(
         "prefix_cache_hits",
-        ok=share <= CACHED_WARNING_SHARE,
+        ok=found.share <= CACHED_WARNING_SHARE,
         voids=False,
-        message=f"{who} {share:.1%} of the input tokens from its prefix cache",
-        value=share,
+        message=f"{who} {found.share:.1%} of the input tokens from its prefix cache",
+        value=found.share,
         limit=CACHED_WARNING_SHARE,
         unit="ratio",
     )
-
-
-def _told(seen: Sequence[Observation]) -> tuple[float, float] | None:
-    """Cached and all input tokens of the requests whose replies tell both."""
-    cached = asked = 0.0
-    for records in (run.records for run in seen):
-        known = (records.cached_tokens != MISSING) & (records.input_tokens > 0) & (records.session == MISSING)
-        cached += float(records.cached_tokens[known].sum())
-        asked += float(records.input_tokens[known].sum())
-    return (cached, asked) if asked else None
-
-
-def _counted(seen: Sequence[Observation]) -> tuple[float, float] | None:
-    """The same of all that the engine did during the loads; None where it does not count one of them."""
-    grown = [
-        (run.engine.grown("prefix_hits_tokens"), run.engine.grown("prefix_queries_tokens"))
-        for run in seen
-        if run.engine is not None
-    ]
-    told = [(hits, queries) for hits, queries in grown if hits is not None and queries is not None]
-    if not told or len(told) < len(seen):
-        return None
-    return sum(hits for hits, _ in told), sum(queries for _, queries in told)
 
 
 def others_served(seen: Sequence[Observation]) -> Finding | None:

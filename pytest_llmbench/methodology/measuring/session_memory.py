@@ -16,7 +16,8 @@ from itertools import takewhile
 from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, cell, share, tail
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.pressure import PRESSED, pressed_share, signs_of
-from pytest_llmbench.metrics.prefix import tells_cached, zeros_of
+from pytest_llmbench.metrics.prefix import zeros_of
+from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding

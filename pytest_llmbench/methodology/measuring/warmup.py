@@ -13,7 +13,7 @@ import numpy as np
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.server_state import REMEDY as TOO_LONG_REMEDY
-from pytest_llmbench.methodology.measuring.server_state import says_so
+from pytest_llmbench.methodology.measuring.server_state import is_beyond_context
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.latency import e2e_ms, request_latency_ms
 from pytest_llmbench.model.observation import Observation
@@ -163,7 +163,7 @@ def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
     remedy = "send one such request by hand, and look at the server's log"
     raise SUTError(
         f"none of {len(errors)} warm-up requests succeeded; {count} of them ended with: {shown}",
-        remedy=TOO_LONG_REMEDY if says_so(shown) else remedy,
+        remedy=TOO_LONG_REMEDY if is_beyond_context(shown) else remedy,
     )
 
 

@@ -29,7 +29,6 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualifi
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import Reference
-from pytest_llmbench.methodology.measuring.server_state import prefix_cache_hits
 from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
@@ -47,6 +46,7 @@ from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, s
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
 from pytest_llmbench.methodology.search_amounts import SearchAmounts, rated_bounds, searched_bounds
 from pytest_llmbench.metrics.differences import change, paired_changes, paired_throughput_reduction, pairs
+from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.facts import Facts, Origin
@@ -54,7 +54,6 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
 
 NAMES = {
@@ -360,8 +359,8 @@ def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate)
 def _findings(parameters: Parameters, setting: Setting, measured: Measured) -> list[Finding]:
     """Findings on prefix caching: equal prompts reach every configuration, so a cache would favour the later
     ones. Where nothing tells of it, it has to be declared off."""
-    cached = {key: _cached_share(seen) for key, seen in measured.levels.items()}
-    known = {key: share for key, share in cached.items() if share is not None}
+    cached = {key: cached_input([seen.observation]) for key, seen in measured.levels.items()}
+    known = {key: told.share for key, told in cached.items() if told is not None}
     if not known:
         return [] if not cached or _declared_off(parameters, setting) else [_UNTOLD]
     (name, percent), worst = max(known.items(), key=lambda entry: entry[1])
@@ -395,18 +394,6 @@ def _declared_off(parameters: Parameters, setting: Setting) -> bool:
     variants = (setting.variants.get(variant) for variant in parameters.configurations.values())
     declared = (setting.facts if info is None else setting.facts | info.facts for info in variants)
     return all(facts.value("sut.prefix_caching") == "disabled" for facts in declared)
-
-
-def _cached_share(seen: Seen) -> float | None:
-    """The share of the input that was cached: by the replies, else by the metrics page; None where neither
-    tells."""
-    records = seen.records
-    known = records.ok & (records.cached_tokens != MISSING) & (records.input_tokens > 0)
-    total = int(records.input_tokens[known].sum())
-    if total:
-        return int(records.cached_tokens[known].sum()) / total
-    counted = prefix_cache_hits([seen.observation])
-    return None if counted is None else counted.value
 
 
 def _percent(value: float) -> str:

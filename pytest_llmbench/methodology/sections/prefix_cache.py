@@ -45,7 +45,8 @@ from pytest_llmbench.methodology.parameters import LoadParameters, parameter
 from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.metrics.differences import change, paired_changes, pairs
-from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, tells_cached, with_zeros
+from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, with_zeros
+from pytest_llmbench.metrics.server_side import cached_input, tells_cached
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -501,20 +502,9 @@ def _untold(state: str) -> Finding:
 
 
 def _cached_share(seen: Seen) -> float | None:
-    """The share of the input that was cached: from the replies, else from the engine's own counters; None
-    where neither tells."""
-    records = with_zeros(seen.records)
-    if tells_cached(records):
-        counted = records.ok & (records.cached_tokens != MISSING) & (records.input_tokens > 0)
-        total = int(records.input_tokens[counted].sum())
-        return int(records.cached_tokens[counted].sum()) / total if total else None
-    engine = seen.observation.engine
-    if engine is None:
-        return None
-    asked, hit = engine.grown("prefix_queries_tokens"), engine.grown("prefix_hits_tokens")
-    if asked is None or hit is None:
-        return None
-    return hit / asked if asked > 0 else 0.0
+    """The share of the input that was cached; None where nothing tells."""
+    found = cached_input([seen.observation])
+    return None if found is None else found.share
 
 
 def _first_of_each_prefix(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -8,7 +8,6 @@ import json
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,10 +35,8 @@ from pytest_llmbench.simulator.replay.load import Arrivals, Delays
 from pytest_llmbench.simulator.replay.records import Flight, Steps
 from pytest_llmbench.simulator.replay.replica import Replica, steps_of
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
+from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
-
-if TYPE_CHECKING:
-    from pytest_llmbench.stats.interim.looks import LookTaker
 
 _NEVER_NS = 2**63 - 1
 
@@ -219,7 +216,7 @@ class ReplayRun:
         self._stops_when_failing = plan.stop_when_failing
         self._watch = FailureWatch.of(plan)
         self._deadline_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
-        self._looks = _look_taker(plan)
+        self._looks = look_taker(plan)
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
         self._patience, self._hashes = ClientDeadlines(plan.deadlines, delays), TurnHashes(self._config)
         self.now_ns = start_ns
@@ -648,14 +645,6 @@ def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | No
     if planned.token_ids is not None or planned.text is None or not config.prefix_caching:
         return planned.token_ids
     return reference_tokenizer().encode(planned.text)[: planned.input_tokens]
-
-
-def _look_taker(plan: LoadPlan) -> LookTaker | None:
-    if plan.looks is None:
-        return None
-    from pytest_llmbench.stats.interim.looks import look_taker  # few loads may end early
-
-    return look_taker(plan)
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.plan import LoadPlan, Looks
+from pytest_llmbench.model.plan import Looks
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
@@ -148,12 +148,3 @@ class LookTaker:
         if verdict.budget_spent:
             return f"the error budget is spent {saved}"
         return f"every limit is decided {saved}"
-
-
-def look_taker(plan: LoadPlan) -> LookTaker | None:
-    """The look taker of a plan that may end early; None for any other plan."""
-    if plan.looks is None:
-        return None
-    # A share that was dealt to a worker is numbered from 0, its requests as in the whole sequence.
-    first = plan.first or plan.workload.requests(1, plan.seed)[0].index
-    return LookTaker(plan.looks, first=first, most=plan.most_requests)

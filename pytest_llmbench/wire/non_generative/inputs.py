@@ -23,10 +23,9 @@ def texts_of(request: PlannedRequest) -> list[str]:
     :raises GeneratorError: it has no text.
     """
     text = text_prompt(request)
-    # A text that was decoded from drawn ids comes with an empty tuple for them. Some ids stand for the
-    # separator, and it separates nothing there.
-    drawn = isinstance(request.token_ids, tuple) and not request.token_ids
-    return [text] if drawn else text.split(SEPARATOR)
+    # Some of the ids that are drawn stand for the separator, and in what they are decoded to it separates
+    # nothing.
+    return [text] if request.token_ids is not None else text.split(SEPARATOR)
 
 
 def query_and_documents(request: PlannedRequest) -> tuple[str, list[str]]:

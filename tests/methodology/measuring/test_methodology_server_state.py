@@ -12,9 +12,9 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.server_state import (
     REMEDY,
     beyond_context,
+    is_beyond_context,
     others_served,
     prefix_cache_hits,
-    says_so,
     taken_late,
 )
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
@@ -46,7 +46,7 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
     ],
 )
 def test_what_engines_say(error: str) -> None:
-    assert says_so(error)
+    assert is_beyond_context(error)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_engines_say(error: str) -> None:
     ],
 )
 def test_what_is_something_else(error: str | None) -> None:
-    assert not says_so(error)
+    assert not is_beyond_context(error)
 
 
 def load(least: int, most: int) -> LoadPlan:
