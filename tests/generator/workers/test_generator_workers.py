@@ -255,15 +255,20 @@ def test_workers_that_came_up_before_anything_was_known_are_taken_over(
 def test_a_worker_that_dies_before_the_start_ends_the_plan(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
-    def greet(conversation: Conversation) -> None:
-        if not killed.is_set():  # a connection is being opened: nobody has started
-            killed.set()
-            os.kill(worker_pids()[0], signal.SIGKILL)
-
-    killed = threading.Event()
-    seen = workers_for(serve(reply(), greet=greet)).run(plan(40, load=OpenLoop(20.0)))
-    assert seen.interrupted == "worker 1 of 2 was killed by SIGKILL"
-    assert len(seen.records) == 0
+    """The first stands still from before the plan, so that it cannot be ready: the second waits for it."""
+    opened = threading.Event()
+    generator = workers_for(serve(reply(), greet=lambda _: opened.set()))
+    assert generator.run(plan(4, load=ClosedLoop(2))).interrupted is None  # both are up
+    first = worker_pids()[0]
+    os.kill(first, signal.SIGSTOP)
+    opened.clear()
+    thread, seen = in_thread(generator, plan(40, load=OpenLoop(20.0)), lambda record: None)
+    assert opened.wait(15)
+    os.kill(first, signal.SIGKILL)
+    thread.join(15)
+    (observation,) = seen
+    assert observation.interrupted == "worker 1 of 2 was killed by SIGKILL"
+    assert len(observation.records) == 0
 
 
 def test_workers_ask_as_they_were_told(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
