@@ -82,11 +82,10 @@ class Redactor:
     def _without_stumps(self, text: str) -> str:
         """The text without the rest of a secret, or of an escape of one, at a cut: texts are cut for display
         at the end or at an ellipsis."""
-        plain = _unescaped(text)[0]
-        if not any(edge in plain or edge in text for edge in self._edges):
-            return text
         # No more than the longest secret can be: a long text may be cut in many places.
         most = _LONGEST_ESCAPE * (len(self._secrets[0]) + 1)
+        if not any(map(self._may_hold_a_part, _around_cuts(text, most))):
+            return text
         for cut in reversed(list(_CUT.finditer(text))):
             first, last = cut.span()
             if first < last and (after := self._end_of_one(text[last : last + most])):
@@ -94,6 +93,10 @@ class Redactor:
             if before := self._beginning_of_one(text[max(0, first - most) : first]):
                 text = f"{text[: first - before]}{REDACTED}{text[first:]}"
         return text
+
+    def _may_hold_a_part(self, text: str) -> bool:
+        plain = _unescaped(text)[0]
+        return any(edge in plain or edge in text for edge in self._edges)
 
     def _beginning_of_one(self, text: str) -> int:
         """How many characters at the end of ``text`` are the beginning of a secret."""
@@ -130,8 +133,9 @@ _KNOWN: set[str] = set()
 
 def keep_secret(*values: str) -> None:
     """Keep these values secret: from now on none of them leaves this process in a text."""
-    _KNOWN.update(values)
-    _redactor.cache_clear()
+    if not _KNOWN.issuperset(values):
+        _KNOWN.update(values)
+        _redactor.cache_clear()
 
 
 def keep_secrets_of(url: str) -> None:
@@ -154,8 +158,10 @@ def forgetting() -> Iterator[None]:
     try:
         yield
     finally:
-        _KNOWN.clear()
-        keep_secret(*before)
+        if before != _KNOWN:
+            _KNOWN.clear()
+            _KNOWN.update(before)
+            _redactor.cache_clear()
 
 
 @lru_cache(maxsize=1)
@@ -203,6 +209,17 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [_changed(entry, change) for entry in value]
     return value
+
+
+def _around_cuts(text: str, most: int) -> Iterator[str]:
+    """The parts of ``text`` that lie at most that many characters from a cut, which is all of a short one."""
+    begin = end = 0
+    for cut in _CUT.finditer(text):
+        if cut.start() - most > end:
+            yield text[begin:end]
+            begin = cut.start() - most
+        end = cut.end() + most
+    yield text[begin:end]
 
 
 def _unescaped(text: str) -> _Reading:

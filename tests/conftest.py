@@ -29,33 +29,26 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 import certifi
-import httpcore  # noqa: F401
-import matplotlib.backends.backend_svg
-import matplotlib.figure  # noqa: F401
-import numpy.fft
-import numpy.random  # noqa: F401
-import orjson  # noqa: F401
-import psutil  # noqa: F401
 import pytest
-import scipy.stats  # noqa: F401
-import tiktoken  # noqa: F401
-import tokenizers  # noqa: F401
-import uvloop  # noqa: F401
-import yaml  # noqa: F401
 from forked_processes import fork_from_now_on, interpreters_start  # noqa: F401 - a fixture
 from however_late import however_late  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
+from sessions_alike import look_once
 from timing_tests import TimingTests
 
-import pytest_llmbench.harness.beforehand
-import pytest_llmbench.harness.plan
-import pytest_llmbench.harness.report_files
-import pytest_llmbench.harness.session
-import pytest_llmbench.harness.session_record
-import pytest_llmbench.reports.plots
-import pytest_llmbench.reports.terminal
-import pytest_llmbench.timing.collector
+import pytest_llmbench
 from pytest_llmbench.redaction import forgetting
+
+LOADED = (
+    *("httpcore", "matplotlib.backends.backend_svg", "matplotlib.figure", "numpy.fft", "numpy.random"),
+    *("orjson", "prometheus_client.parser", "psutil", "scipy.fft", "scipy.stats", "tiktoken", "tokenizers"),
+    *("uvloop", "yaml"),
+    *("pytest_llmbench.harness.beforehand", "pytest_llmbench.harness.plan"),
+    *("pytest_llmbench.harness.report_files", "pytest_llmbench.harness.session"),
+    *("pytest_llmbench.harness.session_record", "pytest_llmbench.reports.plots"),
+    *("pytest_llmbench.reports.terminal", "pytest_llmbench.timing.collector"),
+)
+"""What is loaded before any test."""
 
 _SHARED = "PYTEST_LLMBENCH_TESTS_DIR"
 """A folder of this run of the tests; the processes of pytest-xdist inherit it from the first one."""
@@ -113,9 +106,13 @@ _WAITING = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """pytest-xdist would begin with the files of most tests, which are not the long ones."""
+    """The process that only gives tests to those of pytest-xdist loads nothing for them. pytest-xdist would
+    begin with the files of most tests, which are not the long ones."""
     config.pluginmanager.register(TimingTests())
-    fork_from_now_on()
+    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+        for name in LOADED:
+            import_module(name)
+        fork_from_now_on()
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
@@ -168,7 +165,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        pytest_llmbench.timing.collector.frozen_by_others = lambda: True
+        import_module("pytest_llmbench.timing.collector").frozen_by_others = lambda: True
 
 
 @pytest.fixture
@@ -181,10 +178,13 @@ def whole_plugin() -> None:
     """A session under test in this process forgets the modules that it is first to load, and what they had
     read, such as the clauses of the draft: the next one would load and read them again. Ray is not needed.
 
+    It looks once at the distributions, too.
+
     Of the scope of the session, so that it comes before ``pytester``, which forgets what is loaded later."""
     for module in walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
         if not module.name.endswith(".__main__") and ".ray." not in module.name:
             import_module(module.name)
+    look_once()
     for name in ("metadata", "entry_points"):
         setattr(PathDistribution, name, _read_once(getattr(PathDistribution, name)))
 
@@ -205,7 +205,8 @@ def _read_once(found: property) -> property:
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of sessions in this process leave them out: to draw is most of what writing a report takes."""
-    monkeypatch.setattr(pytest_llmbench.reports.plots, "render", lambda plot, plot_id, salt="": "<svg></svg>")
+    plots = import_module("pytest_llmbench.reports.plots")
+    monkeypatch.setattr(plots, "render", lambda plot, plot_id, salt="": "<svg></svg>")
 
 
 def _is_timing(item: pytest.Item | None) -> bool:

@@ -22,7 +22,7 @@ from io import StringIO
 from pathlib import Path
 from pkgutil import walk_packages
 from types import SimpleNamespace
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from forked_processes import (
@@ -80,6 +80,12 @@ class ForkedSession(ForkedProcess):
         """All that it has written, at its end."""
         self.wait(timeout)
         return read_again(self._output)
+
+
+def started(folder: Path, *arguments: str, **more: Any) -> ForkedSession:
+    """A session of what is in ``folder``, only with the plugins that belong to the subject; ``more`` as the
+    class takes it."""
+    return ForkedSession(folder, ["-p", "no:cacheprovider", *WITHOUT_OTHERS, *arguments], **more)
 
 
 def read_again(file: IO[bytes]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 WITHOUT_PICTURES = """
 import pytest_llmbench.reports.plots
 
@@ -15,8 +13,3 @@ third of it. Sessions in this process: the fixture ``without_pictures``."""
 _OTHERS = ("hypothesispytest", "html", "metadata", "timeout")
 """Plugins that those sessions do not need, and which would take time to load."""
 WITHOUT_OTHERS = [word for name in _OTHERS for word in ("-p", f"no:{name}")]
-
-
-def pytest_command(*arguments: str) -> list[str]:
-    """Only with the plugins that belong to the subject."""
-    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *WITHOUT_OTHERS, *arguments]

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from http2_server import hypercorn
-from sessions_alike import look_once
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -64,7 +63,6 @@ def over_http2() -> Iterator[str]:
 @pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
-    look_once()
     endpoint = "replay"
     if page == SERVED:
         endpoint = request.getfixturevalue("engine").url

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from pytest_apart import WITHOUT_PICTURES, pytest_command
+from forked_sessions import started
+from pytest_apart import WITHOUT_PICTURES
 from vllm_server import program, serving
 
 from pytest_llmbench.arrivals.sessions import LiveAnswers, turn_of
@@ -114,10 +115,10 @@ def test_llama_cpp_is_told_its_own_answers(llama_cpp: str) -> None:
 def test_a_suite_against_llama_cpp(llama_cpp: str, tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_talks.py").write_text(SUITE, "utf-8")
     (tmp_path / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
-    command = pytest_command("-q", "test_talks.py", f"--llm-endpoint={llama_cpp}")
-    command += [f"--llm-workers={workers}", "--llm-report=out", "--llm-inconclusive=pass"]
-    done = subprocess.run(command, cwd=tmp_path, timeout=300, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:]
+    options = (f"--llm-workers={workers}", "--llm-report=out", "--llm-inconclusive=pass")
+    session = started(tmp_path, "-q", "test_talks.py", f"--llm-endpoint={llama_cpp}", *options)
+    said = session.text(300)
+    assert session.returncode == 0, said[-4000:]
     (entry,) = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
     assert entry["facts"]["workload.answers"]["value"] == "live"
     assert entry["facts"]["wire.messages"]["value"] == "roles"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from typing import Any
 
 import plain_http
 import pytest
+from forked_sessions import started
 from measured_rows import counted_rows
-from pytest_apart import WITHOUT_PICTURES, pytest_command
+from pytest_apart import WITHOUT_PICTURES
 
 from pytest_llmbench import SyntheticWorkload, Uniform, launched_server
 from pytest_llmbench.generator.http.target import Target
@@ -75,11 +75,9 @@ def run_suite(folder: Path, suite: str, endpoint: str, *options: str) -> str:
     (folder / "test_suite.py").write_text(suite, "utf-8")
     (folder / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
-    command = pytest_command("-v", f"--llm-endpoint={endpoint}", "--llm-report=out")
     # An engine of its own threads beside it: of the sends none may be late.
-    command += ["--llm-inconclusive=pass", "--llm-remeasure=6", *options]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-    return run.stdout + run.stderr
+    options = (f"--llm-endpoint={endpoint}", "--llm-inconclusive=pass", "--llm-remeasure=6", *options)
+    return started(folder, "-v", "--llm-report=out", *options).text(600)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +87,40 @@ def measured(slower_llama_cpp: str, tmp_path_factory: pytest.TempPathFactory) ->
     printed = run_suite(folder, SUITE, slower_llama_cpp)
     assert "2 passed" in printed, printed
     return folder / "out"
+
+
+def test_the_slower_model_is_served(slower_llama_cpp: str) -> None:
+    """And so it is there before the tests of timing, which have the machine for themselves."""
+    (listed,) = plain_http.get(f"{slower_llama_cpp}/models").json()["data"]
+    assert listed["meta"]["n_vocab"] == 2048
+
+
+@pytest.mark.usefixtures("however_late")
+@pytest.mark.parametrize("prompt", ["text", "token_ids"])
+def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
+    llama_cpp: str, llama_model: Path, tmp_path: Path, prompt: str
+) -> None:
+    """The server counts them as long as asked, chat template included, though it was asked about few."""
+    api = "openai-chat" if prompt == "text" else "openai-completions"
+    (tmp_path / "sut.toml").write_text(
+        f'[tokenizer]\nfile = "{llama_model.parent}"\n[request]\nprompt = "{prompt}"\n', "utf-8"
+    )
+    (tmp_path / "workloads.toml").write_text(WORKLOADS, "utf-8")
+    options = ["--llm-sut=sut.toml", "--llm-workloads=workloads.toml", f"--llm-api={api}"]
+    printed = run_suite(tmp_path, EXACT_SUITE, llama_cpp, *options)
+    assert "1 passed" in printed, printed
+    (entry,) = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
+    rows = counted_rows(tmp_path / "out", entry)
+    assert len(rows) == 24
+    assert {row["token_source"] for row in rows} == {"server_usage"}
+    assert [row["input_tokens"] for row in rows] == [row["requested_input_tokens"] for row in rows]
+    findings = {found["check"]: found for found in entry["validity"]["findings"]}
+    assert findings["prompt_lengths"]["ok"]
+    assert "prompt_length_drift" not in findings
+    if prompt == "text":
+        # Another's template and special tokens come on top, as many for each prompt.
+        assert findings["tokenizer_agreement"]["value"] == 0
+    assert entry["facts"]["tokenizer.vocab_size"]["value"] == 2048
 
 
 @pytest.mark.timing
@@ -127,34 +159,6 @@ def test_the_whole_stream_agrees_with_the_server_s_own_timings(measured: Path) -
     ]
     # predicted_ms covers the first token's step too, so the client's span is a little shorter.
     assert 0.6 < statistics.median(ratios) < 1.2, ratios
-
-
-@pytest.mark.usefixtures("however_late")
-@pytest.mark.parametrize("prompt", ["text", "token_ids"])
-def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
-    llama_cpp: str, llama_model: Path, tmp_path: Path, prompt: str
-) -> None:
-    """The server counts them as long as asked, chat template included, though it was asked about few."""
-    api = "openai-chat" if prompt == "text" else "openai-completions"
-    (tmp_path / "sut.toml").write_text(
-        f'[tokenizer]\nfile = "{llama_model.parent}"\n[request]\nprompt = "{prompt}"\n', "utf-8"
-    )
-    (tmp_path / "workloads.toml").write_text(WORKLOADS, "utf-8")
-    options = ["--llm-sut=sut.toml", "--llm-workloads=workloads.toml", f"--llm-api={api}"]
-    printed = run_suite(tmp_path, EXACT_SUITE, llama_cpp, *options)
-    assert "1 passed" in printed, printed
-    (entry,) = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
-    rows = counted_rows(tmp_path / "out", entry)
-    assert len(rows) == 24
-    assert {row["token_source"] for row in rows} == {"server_usage"}
-    assert [row["input_tokens"] for row in rows] == [row["requested_input_tokens"] for row in rows]
-    findings = {found["check"]: found for found in entry["validity"]["findings"]}
-    assert findings["prompt_lengths"]["ok"]
-    assert "prompt_length_drift" not in findings
-    if prompt == "text":
-        # Another's template and special tokens come on top, as many for each prompt.
-        assert findings["tokenizer_agreement"]["value"] == 0
-    assert entry["facts"]["tokenizer.vocab_size"]["value"] == 2048
 
 
 @pytest.mark.parametrize("by", ["its own count", "completions"])

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_apart import WITHOUT_PICTURES, pytest_command
+from forked_sessions import started
+from pytest_apart import WITHOUT_PICTURES
 from whole_records import whole_records
 
 SUT_FILE = """
@@ -115,11 +115,9 @@ def run_suite(folder: Path, endpoint: str, body: str) -> Measured:
     (folder / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     (folder / "sut.toml").write_text(SUT_FILE, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
-    command = pytest_command("-v", f"--llm-endpoint={endpoint}")
     # On a machine with other work the pace of the server drifts, and sixty requests may leave an end open.
-    command += ["--llm-scale=quick", "--llm-sut=sut.toml", "--llm-report=out", "--llm-inconclusive=pass"]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-    return Measured(folder, run.stdout + run.stderr)
+    options = ("--llm-scale=quick", "--llm-sut=sut.toml", "--llm-report=out", "--llm-inconclusive=pass")
+    return Measured(folder, started(folder, "-v", f"--llm-endpoint={endpoint}", *options).text(600))
 
 
 @pytest.fixture(scope="module")

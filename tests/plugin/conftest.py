@@ -1,18 +1,13 @@
-"""One embedded engine for all tests of the plugin, and a suite to run against it.
-
-Loaded before any test, as in the conftest above: what each session that reads a metrics page would load anew.
-"""
+"""One embedded engine for all tests of the plugin, and a suite to run against it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 
-import prometheus_client.parser  # noqa: F401
 import pytest
 from forked_sessions import fork_workers
 from plugin_suite import Suite
-from sessions_alike import look_once
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -27,7 +22,6 @@ def engine() -> Iterator[EmbeddedEngine]:
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
-    look_once()
     # The keys of whoever runs these tests must not leak into what the tests send.
     for name in ("LLM_API_KEY", "OPENAI_API_KEY", "CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)

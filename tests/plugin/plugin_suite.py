@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_sessions import ForkedSession
 from pytest_apart import WITHOUT_OTHERS
 
 from pytest_llmbench.store.records_reader import records_lines
@@ -25,11 +24,6 @@ def llm_warmup():
     return WarmupPolicy(requests=2, output_tokens=0, probes=0)
 """
 """For the conftest of a session whose subject is not the warm-up, which is a hundred requests."""
-
-
-def started(folder: Path, *arguments: str, **more: Any) -> ForkedSession:
-    """A session in a process of its own, to be killed or interrupted; ``more`` as it takes it."""
-    return ForkedSession(folder, ["-p", "no:cacheprovider", *WITHOUT_OTHERS, *arguments], **more)
 
 
 def wait_for(happened: Callable[[], bool], what: str) -> None:

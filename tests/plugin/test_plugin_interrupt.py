@@ -12,7 +12,8 @@ import psutil
 import pytest
 from command_lines import MEASURING as MEASURING_PROCESS
 from command_lines import command_line
-from plugin_suite import SMALL_WARMUP, Suite, started, stored_lines, wait_for
+from forked_sessions import started
+from plugin_suite import SMALL_WARMUP, Suite, stored_lines, wait_for
 from pytest_apart import WITHOUT_PICTURES
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from forked_sessions import read_again
-from plugin_suite import SMALL_WARMUP, Suite, started
+from forked_sessions import read_again, started
+from plugin_suite import SMALL_WARMUP, Suite
 
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, Looks

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from command_lines import MEASURING, command_line
-from forked_sessions import ForkedSession
-from plugin_suite import SMALL_WARMUP, Suite, started, stored_lines, wait_for
+from forked_sessions import ForkedSession, started
+from plugin_suite import SMALL_WARMUP, Suite, stored_lines, wait_for
 from pytest_apart import WITHOUT_PICTURES
 
 from pytest_llmbench.__main__ import main

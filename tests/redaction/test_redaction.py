@@ -148,6 +148,18 @@ def test_a_secret_cut_anywhere_in_any_spelling(spelling: str, ellipsis: str) -> 
         assert outward(kept) == f"of it {ellipsis}{REDACTED} key", kept
 
 
+@pytest.mark.parametrize("spelling", SPELLED)
+def test_a_secret_cut_in_the_midst_of_a_long_text(spelling: str) -> None:
+    """Only what lies near a cut is read without escapes, and there all of it."""
+    keep_secret(KEY)
+    signs, long = SPELLED[spelling], "50% & more, " * 200
+    beginning, end = "".join(signs[:SHORTEST_SECRET]), "".join(signs[-SHORTEST_SECRET:])
+    for before, after in (("", long), (long, long), (long, "")):
+        kept = f"{before}{beginning}…{after}...{end}{after}…"
+        assert outward(kept) == f"{before}{REDACTED}…{after}...{REDACTED}{after}…"
+    assert outward(f"{long}{beginning}{long}") == f"{long}{beginning}{long}"
+
+
 def test_a_secret_in_base64_cut() -> None:
     keep_secret(KEY)
     whole = base64.b64encode(f"user:{KEY}".encode()).decode()

@@ -141,7 +141,7 @@ def _written(path: Path, **changes: Any) -> tuple[list[bytes], int]:
 def without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules of other tests keep some as soon as they are imported."""
     monkeypatch.setattr(redaction, "_KNOWN", set())
-    keep_secret()
+    redaction._redactor.cache_clear()
 
 
 @pytest.mark.usefixtures("without_secrets")
