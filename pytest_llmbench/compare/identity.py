@@ -18,8 +18,8 @@ from pytest_llmbench.errors import SuiteError
 Identity = Mapping[str, Any]
 
 REQUIRED = (
-    "test", "model", "api", "wire.http_version", "scale", "seed", "workload", "workload.sha256", "load",
-    "criteria",
+    "test", "model", "api", "wire.http_version", "request.extra_body", "scale", "seed",
+    "workload", "workload.sha256", "load", "criteria",
     "sut.boundary", "sut.model.name", "sut.model.version", "sut.model.quantization",
     "sut.hardware.accelerator_type", "sut.hardware.accelerator_count", "sut.hardware.accelerator_memory_gib",
     "sut.prefix_caching", "guardrails.input_filter", "guardrails.output_filter",
@@ -27,8 +27,10 @@ REQUIRED = (
 )  # fmt: skip
 """Fields that have to be equal. One that a side does not know counts as different; ``wire.http_version`` is
 known for HTTP/2 alone."""
+IF_KNOWN = ("endpoint.answered_by",)
+"""Fields that have to be equal where both sides know them."""
 SHOWN = (
-    "endpoint", "sut.software.engine", "sut.software.version", "sut.context_limit_tokens",
+    "endpoint", "endpoint.models", "sut.software.engine", "sut.software.version", "sut.context_limit_tokens",
     "generator.version", "host.python", "host.platform",
 )  # fmt: skip
 """Fields that are shown where they differ: the software is what one compares."""
@@ -80,7 +82,7 @@ def _read(text: str) -> Waiver | str:
 
 def _wrong(waiver: Waiver, today: date) -> list[str]:
     found = []
-    known = (*REQUIRED, DEFINITIONS)
+    known = (*REQUIRED, *IF_KNOWN, DEFINITIONS)
     if waiver.field not in known:
         close = difflib.get_close_matches(waiver.field, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"those that can be waived: {', '.join(known)}"
@@ -107,7 +109,7 @@ def matched(
     candidate: Identity,
     waivers: Sequence[Waiver] = (),
     *,
-    required: Sequence[str] = REQUIRED,
+    required: Sequence[str] = (*REQUIRED, *IF_KNOWN),
     told: Sequence[str] = SHOWN,
 ) -> Match:
     """Every difference, named with both values; ``required``: the fields that have to agree, ``told``:
@@ -115,7 +117,8 @@ def matched(
     by_field = {waiver.field: waiver for waiver in waivers}
     mismatches, waived = [], []
     for name in required:
-        if baseline.get(name) == candidate.get(name):
+        sides = baseline.get(name), candidate.get(name)
+        if sides[0] == sides[1] or (name in IF_KNOWN and None in sides):
             continue
         said = _difference(name, baseline, candidate)
         if name in by_field:

@@ -20,6 +20,7 @@ from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_replies import classify_status, header, is_policy_error, shorten
+from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.reply import Ended, StreamSummary, answer_of, checked, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
@@ -65,6 +66,8 @@ class ReplyReader:
     """The tokenizer that ``count_text`` uses."""
     memory: ReplyMemory = field(default_factory=ReplyMemory, compare=False)
     declared: Declared = field(default_factory=Declared)
+    model: str = ""
+    """The model that is asked for."""
     heard: Callable[[int, str, float], None] | None = None
     """Called for each request whose reply is read by later turns, however it ended: its index, and text and
     share of the :class:`~pytest_llmbench.wire.reply.Answer`."""
@@ -89,6 +92,8 @@ class ReplyReader:
         claims that cannot be true are refused."""
         if (turn := exchange.request.turn) is not None:
             record.session, record.turn, record.session_turns = turn.session, turn.number, turn.turns
+        if record.answered_by == self.model:
+            record.answered_by = None
         if not is_modest(record):
             refuse_impossible(record, len(exchange.request.wire), sum(map(len, received)))
         if exchange.shared_reads or (exchange.late_reads and record.coalesced_chunks):
@@ -140,7 +145,7 @@ class ReplyReader:
             shared_prefix_tokens=request.shared_prefix_tokens, prefix_id=request.prefix_id,
             outcome=told.outcome, http_status=exchange.status, error=told.error,
             finish_reason=told.finish_reason, coalesced_chunks=known.count - reads,
-            stale_retries=exchange.stale_retries,
+            stale_retries=exchange.stale_retries, answered_by=told.answered_by,
         )  # fmt: skip
 
     def _read_stream(
@@ -169,6 +174,7 @@ class ReplyReader:
         broken = None if whole else (record.outcome, record.error)
         ended: Ended = "eof" if broken is None else _ENDED[broken[0]]
         summary = yield from self._summary(chunks, ended)
+        summary.answered_by = self._named_model(exchange)
         self._fill(record, summary, exchange.request, chunks)
         if structured is not None and summary.outcome is Outcome.OK:
             yield
@@ -207,6 +213,7 @@ class ReplyReader:
         chunks = yield from self._chunks(exchange)
         yield
         read_document(chunks, asked).fill(record)
+        record.answered_by = self._named_model(exchange)
         if record.input_tokens is None:
             yield
             record.input_tokens = self._sent_tokens(exchange.request)
@@ -236,6 +243,9 @@ class ReplyReader:
             last = len(exchange.stamps) - 1
             chunks.append(Chunk(exchange.stamps[last], last, error=exchange.error, refused=refused))
         return chunks
+
+    def _named_model(self, exchange: Exchange) -> str | None:
+        return None if self.dialect.protocol == "grpc" else named_model(exchange.bodies)
 
     def _sent_tokens(self, request: PreparedRequest) -> int | None:
         """Input tokens by our own count: the ids as sent, or the prompt by the declared tokenizer (AMB-32);

@@ -269,6 +269,7 @@ class LoadGenerator:
             self._count_text,
             self._counted_by,
             declared=self._declared,
+            model=self._model,
             heard=None if self._answers is None else self._answers.hear,
         )
         measurement = Measurement(

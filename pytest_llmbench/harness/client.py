@@ -208,7 +208,7 @@ class LLMClient:
         source = (
             TokenSource.REFERENCE_TOKENIZER if self._own_tokenizer is None else TokenSource.TOKENIZER_FILE
         )
-        return ReplyReader(self.dialect, count_text=self._count, counted_by=source)
+        return ReplyReader(self.dialect, count_text=self._count, counted_by=source, model=self.model)
 
     @property
     def endpoint(self) -> str:

@@ -203,6 +203,8 @@ class RequestRecord:
     end_before_cut: str | None = None
     """Outcome of the reply if it came before the cut: ``ok``, or how it failed. ``None``: the reply was cut,
     or no cut was planned."""
+    answered_by: str | None = None
+    """The model that the reply says it is of, where that is another than the one asked for."""
 
 
 OnRecord = Callable[[RequestRecord], None]

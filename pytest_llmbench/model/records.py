@@ -145,7 +145,7 @@ _INT_COLUMNS = (
 )  # fmt: skip
 _TEXT_COLUMNS = (
     "request_id", "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason",
-    "end_before_cut",
+    "end_before_cut", "answered_by",
 )  # fmt: skip
 KINDS: Mapping[str, tuple[Any, ...]] = {
     "phase": PHASES,
@@ -226,6 +226,7 @@ class Records:
     finish_reason: Sequence[str | None]
     schema_check: Sequence[str | None]
     end_before_cut: Sequence[str | None]
+    answered_by: Sequence[str | None]
     chunk_offsets: IntColumn
     chunk_ns: IntColumn
     chunk_tokens: IntColumn

@@ -37,6 +37,7 @@ from pytest_llmbench.probes.model_list import (
 from pytest_llmbench.wire.catalogue import JSON_MESSAGES, OVER_GRPC, over_grpc
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect
+from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import events_of
 
@@ -401,6 +402,8 @@ def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList
     }
     if found.base_url.startswith(("https:", "wss:", "grpcs:")):
         values["endpoint.certificate_checked"] = not control.insecure
+    if found.dialect.protocol != "grpc":
+        values["endpoint.answered_by"] = named_model([found.answer.body])
     if found.model_load_ms is not None:
         values["endpoint.model_load_ms"] = found.model_load_ms
     values |= engine_facts(listed.entry(model), server, found.fingerprint)

@@ -33,8 +33,8 @@ import orjson
 from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 
-RECORDS_SCHEMA = "pytest-llmbench/records/1.8"
-READ_SCHEMAS = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(8)), RECORDS_SCHEMA)
+RECORDS_SCHEMA = "pytest-llmbench/records/1.9"
+READ_SCHEMAS = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(9)), RECORDS_SCHEMA)
 """Schemas that can be read. Earlier ones lack some fields of a line, which get their defaults; their compact
 lines have no times."""
 

@@ -48,6 +48,7 @@ _TEXTS = frozenset(
         "error",
         "finish_reason",
         "thinking_end_reason",
+        "answered_by",
         "server_timings",
     }
 )

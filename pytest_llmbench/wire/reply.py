@@ -102,6 +102,8 @@ class StreamSummary:
     last_reasoning_ns: int | None = None
     thinking_end_reason: str | None = None
     critical_evictions: int | None = None
+    answered_by: str | None = None
+    """The model that the reply names."""
     text: str = ""
     """All visible output as one text."""
     reasoning: str = ""

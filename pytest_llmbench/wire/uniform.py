@@ -21,6 +21,7 @@ from pytest_llmbench.wire.attribution import apportion, estimated_size
 from pytest_llmbench.wire.chunk import Chunk, is_visible
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.inline_reasoning import may_open
+from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream, unshown_tokens
 from pytest_llmbench.wire.reply_memory import HOLE, KnownShape, ReplyMemory, SummaryKey, id_is_alone, id_of
 from pytest_llmbench.wire.sse import SSEEvent
@@ -183,6 +184,7 @@ class _Reading:
             raise _UnusualError
         chunks = [*(chunk for _, chunk in before), standing, *(chunk for _, chunk in after)]
         summary = read_stream(chunks, ended=ended)
+        summary.answered_by = named_model([self._body])
         summary.text = found.text
         summary.unshown_tokens = unshown_tokens(summary)
         total = summary.output_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,9 +139,12 @@ def _written(path: Path, **changes: Any) -> tuple[list[bytes], int]:
 
 
 @pytest.fixture
-def without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_secrets() -> Iterator[None]:
     """Modules of other tests keep some as soon as they are imported."""
-    monkeypatch.setattr(redaction, "_KNOWN", set())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redaction, "_KNOWN", set())
+        redaction._redactor.cache_clear()
+        yield
     redaction._redactor.cache_clear()
 
 

@@ -73,7 +73,7 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
         "server_timings "
         "queue_wait_ns prefill_ns model_load_ns preemptions preempted_tokens "
         "server_token_ns thinking_end_ns last_reasoning_ns thinking_end_reason critical_evictions "
-        "cut_after_ns end_before_cut label"
+        "cut_after_ns end_before_cut answered_by label"
     )
 
 
@@ -95,6 +95,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "thinking_end_reason": st.sampled_from([None, "hard_cap"]),
     "critical_evictions": st.sampled_from([None, 0, 2]),
     "end_before_cut": st.sampled_from([None, "ok", "timeout"]),
+    "answered_by": st.sampled_from([None, "m-small"]),
     "output_tokens": NUMBER,
     "first_content_early_ns": st.sampled_from([0, 5]),
     "attribution": st.sampled_from(["none", "exact"]),
@@ -201,7 +202,7 @@ def test_the_first_line_anchors_the_clock(tmp_path: Path) -> None:
         "wall_ns": ANCHOR.wall_ns,
         "wall": "2026-01-20T09:30:00.125Z",
     }
-    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.8", "a.py::a")
+    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.9", "a.py::a")
     assert header["plan"] == {"load": "20 req/s"}
 
 
@@ -294,7 +295,7 @@ def test_a_file_without_header(tmp_path: Path, content: str) -> None:
 def test_records_of_another_version(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     RecordsWriter(path, HEADER).close()
-    path.write_text(path.read_text().replace("records/1.8", "records/9.0"))
+    path.write_text(path.read_text().replace("records/1.9", "records/9.0"))
     with pytest.raises(StoreError, match=r"records/9\.0"):
         read_records(path)
 
@@ -308,7 +309,7 @@ def test_a_canary_key_is_in_no_record(tmp_path: Path, make_record: MakeRecord) -
     canary = "sk-canary-0123456789"
     row = make_record(0, Outcome.HTTP_ERROR)
     row.error = f"401: {canary} is not known"
-    row.finish_reason = canary
+    row.finish_reason = row.answered_by = canary
     row.server_timings = {canary: 1.0}
     path = tmp_path / "r.jsonl"
     header = RecordsHeader(ANCHOR, plan={"url": f"https://host?key={canary}"})
@@ -463,7 +464,7 @@ def test_a_file_written_before_a_field_existed_is_read(tmp_path: Path, make_reco
     values = json.loads(line)
     for name in ("preemptions", "server_token_ns", "queue_wait_ns", "prefix_id"):
         del values[name]
-    path.write_text(header.replace("records/1.8", "records/1.0") + "\n" + json.dumps(values) + "\n")
+    path.write_text(header.replace("records/1.9", "records/1.0") + "\n" + json.dumps(values) + "\n")
     old = read_records(path).rows[0]
     assert (old.preemptions, old.server_token_ns, old.queue_wait_ns, old.prefix_id) == (None, (), None, None)
     assert old.chunk_ns == row.chunk_ns

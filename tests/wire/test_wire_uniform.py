@@ -15,6 +15,7 @@ from wire_events import DONE, NO_CHOICES, ODD_TEXTS, ROLE, chat, sse, text, usag
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import is_visible
 from pytest_llmbench.wire.inline_reasoning import may_open
+from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of
@@ -25,7 +26,9 @@ CHAT = "openai-chat"
 
 def exactly(pieces: Sequence[bytes], api: str = CHAT) -> StreamSummary:
     reads = ((piece, 1000 + number) for number, piece in enumerate(pieces))
-    return read_stream(list(chunks_of(reads, dialect(api))), ended="eof")
+    summary = read_stream(list(chunks_of(reads, dialect(api))), ended="eof")
+    summary.answered_by = named_model(pieces)
+    return summary
 
 
 def at_once(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compare.identity import REQUIRED, SHOWN, Match
+from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, SHOWN, Match
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
@@ -55,7 +55,7 @@ def identity_of(
         "generator.version": version("pytest-llmbench"),
         **({} if virtual else _host()),
     }
-    facts = {name: setting.facts.value(name) for name in (*REQUIRED, *SHOWN) if name not in found}
+    facts = {name: setting.facts.value(name) for name in (*REQUIRED, *IF_KNOWN, *SHOWN) if name not in found}
     return plain_object({name: value for name, value in (found | facts).items() if value is not None})
 
 

@@ -1,8 +1,9 @@
-"""How replies came: whether their chunks came one at a time, whether the server counted all tokens, and
-whether they are as long as the workload asks for."""
+"""How replies came: whether their chunks came one at a time, whether the server counted all tokens, whether
+they are as long as the workload asks for, and whether all are of the model that was asked for."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +21,8 @@ MOST_UNCOUNTED = 0.01
 """The share of replies without a count of the server, beside others that have one, that is an exception."""
 LEAST_OF_ASKED = 0.5
 """The smallest output length, as a share of the one asked for, that is no warning."""
+_SHOWN = 4
+"""Names of models that are shown."""
 
 
 def gathered(records: Runs) -> Finding | None:
@@ -87,5 +90,38 @@ def counted_differently(records: Records) -> Finding | None:
         "between drops usage, or servers of several kinds answer",
         value=other / total,
         limit=MOST_UNCOUNTED,
+        unit="ratio",
+    )
+
+
+def other_models(seen: Sequence[Observation]) -> Finding | None:
+    """The finding on replies that name another model than the one asked for; None where there is none. A
+    warning where they name several, as those of one that was asked for and of one that stood in for it."""
+    counts: dict[str, Counter[str | None]] = {}
+    for run in seen:
+        named = np.asarray(run.records.answered_by, dtype=object)[run.records.ok]
+        counts.setdefault(run.plan.variant, Counter()).update(named.tolist())
+    other = sum(count.total() - count[None] for count in counts.values())
+    if not other:
+        return None
+    mixed = [count for count in counts.values() if len(+count) > 1]
+    worst = max(mixed or counts.values(), key=lambda count: count.total() - count[None])
+    said = ", ".join(f"{name or 'the one asked for, or none'}: {n}" for name, n in worst.most_common(_SHOWN))
+    said += ", …" if len(worst) > _SHOWN else ""
+    total = worst.total()
+    if not mixed:
+        message = f"all replies name another model than the one that was asked for ({said})"
+    else:
+        message = (
+            f"replies name several models ({said}): a gateway fell back to another one or deals requests to "
+            "several, and every figure is of the mixture"
+        )
+    return Finding(
+        "other_models",
+        ok=not mixed,
+        voids=False,
+        message=message,
+        value=(total - worst[None]) / total,
+        limit=None if not mixed else 0.0,
         unit="ratio",
     )

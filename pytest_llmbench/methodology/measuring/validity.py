@@ -13,7 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
-from pytest_llmbench.methodology.measuring.replies import counted_differently, ended_early, gathered
+from pytest_llmbench.methodology.measuring.replies import (
+    counted_differently,
+    ended_early,
+    gathered,
+    other_models,
+)
 from pytest_llmbench.methodology.measuring.server_state import (
     beyond_context,
     model_loaded,
@@ -98,7 +103,7 @@ def validity(
         stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         gathered(offered),
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
-        *(check(seen) for check in (_output_limits, ended_early, _sent_ahead)),
+        *(check(seen) for check in (_output_limits, ended_early, other_models, _sent_ahead)),
         *(check(records) for check in (_unshown_tokens, counted_differently, _sent_again)),
         *(check(records) for check in (model_loaded, taken_late)),
         *(check(kept_in) for check in (prefix_cache_hits, others_served)),

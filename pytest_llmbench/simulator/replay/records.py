@@ -285,6 +285,7 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         "error": _values(flights, "error"),
         "finish_reason": _values(flights, "finish_reason"),
         "schema_check": _values(flights, "schema_check"),
+        "answered_by": [None] * len(flights),
     }
     columns |= {
         "shared_prefix_tokens": _shared_tokens(flights),
@@ -501,7 +502,7 @@ _ROW_NUMBERS = (
 )  # fmt: skip
 _ROW_TEXTS = (
     "request_id", "class_label", "thinking_end_reason", "error", "finish_reason", "schema_check",
-    "end_before_cut",
+    "end_before_cut", "answered_by",
 )  # fmt: skip
 _ROW = tuple(each.name for each in fields(RequestRecord))
 _BY_DEFAULT = {each.name: each.default for each in fields(RequestRecord)}

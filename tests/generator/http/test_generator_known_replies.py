@@ -43,7 +43,8 @@ def response(
 
     def event(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> bytes:
         choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
-        payload = {"id": identity, "object": "chat.completion.chunk", "choices": choices, **more}
+        payload = {"id": identity, "object": "chat.completion.chunk", "model": "m-large", "choices": choices}
+        payload |= more
         return f"data: {json.dumps(payload, **dumping)}\n\n".encode()
 
     events = [event({"role": "assistant", "content": ""})] if role else []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +12,10 @@ from canned_runs import answer
 
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.model.judgement import Finding, ValidityVerdict
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.record import TokenSource
-from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
+from pytest_llmbench.model.record import Outcome, TokenSource
+from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES, Records
 from pytest_llmbench.workloads.catalogue import workload
 
 SEEN = answer(LoadPlan("measure", workload("synthetic-uniform"), OpenLoop(20.0), 100, seed=42))
@@ -65,3 +68,49 @@ def test_tokens_that_nobody_counted_are_a_difference_too() -> None:
         replace(SEEN.records, token_source=sources, output_tokens=tokens), "counted_differently"
     )
     assert found.value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("named", "told", "said"),
+    [
+        ([None] * 100, [], ""),
+        (
+            ["m-2026"] * 100,
+            [True],
+            "all replies name another model than the one that was asked for (m-2026: 1",
+        ),
+        (["m-small"] * 7 + [None] * 93, [False], "(the one asked for, or none: 93, m-small: 7)"),
+        (["m-small"] + ["m-large"] * 99, [False], "(m-large: 99, m-small: 1)"),
+        ([f"m-{i % 6}" for i in range(100)], [False], "m-0: 17, m-1: 17, m-2: 17, m-3: 17, …)"),
+    ],
+)
+def test_replies_of_several_models_are_a_warning(
+    named: list[str | None], told: list[bool], said: str
+) -> None:
+    found = warnings(replace(SEEN.records, answered_by=named), "other_models")
+    assert [each.ok for each in found] == told
+    assert not any(each.voids for each in found)
+    assert all(said in each.message for each in found)
+
+
+def test_only_replies_that_are_measured_name_a_model_and_variants_may_be_of_others() -> None:
+    records = SEEN.records
+    failed = replace(records, answered_by=["m-small"] * 7 + [None] * 93, outcome=_failed(records.outcome, 7))
+    assert _other_models([replace(SEEN, records=failed)]) == []
+    guarded = replace(SEEN, plan=replace(SEEN.plan, variant="no_filter"))
+    other = replace(guarded, records=replace(records, answered_by=["m-guarded"] * 100))
+    (found,) = _other_models([SEEN, other])
+    assert found.ok
+    (found,) = _other_models([SEEN, replace(other, plan=SEEN.plan)])
+    assert not found.ok
+    assert found.value == 0.5
+
+
+def _failed(outcomes: np.ndarray[Any, np.dtype[np.int8]], count: int) -> np.ndarray[Any, np.dtype[np.int8]]:
+    found = outcomes.copy()
+    found[:count] = OUTCOMES.index(Outcome.TRUNCATED)
+    return found
+
+
+def _other_models(seen: Sequence[Observation]) -> list[Finding]:
+    return [each for each in validity(seen, Budget()).findings if each.check == "other_models"]
