@@ -207,19 +207,30 @@ def cached_input(seen: Sequence[Observation], *, of_turns: bool = True) -> Cache
     """What came from a prefix cache, by the replies that ended ``ok``, else by the metrics page; None where
     neither tells.
 
-    A reply without a count of cached tokens had none, if another has one. ``of_turns``: turns of sessions
+    A reply without a count of cached tokens had none, if another has one. Where all say 0 and the page counts
+    hits, the page is believed: gateways write a 0 that no engine told them. ``of_turns``: turns of sessions
     count too, which are to find their history in the cache.
     """
     loads = [run for run in seen if of_turns or not isinstance(run.plan.load, SessionLoad)]
-    if any(tells_cached(run.records) for run in loads):
-        cached = asked = 0.0
-        for records in (run.records for run in loads):
-            known = records.ok & (records.input_tokens > 0)
-            known &= of_turns | (records.session == MISSING)
-            cached += float(np.maximum(records.cached_tokens[known], 0).sum())
-            asked += float(records.input_tokens[known].sum())
-        if asked:
-            return CachedInput(cached, asked, by_replies=True)
+    replies, page = _cached_by_replies(loads, of_turns=of_turns), _cached_by_page(loads)
+    if replies is None or (not replies.cached and page is not None and page.cached):
+        return page
+    return replies
+
+
+def _cached_by_replies(loads: Sequence[Observation], *, of_turns: bool) -> CachedInput | None:
+    if not any(tells_cached(run.records) for run in loads):
+        return None
+    cached = asked = 0.0
+    for records in (run.records for run in loads):
+        known = records.ok & (records.input_tokens > 0)
+        known &= of_turns | (records.session == MISSING)
+        cached += float(np.maximum(records.cached_tokens[known], 0).sum())
+        asked += float(records.input_tokens[known].sum())
+    return CachedInput(cached, asked, by_replies=True) if asked else None
+
+
+def _cached_by_page(loads: Sequence[Observation]) -> CachedInput | None:
     counted = [_counted(run.engine) for run in loads]
     told = [each for each in counted if each is not None]
     if not told or len(told) < len(loads):

@@ -97,9 +97,9 @@ def sent_twice(scenario: str) -> tuple[Observation, Observation]:
     return engine.run(load(100, 200)), engine.run(load(100, 200))
 
 
-def silent(seen: Observation) -> Observation:
-    """As of a server whose usage says nothing of its cache."""
-    return replace(seen, records=replace(seen.records, cached_tokens=np.full(len(seen.records), MISSING)))
+def silent(seen: Observation, tokens: int = MISSING) -> Observation:
+    """As of a server whose usage says nothing of its cache, or this in every reply."""
+    return replace(seen, records=replace(seen.records, cached_tokens=np.full(len(seen.records), tokens)))
 
 
 def test_hits_are_known_from_the_metrics_page_where_replies_do_not_tell_them() -> None:
@@ -115,6 +115,16 @@ def test_hits_are_known_from_the_metrics_page_where_replies_do_not_tell_them() -
     fresh = prefix_cache_hits([silent(first)])
     assert fresh is not None
     assert fresh.ok
+
+
+def test_zeros_in_all_replies_are_not_believed_where_the_page_counts_hits() -> None:
+    first, second = sent_twice("fast?prefix_caching=true")
+    assert prefix_cache_hits([silent(second, 0)]) == prefix_cache_hits([silent(second)])
+    for zeros in (silent(replace(second, engine=None), 0), silent(first, 0)):
+        found = prefix_cache_hits([zeros])
+        assert found is not None
+        assert (found.ok, found.value) == (True, 0.0)
+        assert found.message.startswith("the server took 0.0%")
 
 
 def test_nothing_is_said_where_neither_tells() -> None:
