@@ -141,8 +141,8 @@ def _begin_at(collectors: list[pytest.Item | pytest.Collector], share: float) ->
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """By turns a file whose tests wait and one whose tests compute: of the processes of pytest-xdist, which
-    take file after file, seldom all wait. Files with tests that take the machine come last, when the others
-    have nothing else to do."""
+    take file after file, seldom all wait. Files with tests that take the machine come last, and these tests
+    last in them, when the others have nothing else to do."""
     files = sorted({item.path for item in items})
     alone = {item.path for item in items if _is_timing(item) and not item.get_closest_marker("slow")}
     shared = [path for path in files if path not in alone]
@@ -151,7 +151,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     by_turns = [path for pair in zip_longest(waiting, computing) for path in pair if path is not None]
     order = [*by_turns, *(path for path in files if path in alone)]
     place = {path: number for number, path in enumerate(order)}
-    items.sort(key=lambda item: place[item.path])
+    items.sort(key=lambda item: (place[item.path], _is_timing(item)))
 
 
 @pytest.hookimpl(wrapper=True)
