@@ -20,6 +20,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack
 from importlib import import_module
@@ -141,10 +142,14 @@ def _begin_at(collectors: list[pytest.Item | pytest.Collector], share: float) ->
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """By turns a file whose tests wait and one whose tests compute: of the processes of pytest-xdist, which
-    take file after file, seldom all wait. Files with tests that take the machine come last, and these tests
-    last in them, when the others have nothing else to do."""
+    take file after file, seldom all wait. Files that are about timing come last, when the others have nothing
+    else to do; elsewhere tests that take the machine are the last of their file."""
     files = sorted({item.path for item in items})
-    alone = {item.path for item in items if _is_timing(item) and not item.get_closest_marker("slow")}
+    balance = Counter[Path]()
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            balance[item.path] += 1 if _is_timing(item) else -1
+    alone = {path for path in files if balance[path] > 0}
     shared = [path for path in files if path not in alone]
     waiting = [path for path in shared if _WAITING.intersection(path.parents)]
     computing = [path for path in shared if not _WAITING.intersection(path.parents)]
