@@ -1,16 +1,20 @@
 """Plots as SVG text, drawn with matplotlib's object-oriented interface.
 
 Nothing global changes: no pyplot, and the parameters that SVG output reads are set for the drawing only. The
-same data gives the same bytes. Ink is ``currentColor``, so that a page decides about light and dark.
+same data gives the same bytes, and is drawn once: pytest-html and ``report.html`` show the same pictures. Ink is
+``currentColor``, so that a page decides about light and dark.
 """
 
 from __future__ import annotations
 
 import html
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 _INK = "#010203"
 """A colour that nothing else uses; it is replaced by ``currentColor`` in the text."""
@@ -53,6 +58,9 @@ _LARGEST = 1e15
 """Largest number that an axis can show; a logarithmic one shows none smaller than its inverse."""
 _LONGEST_NAME = 40
 """Most characters in the name of an axis or a series; longer ones would leave no room for the drawing."""
+_MOST_KEPT = 128
+"""Most drawings that are kept for a second page; each is some 20 kB."""
+_ID = re.compile(r'<\w+ id="([^"]+)"')
 
 
 def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
@@ -61,6 +69,16 @@ def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
     A fitted series (its name says so) is a dashed line without points. ``salt`` keeps the ids of two
     drawings on one page apart.
     """
+    svg = _drawing(json.dumps(plot))
+    for name in set(_ID.findall(svg)):
+        svg = svg.replace(name, name[0] + sha256(f"{salt}:{plot_id}:{name}".encode()).hexdigest()[:10])
+    return svg
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _drawing(told: str) -> str:
+    """The drawing of a plot, given as JSON, with ids that two drawings may share."""
+    plot = json.loads(told)
     if not all(_fits(_values(plot, axis), log=bool(plot.get(f"{axis}_log"))) for axis in ("x", "y")):
         return _not_drawn(plot)
     import matplotlib as mpl
@@ -72,11 +90,10 @@ def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
         mpl.rcdefaults()  # the user's matplotlibrc has no say in a report
         mpl.rcParams["svg.fonttype"] = "none"  # text stays text
         mpl.rcParams["text.parse_math"] = False  # a dollar sign is one
-        mpl.rcParams["svg.hashsalt"] = f"{salt}:{plot_id}"
+        mpl.rcParams["svg.hashsalt"] = ""
         figure = Figure(figsize=_SIZE_INCHES)
         FigureCanvasSVG(figure)
         _draw(figure, plot)
-        _lay_out(figure)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _as_inline_svg(text.getvalue(), plot)
 
@@ -127,7 +144,10 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
     axes.spines[["left", "bottom"]].set_color(_INK)
     if len(plot["series"]) > 1:
         _legend(figure, axes)
-    _label_marks(figure, axes, plot["marks"])
+    labels = _label_marks(figure, axes, plot["marks"])
+    _lay_out(figure)
+    if _pushed_apart(axes, labels):
+        _lay_out(figure)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -241,27 +261,31 @@ def _tick(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
-def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> None:
-    """Put upright labels on top of the axes, pushed apart where two marks are close together."""
-    if not marks:
-        return
-    # The layout depends on the labels and their places on the layout: measure with the labels in place.
+def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> list[Text]:
+    """Put upright labels on top of the axes, from left to right; for long ones the figure grows."""
     ordered = sorted(marks.items(), key=lambda mark: mark[1])
     texts = [f"{_name(name)}  {number(x)}" for name, x in ordered]
-    longer = max(0, max(map(len, texts)) - _MARK_CHARACTERS)
+    longer = max(0, max(map(len, texts), default=0) - _MARK_CHARACTERS)
     figure.set_figheight(figure.get_figheight() + _MARK_CHARACTER_INCHES * longer)
     above = axes.get_xaxis_transform()
-    labels = [
+    return [
         axes.text(x, 1.04, text, transform=above, rotation=90, ha="center",
                   va="bottom", fontsize=8, color=_LIMIT if name.startswith("limit") else _INK)
         for text, (name, x) in zip(texts, ordered, strict=True)
     ]  # fmt: skip
-    _lay_out(figure)
-    free_from = float("-inf")
-    for label, (_, x) in zip(labels, ordered, strict=True):
-        pixel = max(float(axes.transData.transform((x, 0.0))[0]), free_from)
-        label.set_x(float(axes.transData.inverted().transform((pixel, 0.0))[0]))
+
+
+def _pushed_apart(axes: Axes, labels: Sequence[Text]) -> bool:
+    """Push the labels of marks that are close together apart; whether there were any. Their places follow
+    from the layout, and it from them."""
+    free_from, moved = float("-inf"), False
+    for label in labels:
+        pixel = float(axes.transData.transform((label.get_position()[0], 0.0))[0])
+        if pixel < free_from:
+            pixel, moved = free_from, True
+            label.set_x(float(axes.transData.inverted().transform((pixel, 0.0))[0]))
         free_from = pixel + _LABEL_GAP_PX
+    return moved
 
 
 def _as_inline_svg(text: str, plot: Mapping[str, Any]) -> str:

@@ -6,15 +6,12 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from watched_session import WITHOUT_PICTURES
-
-from pytest_llmbench.reports import plots
 
 SUITE = """
 from pytest_llmbench import llmbench
@@ -75,23 +72,10 @@ def within(
         if key:
             monkeypatch.setenv("LLM_API_KEY", key)
         capfd.readouterr()
-        _draw_each_picture_once(monkeypatch)
         code = pytester.runpytest_inprocess(*_options(endpoint), *arguments).ret
         return Left(int(code), _texts(pytester.path, *capfd.readouterr()))
 
     return session
-
-
-def _draw_each_picture_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest-html shows those of report.html: to draw them is most of what such a session takes."""
-    render, drawn = plots.render, dict[str, str]()
-
-    def once(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
-        if repr(plot) not in drawn:
-            drawn[repr(plot)] = render(plot, plot_id, salt=salt)
-        return drawn[repr(plot)]
-
-    monkeypatch.setattr(plots, "render", once)
 
 
 def _options(endpoint: str) -> list[str]:

@@ -9,9 +9,14 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 
 from pytest_llmbench.reports import plots
 from pytest_llmbench.reports.document import TestView
+from pytest_llmbench.reports.html import html_report
+from pytest_llmbench.reports.pytest_html import extra_block
+from pytest_llmbench.store import schema
+from pytest_llmbench.store.files import document_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 Entry = dict[str, Any]
@@ -65,11 +70,48 @@ def test_two_drawings_on_a_page_have_different_ids(cdf: Entry) -> None:
     assert not first & second
 
 
-def test_nothing_global_changes(cdf: Entry) -> None:
+@pytest.fixture
+def drawings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names on the horizontal axes of what is drawn from now on."""
+    drawn, draw = list[str](), Figure.savefig
+
+    def savefig(figure: Figure, *arguments: Any, **options: Any) -> None:
+        drawn.append(figure.axes[0].get_xlabel())
+        draw(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return drawn
+
+
+def test_pytest_html_and_the_report_show_one_drawing(drawings: list[str], report: Entry) -> None:
+    report["tests"][0]["plots"]["ttft_cdf"]["x_label"] = "TTFT of this test (ms)"
+    document = document_of(schema.Report.model_validate(report))
+    assert "TTFT of this test" in extra_block(report["tests"][0])
+    assert "TTFT of this test" in html_report(document)
+    assert drawings.count("TTFT of this test (ms)") == 1
+
+
+def test_another_point_is_another_drawing(drawings: list[str]) -> None:
+    for last in (2.0, 2.5, 2.0):
+        series = {"a": {"x": [0.0, 10.0], "y": [1.0, last]}}
+        plots.render(CURVE | {"series": series, "x_label": "drawn twice"}, "p", salt=str(last))
+    assert drawings == ["drawn twice"] * 2
+
+
+def test_references_follow_the_ids(cdf: Entry) -> None:
+    svg = plots.render(cdf, "ttft_cdf", salt='nodeid::"<&>')
+    ids = re.findall(r'id="([^"]+)"', svg)
+    assert len(ids) == len(set(ids)) > 1
+    assert set(re.findall(r'(?:url\(|href=")#(\w+)', svg)) == set(ids)
+
+
+def test_nothing_global_changes(cdf: Entry, drawings: list[str]) -> None:
+    cdf = cdf | {"title": "not drawn before"}
     with mpl.rc_context({"svg.fonttype": "path", "axes.facecolor": "red"}):
         before = dict(mpl.rcParams)
         svg = plots.render(cdf, "ttft_cdf")
         assert dict(mpl.rcParams) == before
+    assert len(drawings) == 1
     assert "#ff0000" not in svg
 
 
