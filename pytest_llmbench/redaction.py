@@ -48,6 +48,8 @@ _ESCAPE_BEGUN = re.compile(r"(?i)(?:\\+(?:u[0-9a-f]{0,3}|x[0-9a-f]?)?|%[0-9a-f]?
 _LONGEST_ESCAPE = 8
 """Length of the longest escape of one character, ``&#x0041;``: how far a cut within one can be from its
 ends."""
+_NUMBERS = frozenset({int, float, bool, type(None)})
+"""Types of values in which there is no text."""
 
 _Reading = tuple[str, Sequence[int]]
 """A text in lower case without escapes, and the position in the original at which each character begins, and
@@ -200,14 +202,18 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    # A report is mostly keys and numbers: neither costs a call of its own.
     if isinstance(value, str):
         return change(value)
-    if value is None or isinstance(value, int | float):  # most are: spared the long question below
-        return value
     if isinstance(value, dict | Mapping):
-        return {_changed(key, change): _changed(entry, change) for key, entry in value.items()}
+        return {
+            change(key) if isinstance(key, str) else key: (
+                entry if type(entry) in _NUMBERS else _changed(entry, change)
+            )
+            for key, entry in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_changed(entry, change) for entry in value]
+        return [entry if type(entry) in _NUMBERS else _changed(entry, change) for entry in value]
     return value
 
 
