@@ -36,6 +36,7 @@ from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples
 from pytest_llmbench.stats.spectral import (
     Spread,
     memories_required,
+    normal_quantile,
     quantile,
     spread,
     stretched,
@@ -80,9 +81,7 @@ class Worth(NamedTuple):
 
     def discounted(self, level: float) -> float:
         """The number of samples reduced by (z / t)², since it is an estimate itself."""
-        from scipy.special import ndtri
-
-        return self.samples * (float(ndtri((1 + level) / 2)) / quantile(self, level)) ** 2
+        return self.samples * (normal_quantile(level) / quantile(self, level)) ** 2
 
     def usable(self, n: int, level: float) -> float:
         """The effective number of samples that an interval from n samples uses.
@@ -185,7 +184,7 @@ def _worth(runs: Runs, q: float, lags: int, *, tested: bool) -> Worth:
     if informative(q, n) != 50:  # the memory of "above the median" is among those of the series already
         # A rare event seems to repeat at some scale by chance alone.
         lags = max(memory(above, scales=q <= 50), lags)
-    of = spread(above, lags=lags, tested=tested)
+    of = spread(above, lags=lags, tested=tested, skewed=False)
     if of is None:
         return Worth(float(n), float(max(1, n - 1)))
     return Worth.of_spread(of)

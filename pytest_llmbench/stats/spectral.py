@@ -130,6 +130,7 @@ def memories_required(recalled: float, level: float) -> float:
     return (normal_quantile(min(level, _USUAL)) / _FARTHEST) ** 2 * recalled
 
 
+@lru_cache(maxsize=256)
 def normal_quantile(level: float) -> float:
     """The two-sided quantile z_{(1 + level)/2}."""
     from scipy.special import ndtri
@@ -137,11 +138,19 @@ def normal_quantile(level: float) -> float:
     return float(ndtri((1 + level) / 2))
 
 
-def spread(samples: Samples, *, lags: int | None = None, tested: bool = True, seed: int = 0) -> Spread | None:
+def spread(
+    samples: Samples,
+    *,
+    lags: int | None = None,
+    tested: bool = True,
+    skewed: bool = True,
+    seed: int = 0,
+) -> Spread | None:
     """The spread of the mean; ``None`` below ten samples. ``lags``: the memory, by default :func:`memory`.
 
-    ``tested``: whether the lowest cosines count alone where the spectrum rises towards them. ``seed``: of the
-    resamples, where a bootstrap was asked for (:mod:`~pytest_llmbench.stats.block_bootstrap`).
+    ``tested``: whether the lowest cosines count alone where the spectrum rises towards them. ``skewed``:
+    whether the skewness is asked for; else it is 0. ``seed``: of the resamples, where a bootstrap was asked for
+    (:mod:`~pytest_llmbench.stats.block_bootstrap`).
     """
     runs = as_runs(samples)
     n = sum(map(len, runs))
@@ -162,7 +171,7 @@ def spread(samples: Samples, *, lags: int | None = None, tested: bool = True, se
     return Spread(
         error=scale * math.sqrt(variance),
         freedom=freedom,
-        skewness=_skewness(centred, _SKEWNESS_BATCH * lags),
+        skewness=_skewness(centred, _SKEWNESS_BATCH * lags) if skewed else 0.0,
         worth=min(float(n), max(1.0, single / variance)),
         dependence=max(0.0, 1 - single / n / variance),
         recalled=(lags - 1) / n,
