@@ -1,8 +1,8 @@
 """Plots as SVG text, drawn with matplotlib's object-oriented interface.
 
 Nothing global changes: no pyplot, and the parameters that SVG output reads are set for the drawing only. The
-same data gives the same bytes, and is drawn once: pytest-html and ``report.html`` show the same pictures. Ink is
-``currentColor``, so that a page decides about light and dark.
+same data gives the same bytes, and is drawn once: pytest-html and ``report.html`` show the same pictures.
+Ink is ``currentColor``, so that a page decides about light and dark.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ def spread(
     """The spread of the mean; ``None`` below ten samples. ``lags``: the memory, by default :func:`memory`.
 
     ``tested``: whether the lowest cosines count alone where the spectrum rises towards them. ``skewed``:
-    whether the skewness is asked for; else it is 0. ``seed``: of the resamples, where a bootstrap was asked for
-    (:mod:`~pytest_llmbench.stats.block_bootstrap`).
+    whether the skewness is asked for; else it is 0. ``seed``: of the resamples, where a bootstrap was asked
+    for (:mod:`~pytest_llmbench.stats.block_bootstrap`).
     """
     runs = as_runs(samples)
     n = sum(map(len, runs))

@@ -40,25 +40,29 @@ def plain(value: object) -> JsonValue:
         return value if math.isfinite(value) else None  # type: ignore[arg-type,return-value]
     if kind is tuple or kind is list:  # spared the questions below, as most are
         return [plain(entry) for entry in value]  # type: ignore[attr-defined]
+    if (names := _names(kind)) is not None:  # type: ignore[arg-type]  # mypy takes no class for hashable
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, (str, int, float)):
         return _plain_scalar(value)
     if isinstance(value, Mapping):
-        return {str(plain(key)): plain(entry) for key, entry in value.items()}
+        return {key if type(key) is str else str(plain(key)): plain(entry) for key, entry in value.items()}
     if isinstance(value, Set):
         return [plain(entry) for entry in sorted(value, key=str)]
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(getattr(value, name)) for name in _names(type(value))}
     if callable(as_python := getattr(value, "tolist", None)):  # NumPy arrays and scalars
         return plain(as_python())
     return str(value)
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _names(kind: type[Any]) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for another type, and for one that is a mapping, a list or a scalar as
+    well."""
+    if not is_dataclass(kind) or issubclass(kind, (Enum, str, int, float, Mapping, Set, list, tuple)):
+        return None
     return tuple(field.name for field in fields(kind))
 
 
@@ -166,7 +170,9 @@ def rebuilt(value: JsonValue) -> Any:
 
 def encoded(value: Any) -> JsonValue:
     """A value as JSON, of any size."""
-    if value is None or (isinstance(value, bool | str | int | float) and not isinstance(value, Enum)):
+    if type(value) in _AS_IT_IS:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str | int | float) and not isinstance(value, Enum):
         return plain(value)
     if isinstance(value, list):
         return [encoded(entry) for entry in value]

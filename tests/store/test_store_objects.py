@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from importlib import import_module
 from typing import Any, get_args, get_origin, get_type_hints
@@ -19,7 +19,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import ClockAnchor, EngineReadings, Observation
 from pytest_llmbench.model.plan import OpenLoop
-from pytest_llmbench.store.objects import _MODULES, _PACKAGE, described, encoded, rebuilt
+from pytest_llmbench.store.objects import _MODULES, _PACKAGE, described, encoded, plain, rebuilt
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import WORKLOADS
 from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix
@@ -153,3 +153,35 @@ def test_an_array_is_of_numbers(kind: str) -> None:
     """One entry of the first would take 4 GB."""
     with pytest.raises(StoreError, match="no type of numbers"):
         rebuilt({"$array": [1], "dtype": kind})
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A dataclass without fields."""
+
+
+@dataclass(frozen=True)
+class Counts(dict[Any, Any]):
+    """A dataclass that is a mapping too."""
+
+    name: str = "not told"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Nothing(), {}),
+        (Counts(), {}),
+        (Fixed(3), {"tokens": 3}),
+        (Fixed, str(Fixed)),
+        ({Origin.DETECTED: 1.0, 2: math.inf, None: (True,)}, {"detected": 1.0, "2": None, "None": [True]}),
+        ({"b", "a"}, ["a", "b"]),
+        (np.array([1.5, math.nan]), [1.5, None]),
+        (np.float64(2.0), 2.0),
+    ],
+    ids=repr,
+)
+def test_anything_becomes_plain(value: Any, expected: Any) -> None:
+    made = plain(value)
+    assert made == expected
+    assert type(made) is type(expected)
