@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 _VOID = frozenset({"br", "hr", "input", "meta"})
 
@@ -20,27 +21,34 @@ Child = str | Iterable["Child"] | None
 def element(tag: str, *children: Child, **attributes: str | None) -> Html:
     """An element: ``element("td", "a < b", class_="num")``. Children may nest; an attribute that is None is
     left out."""
-    opening = tag + "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value, quote=True)}"'
-        for name, value in attributes.items()
-        if value is not None
-    )
-    return Html(f"<{opening}>" if tag in _VOID else f"<{opening}>{fragment(*children)}</{tag}>")
+    opening = tag
+    for name, value in attributes.items():
+        if value is not None:
+            opening += f' {_attribute(name)}="{html.escape(value, quote=True)}"'
+    return Html(f"<{opening}>" if tag in _VOID else f"<{opening}>{_joined(children)}</{tag}>")
+
+
+@cache
+def _attribute(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
 
 
 def fragment(*children: Child) -> Html:
     """The children, one after another."""
-    return Html("".join(_text(child) for child in children))
+    return Html(_joined(children))
+
+
+def _joined(children: Iterable[Child]) -> str:
+    # A list: join would make one of a generator, and a large page has a hundred thousand children.
+    return "".join([child if isinstance(child, Html) else _text(child) for child in children])
 
 
 def _text(child: Child) -> str:
     if child is None:
         return ""
-    if isinstance(child, Html):
-        return child
     if isinstance(child, str):
         return html.escape(child, quote=False)
-    return fragment(*child)
+    return _joined(child)
 
 
 def table(columns: Sequence[Child], rows: Iterable[Sequence[Child]], *, caption: str | None = None) -> Html:
