@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pytest_llmbench.reports import comparisons, numbers
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
@@ -34,6 +34,8 @@ _MARKUP: Mapping[str, Mapping[str, bool]] = {
     "warn": {"yellow": True},
     "neutral": {},
 }
+_PIECE = 4_096
+"""Characters of a long word that are wrapped together."""
 _MOST_TABLE_ROWS = 24
 _FEW_COLUMNS = 4
 
@@ -374,8 +376,24 @@ def _wrapped(text: str, width: int, first: str, markup: Mapping[str, bool] | Non
 
 
 def _wrap(text: str, width: int, first: str = "  ", rest: str = "  ") -> list[str]:
-    options: dict[str, Any] = {"break_long_words": True, "break_on_hyphens": False}
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, **options) or [""]
+    return _Wrapper(width, first, rest, break_on_hyphens=False).wrap(text) or [""]
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """The base class copies what is left of a word for each line of it: one of a megabyte, thousands of
+    times. In pieces longer than a line it is broken at the same places."""
+
+    def _split(self, text: str) -> list[str]:
+        size = max(self.width + 1, _PIECE)
+        return [piece for chunk in super()._split(text) for piece in _pieces(chunk, size)]
+
+
+def _pieces(chunk: str, size: int) -> list[str]:
+    """The chunk in pieces of ``size`` characters, but the last, which has more. A gap stays whole."""
+    if len(chunk) <= 2 * size or chunk.isspace():
+        return [chunk]
+    last = (len(chunk) - size - 1) // size * size
+    return [*(chunk[at : at + size] for at in range(0, last, size)), chunk[last:]]
 
 
 def _cut(text: str, width: int) -> str:

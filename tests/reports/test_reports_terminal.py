@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import random
+import textwrap
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.reports import terminal
 from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
 from pytest_llmbench.store import schema
 
@@ -303,3 +306,29 @@ def test_a_wide_table_goes_on_below(entry: Entry) -> None:
         "  Level  Figure 5  Figure 6  Figure 7",
         "  10%        5 ms      6 ms      7 ms",
     ]
+
+
+def test_long_words_are_broken_as_the_standard_library_breaks_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_PIECE", 3)
+    drawn = random.Random(1)
+    for _ in range(500):
+        parts = ("a" * drawn.randint(1, 60), " ", " " * 30, "-", "b c", "\n")
+        text = "".join(drawn.choices(parts, k=drawn.randint(0, 8)))
+        width, first, rest = drawn.randint(6, 14), " " * drawn.randint(0, 4), " " * drawn.randint(0, 4)
+        expected = textwrap.wrap(
+            text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+        )
+        assert terminal._wrap(text, width, first, rest) == (expected or [""])
+
+
+def test_a_word_of_a_megabyte_is_not_copied_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest, broken = 0, terminal._Wrapper._handle_long_word
+
+    def handle(self: Any, chunks: list[str], *arguments: Any) -> None:
+        nonlocal longest
+        longest = max(longest, len(chunks[-1]))
+        broken(self, chunks, *arguments)
+
+    monkeypatch.setattr(terminal._Wrapper, "_handle_long_word", handle)
+    assert len(terminal._wrap("x" * 10**6, 82)) == 12_500
+    assert 0 < longest <= 2 * terminal._PIECE
