@@ -32,6 +32,10 @@ from pytest_llmbench.workloads.dataset import DatasetIdentity
 
 ENGINE = "h100-8b?step_base_us=25000&max_num_seqs=12&input_filter=enabled&output_filter=disabled"
 """Slow, so that an hour of load is a few thousand requests; filters make it a gateway."""
+ENGINES = {
+    "capacity": ENGINE.replace("max_num_seqs=12", "max_num_seqs=4"),
+    "guardrail": ENGINE.replace("step_base_us=25000", "step_base_us=100000"),
+}
 SEED = 42
 _MORE_FACTS = {
     "isolation.isolated_system": True,
@@ -97,7 +101,7 @@ KEYWORDS: Mapping[str, Mapping[str, Any]] = {
     "throughput": {"min_rate": 0.5, "max_rate": 4.0, "rate_step": 0.25, "arrival": "uniform"},
     "tradeoff": {},
     "itl": {},
-    "capacity": {"ttft_p99_ms": 900.0, "initial": 4, "maximum": 64},
+    "capacity": {"ttft_p99_ms": 900.0, "initial": 2, "maximum": 64},
     "fairness": {},
     "prefix_cache": {},
     "memory_pressure": {"ttft_p99_ms": 700.0},
@@ -141,8 +145,9 @@ def setting_of(
 
 
 @kept
-def measured(test: str, options: str = "", engine: str = ENGINE, **keywords: Any) -> TestResult:
+def measured(test: str, options: str = "", engine: str = "", **keywords: Any) -> TestResult:
     """``options``: of the engine, beside those of ``engine``."""
+    engine = engine or ENGINES.get(test, ENGINE)
     definition: TestDefinition = importlib.import_module(f"pytest_llmbench.methodology.sections.{test}").TEST
     parameters = build(definition.parameters, {**KEYWORDS[test], **keywords})
     tokenised = Tokenised(CODE) if test == "prefix_cache" else None
@@ -162,7 +167,7 @@ def by_itself(test: str) -> Evidence:
     return Evidence(test, drive(definition.procedure(parameters, setting), engine.run))
 
 
-def complete(test: str, options: str = "", engine: str = ENGINE, **keywords: Any) -> Evidence:
+def complete(test: str, options: str = "", engine: str = "", **keywords: Any) -> Evidence:
     """The result with what only a whole report has: a run with Conversation beside it."""
     result = measured(test, options, engine, **keywords)
     conversation = Facts.of(Origin.DECLARED, {"workload.name": "conversation"})

@@ -145,7 +145,7 @@ CAPACITY = {
         columns_of("probe", 0, dispatched_ns=lambda at: at + np.arange(len(at)) * 200_000_000)
     ),
     "P-5.5.3-maintain-concurrency": own(columns_of("probe", 1, submitted_ns=lambda at: at + 3_000_000_000)),
-    "P-5.5.3-level-duration": own(records_of("probe", 0, count=300)),
+    "P-5.5.3-level-duration": own(records_of("probe", 0, count=150)),
     "P-5.5.3-binary-search": own(metric_times("max_concurrency", 2.0)),
     "P-5.5.4-measurements": own(metric_times("tokens_in_flight", 1.2)),
     "P-5.5.5-table": own(without_note("meeting criteria")),
