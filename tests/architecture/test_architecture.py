@@ -136,6 +136,8 @@ FRAGMENT = re.compile(
 """Words that begin what is part of a sentence: a docstring has to say by itself what the thing is."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
+LEAVES = (ast.expr_context, ast.operator, ast.cmpop, ast.Constant, ast.Name)
+"""Nodes that no test asks for: half of a tree."""
 
 
 @cache
@@ -177,7 +179,7 @@ def source_of(path: Path) -> Source:
     called: set[str] = set()
     functions: list[tuple[str, int]] = []
     fragments: list[str] = []
-    for node in ast.walk(tree):
+    for node in branches(tree):
         fragments += fragments_of(node)
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports += imported(node)
@@ -193,6 +195,17 @@ def source_of(path: Path) -> Source:
         tuple(functions),
         tuple(fragments),
     )
+
+
+def branches(tree: ast.AST) -> Iterator[ast.AST]:
+    """As :func:`ast.walk`, without :data:`LEAVES`."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for value in vars(node).values():
+            below = value if isinstance(value, list) else (value,)
+            left += [each for each in below if isinstance(each, ast.AST) and not isinstance(each, LEAVES)]
 
 
 def fragments_of(node: ast.AST) -> Iterator[str]:
@@ -212,14 +225,18 @@ def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 @cache
+def known() -> frozenset[str]:
+    return frozenset(map(dotted, MODULES))
+
+
+@cache
 def our_targets(path: Path) -> frozenset[str]:
     """Our modules that ``path`` imports, as dotted names of modules that exist."""
-    known = {dotted(other) for other in MODULES}
     found = set()
     for name in source_of(path).imported:
         if name.split(".")[0] != NAME:
             continue
-        while name not in known:
+        while name not in known():
             name = name.rpartition(".")[0]
         found.add(name)
     return frozenset(found)

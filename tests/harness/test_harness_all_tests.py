@@ -34,6 +34,8 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 ENGINE = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 """The embedded engine at a quarter of its speed: a search has a quarter of the requests in as many loads."""
+SLOWER = "fast?step_base_us=9600&decode_us_per_sequence=48&prefill_us_per_token=80"
+"""An eighth of its speed, for the longer loads of the standard scale."""
 Given = dict[str, Any]
 SUITE: tuple[tuple[str, Given], ...] = (
     ("ttft", {"rate": 20}),
@@ -49,7 +51,7 @@ SUITE: tuple[tuple[str, Given], ...] = (
     ("sessions", {"rate": 2}),
     ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
     ("sessions", {"rate": 2, "max_slowdown": 2}),
-    ("sessions", {"job_p95_s": 900, "min_jobs_per_hour": 900, "maximum": 900}),
+    ("sessions", {"job_p95_s": 900, "min_jobs_per_hour": 300, "maximum": 300}),
     ("sessions", {"job_p50_s": 20, "find": "jobs_per_hour", "maximum": 400}),
     ("sessions", {"job_p95_s": 20, "find": "jobs_per_hour", "duration_s": 5}),
     ("non_generative", {"rate": 20}),
@@ -103,6 +105,7 @@ class Session:
     """Tests on one system that share what they can. Its variants are one server, the worst case."""
 
     scale: Scale = "quick"
+    engine: str = ENGINE
     runs: SharedRuns = field(default_factory=SharedRuns)
     engines: dict[tuple[str, bool], ReplayEngine] = field(default_factory=dict)
     """By variant, and whether requests generate tokens."""
@@ -145,7 +148,7 @@ class Session:
         engine = (plan.variant, generates)
         if engine not in self.engines:
             options = STANDARD_VARIANTS[plan.variant] if plan.variant else {}
-            scenario = with_overrides(parse_scenario(ENGINE), options)
+            scenario = with_overrides(parse_scenario(self.engine), options)
             self.engines[engine] = ReplayEngine(scenario, generates=generates)
         seen = self.engines[engine].run(plan)
         last = int(seen.records.index.max()) + 1 - plan.first
@@ -206,7 +209,7 @@ def test_what_is_sent_lies_between_the_bounds(test: str, given: Given, session: 
 
 @pytest.mark.parametrize(("test", "given"), STANDARD, ids=str)
 def test_what_is_sent_at_standard_scale_lies_between_the_bounds(test: str, given: Given) -> None:
-    alone = Session("standard")
+    alone = Session("standard", SLOWER)
     alone.measure(test, given)
     assert_between_bounds(alone, test, given)
 

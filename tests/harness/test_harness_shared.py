@@ -146,10 +146,11 @@ def test_records_of_a_shared_run_are_written_once(tmp_path: Any) -> None:
 def test_a_later_test_is_seen_by_the_second_audit(full_session: BenchSession) -> None:
     """AMB-05: an open-loop TTFT result needs a Poisson run, which may be another test."""
     session = full_session
-    uniform = measured(session, "t::uniform", rate=20, arrival="uniform")
+    load = {"rate": 200, "workload": SyntheticWorkload("short", Fixed(16), Fixed(16))}  # soon replayed
+    uniform = measured(session, "t::uniform", arrival="uniform", **load)
     assert unmet(uniform.entry("passed")["compliance"], "poisson")
     assert session.reaudit() == []
-    poisson = measured(session, "t::poisson", rate=20)
+    poisson = measured(session, "t::poisson", **load)
     (again,) = session.reaudit()
     assert (again.nodeid, again.duration_s) == ("t::uniform", uniform.duration_s)
     assert not unmet(again.compliance, "poisson")

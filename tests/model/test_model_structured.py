@@ -81,6 +81,7 @@ def test_a_call_is_held_against_its_tool(calls: list[Call], found: str) -> None:
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(),
         lambda e: st.lists(e) | st.dictionaries(st.text(), e),
+        max_leaves=12,
     )
 )
 def test_whatever_a_model_writes_has_one_name(value: Any) -> None:

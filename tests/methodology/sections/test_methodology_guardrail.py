@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,12 @@ SCENARIO = (
 )
 QUARTER_WITH_FILTERS = SCENARIO.replace("fast?", f"{QUARTER}&")
 """For what does not depend on how fast the engine is."""
+TWO: dict[str, Any] = {
+    "capacity_rps": 25.0,
+    "levels_percent": [50],
+    "without": "the product has one switch",
+}
+"""The least that has a configuration to compare with the baseline: that of all filters."""
 
 
 @pytest.fixture(scope="module")
@@ -183,9 +190,7 @@ def test_tables(measured: tuple[ReplayedSUT, TestResult]) -> None:
 
 
 def test_single_filters_may_be_declared_impossible() -> None:
-    result = ReplayedSUT(QUARTER_WITH_FILTERS).measure(
-        TEST, "quick", capacity_rps=25.0, levels_percent=[50], without="the product has one switch"
-    )
+    result = ReplayedSUT(QUARTER_WITH_FILTERS).measure(TEST, "quick", **TWO)
     roles = {level.role for level in result.levels if level.percent_of_capacity is not None}
     assert roles == {"baseline", "full"}
     overhead = result.metrics["input_filter_overhead[50%].p50"]
@@ -218,9 +223,7 @@ def test_a_prefix_cache_that_helps_later_configurations_voids_the_run() -> None:
             seen, records=replace(seen.records, cached_tokens=np.full(len(seen.records), 100, dtype=np.int64))
         )
 
-    result = ReplayedSUT(QUARTER_WITH_FILTERS, change=cached).measure(
-        TEST, "quick", capacity_rps=25.0, levels_percent=[50]
-    )
+    result = ReplayedSUT(QUARTER_WITH_FILTERS, change=cached).measure(TEST, "quick", **TWO)
     finding = next(finding for finding in result.findings if finding.check == "equal_work")
     assert not finding.ok
     assert finding.voids
@@ -233,7 +236,7 @@ def test_where_nothing_tells_of_a_cache_it_has_to_be_declared_off(declared: str 
         return replace(seen, records=replace(seen.records, cached_tokens=unknown), engine=None)
 
     sut = ReplayedSUT(QUARTER_WITH_FILTERS, change=silent)
-    parameters = build(Parameters, {"capacity_rps": 25.0, "levels_percent": [50]})
+    parameters = build(Parameters, TWO)
     setting = sut.setting(parameters.workload, "quick")
     facts = {} if declared is None else {"sut.prefix_caching": declared}
     said = Facts.of(Origin.DECLARED, facts, "the SUT file")
@@ -257,9 +260,7 @@ def test_so_it_does_where_only_the_metrics_page_tells_of_it(hits: float, ok: boo
         silent = replace(seen.records, cached_tokens=np.full(len(seen.records), MISSING))
         return replace(seen, records=silent, engine=page)
 
-    result = ReplayedSUT(QUARTER_WITH_FILTERS, change=cached).measure(
-        TEST, "quick", capacity_rps=25.0, levels_percent=[50]
-    )
+    result = ReplayedSUT(QUARTER_WITH_FILTERS, change=cached).measure(TEST, "quick", **TWO)
     finding = next(finding for finding in result.findings if finding.check == "equal_work")
     assert (finding.ok, finding.value) == (ok, hits / 2000)
 

@@ -660,8 +660,8 @@ def test_a_rate_beyond_this_generator_is_no_upper_end() -> None:
 
 
 def test_a_level_that_falls_behind_its_starts_says_so() -> None:
-    slow = "fast?prefix_caching=true&max_num_seqs=2&step_base_us=20000"
-    work = {"sessions": {"turns": 2, "input_tokens": 20, "output_tokens": 100, "pause_s": 0.1}}
+    slow = "fast?prefix_caching=true&max_num_seqs=2&step_base_us=80000"
+    work = {"sessions": {"turns": 2, "input_tokens": 20, "output_tokens": 25, "pause_s": 0.1}}
     given: dict[str, Any] = {"rate": None, "workload": work, "total_sessions": 60, "job_p95_s": 60}
     result = measured(slow, **given, find="jobs_per_hour", initial=400, duration_s=600)
     failed = [level for level in result.levels if not level.passed]
@@ -670,7 +670,7 @@ def test_a_level_that_falls_behind_its_starts_says_so() -> None:
     assert any(
         "the queue grows" in reason or "of the rate at which they begin" in reason for reason in reasons
     )
-    # Two sequences at 20 ms a token: a job of 200 tokens takes 4 s of one of them, so at most 1800 an hour.
+    # Two sequences at 80 ms a token: a job of 50 tokens takes 4 s of one of them, so at most 1800 an hour.
     assert 1_500 < result.metrics["jobs_per_hour"].point < 2_000  # type: ignore[operator]
 
 
