@@ -8,7 +8,13 @@ from typing import Any
 
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Scale, Setting, TestDefinition, VariantInfo
+from pytest_llmbench.methodology.procedure import (
+    Scale,
+    Setting,
+    TestDefinition,
+    VariantInfo,
+    WarmupPolicy,
+)
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
@@ -20,6 +26,9 @@ from pytest_llmbench.workloads.catalogue import workload
 Change = Callable[[Observation], Observation]
 QUARTER = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 """The embedded engine at a quarter of its speed: a search has a quarter of the requests in as many loads."""
+
+SHORT_WARMUP = WarmupPolicy(requests=3, output_tokens=0, probes=3)
+"""The draft's warm-up sends more than most loads of these tests; those about it ask for it."""
 
 
 @dataclass
@@ -42,7 +51,8 @@ class ReplayedSUT:
             for name, options in STANDARD_VARIANTS.items()
         }
         facts = ReplayEngine(base).disclosure()
-        return Setting(workload(wanted), 42, scale, facts=facts, variants=variants, **more)
+        given = {"warmup": SHORT_WARMUP, "facts": facts, "variants": variants} | more
+        return Setting(workload(wanted), 42, scale, **given)
 
     def run(self, plan: LoadPlan) -> Observation:
         self.plans.append(plan)

@@ -13,7 +13,7 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Scale, WarmupPolicy
+from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import fairness
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.metrics.windows import submitted_inside, window_of
@@ -25,7 +25,6 @@ from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix, RequestClass
 
 SKEWED = workload("synthetic-skewed")
-SHORT_WARMUP = WarmupPolicy(requests=3, output_tokens=0, probes=3)
 QUICK = {"capacity_rps": 5, "duration_s": 1.0, "requests_per_class": 40}
 TWINS = tuple(RequestClass(name, (64, 256), (32, 128), 0.5) for name in ("one", "other"))
 
@@ -281,7 +280,7 @@ def test_plans_without_a_rate_count_the_requests() -> None:
 
 def replayed(scenario: str, **given: Any) -> TestResult:
     asked = {"requests_per_class": 60, "duration_s": 1.0, **given}
-    return ReplayedSUT(scenario).measure(fairness.TEST, keep={"warmup": SHORT_WARMUP}, **asked)
+    return ReplayedSUT(scenario).measure(fairness.TEST, **asked)
 
 
 def test_equal_classes_of_the_engine_are_treated_alike() -> None:

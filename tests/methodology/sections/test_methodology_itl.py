@@ -14,7 +14,7 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Scale, WarmupPolicy
+from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import itl
 from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.judgement import Finding
@@ -25,7 +25,6 @@ from pytest_llmbench.model.result import OVER_TIME, Table, TestResult
 from pytest_llmbench.workloads.catalogue import workload
 
 UNIFORM = workload("synthetic-uniform")
-SHORT_WARMUP = WarmupPolicy(requests=3, output_tokens=0, probes=3)
 
 
 def pump(server: StreamServer, scale: Scale = "standard", **given: Any) -> TestResult:
@@ -322,7 +321,6 @@ def test_at_low_load_itl_is_the_step_time_of_the_engine() -> None:
     sut = ReplayedSUT("fast?kv_us_per_token=0")
     result = sut.measure(
         itl.TEST,
-        keep={"warmup": SHORT_WARMUP},
         capacity_rps=0.2,
         levels_percent=(25,),
         duration_s=1.0,
@@ -338,7 +336,7 @@ def test_at_low_load_itl_is_the_step_time_of_the_engine() -> None:
 
 def test_the_saturation_rate_is_searched_for_where_none_is_declared() -> None:
     sut = ReplayedSUT("fast?max_num_seqs=4")
-    result = sut.measure(itl.TEST, "quick", keep={"warmup": SHORT_WARMUP}, levels_percent=(25, 75))
+    result = sut.measure(itl.TEST, "quick", levels_percent=(25, 75))
     rate = result.facts.value("load.capacity_rps")
     # four sequences of about 160 steps of 1.22 ms, and a prefill of some 4 ms that holds up all: 18.7 req/s
     assert 1 < rate < 18.7

@@ -11,7 +11,7 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Scale, WarmupPolicy
+from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import long_context
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.plan import ClosedLoop
@@ -21,7 +21,6 @@ from pytest_llmbench.workloads.long_context import LONG_CONTEXT, SCALING_TARGETS
 from pytest_llmbench.workloads.sequence import drawn, sequence_sha256
 
 LENGTHS = (1024, 2048, 4096, 8192)
-SHORT_WARMUP = WarmupPolicy(requests=3, output_tokens=0, probes=3)
 
 
 def straight(plan: Any, request: Any) -> float:
@@ -270,7 +269,7 @@ def test_mistakes_in_the_marker() -> None:
 
 def replayed(scenario: str, **given: Any) -> TestResult:
     return ReplayedSUT(f"{scenario}&context_limit_tokens=32768").measure(
-        long_context.TEST, keep={"warmup": SHORT_WARMUP}, requests=3, **given
+        long_context.TEST, requests=3, **given
     )
 
 

@@ -15,6 +15,7 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.methodology.sections import non_generative, ttft
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import metric, ms
@@ -33,7 +34,7 @@ def parameters(**given: Any) -> non_generative.Parameters:
     return build(non_generative.Parameters, given)
 
 
-def measured(scenario: str = "fast", change: Any = None, **given: Any) -> TestResult:
+def measured(scenario: str = "fast", change: Any = None, keep: Any = None, **given: Any) -> TestResult:
     asked = parameters(**given)
     engine = ReplayEngine(parse_scenario(scenario), generates=False)
 
@@ -41,7 +42,7 @@ def measured(scenario: str = "fast", change: Any = None, **given: Any) -> TestRe
         seen = engine.run(plan)
         return seen if change is None or plan.phase is not Phase.MEASURE else change(seen)
 
-    return drive(non_generative.procedure(asked, ReplayedSUT().setting(asked.workload)), run)
+    return drive(non_generative.procedure(asked, ReplayedSUT().setting(asked.workload, **keep or {})), run)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_nothing_of_tokens_is_invented() -> None:
 
 
 def test_the_warm_up_settles_without_an_output_token() -> None:
-    result = measured(concurrency=2, requests=30)
+    result = measured(concurrency=2, requests=30, keep={"warmup": WarmupPolicy()})
     assert result.warmup.stabilised
     assert result.warmup.requests_ok >= 100
     assert result.warmup.probe_before_ms is not None

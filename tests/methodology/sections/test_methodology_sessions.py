@@ -116,7 +116,7 @@ def test_runs_have_sessions_of_their_own() -> None:
 
 
 def test_sessions_that_are_cut_off_void_a_run_beyond_its_budget() -> None:
-    result = measured("fast?fault=http_error&fault_from=520&fault_count=4", max_error_share=0.02)
+    result = measured("fast?fault=http_error&fault_from=40&fault_count=4", max_error_share=0.02)
     found = validity(result.observations, Budget(0.02))
     by_check = {finding.check: finding for finding in found.findings}
     # Of turns 4 in some hundreds failed, of sessions 4 in 120.
@@ -394,7 +394,7 @@ def test_of_a_long_job_the_first_turns_are_drawn() -> None:
 
 
 def test_no_job_is_drawn_where_none_was_completed() -> None:
-    result = measured("fast?fault=http_error&fault_from=115", workload=LONG, total_sessions=5)
+    result = measured("fast?fault=http_error&fault_from=20", workload=LONG, total_sessions=5)
     assert result.metrics["job_time.p50"].point is None
     assert "slowest_job" not in {plot.id for plot in result.plots}
 
@@ -507,7 +507,7 @@ def test_probes_of_a_trace_pair_with_its_sessions() -> None:
 
 
 def test_probes_that_are_cut_off_have_no_slowdown() -> None:
-    sut = ReplayedSUT("fast?fault=http_error&fault_from=520&fault_count=2")
+    sut = ReplayedSUT("fast?fault=http_error&fault_from=40&fault_count=2")
     result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=40, rate=2.0, probe_sessions=20)
     lacking = 20 - result.metrics["job_slowdown.p50"].n
     assert lacking in (1, 2)
