@@ -179,9 +179,7 @@ def test_what_judges_and_what_reports_is_loaded_after_the_load(tmp_path: Path) -
     """The first request waits for neither; and clauses of other tests are not read at all."""
     out = f"--llm-report={tmp_path / 'out'}"
     for _ in ("a new directory", "one with a report"):
-        _, code = loaded_modules(
-            tmp_path, FIRST_LOAD, "--llm-endpoint=replay", "--llm-inconclusive=pass", out
-        )
+        _, code = loaded_modules(tmp_path, FIRST_LOAD, *QUICKLY, out)
         assert code == 0
 
 

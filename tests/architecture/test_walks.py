@@ -69,9 +69,10 @@ def test_a_station_is_where_the_page_says(station: tuple[str, str]) -> None:
 def test_a_marker_comes_by_its_stations_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(SUITE, "utf-8")
     (tmp_path / "trace_entered.py").write_text(TRACE, "utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "trace_entered", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "trace_entered", "-p", "pytest_llmbench.plugin"]
     command += ["--llm-endpoint=replay", "--llm-scale=quick", "--llm-inconclusive=pass", "--rootdir=."]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (line,) = [line for line in ran.stdout.splitlines() if line.startswith("ENTERED ")]

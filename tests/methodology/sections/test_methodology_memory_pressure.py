@@ -173,8 +173,10 @@ def test_limits_hold_beyond_capacity_only() -> None:
 
 
 def test_without_a_threshold_the_capacity_is_near_what_memory_holds() -> None:
-    """Known beforehand: 33,024 blocks hold some ten of these prompts at once, whatever the deadlines are."""
-    result = ReplayedSUT("fast").measure(TEST, "standard", keep=ALLOWED)
+    """Known beforehand: an eighth of the blocks hold some ten prompts of an eighth of the usual context at
+    once, whatever the deadlines are."""
+    eighth = "fast?context_limit_tokens=16448&kv_blocks=4128"
+    result = ReplayedSUT(eighth).measure(TEST, "standard", keep=ALLOWED)
     assert 4 <= result.facts.value("load.capacity_concurrency") <= 12
     assert not any("timeout" in level.errors for level in result.levels)
     alone = result.levels[0]

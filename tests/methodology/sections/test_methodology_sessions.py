@@ -663,7 +663,7 @@ def test_a_level_that_falls_behind_its_starts_says_so() -> None:
     slow = "fast?prefix_caching=true&max_num_seqs=2&step_base_us=80000"
     work = {"sessions": {"turns": 2, "input_tokens": 20, "output_tokens": 25, "pause_s": 0.1}}
     given: dict[str, Any] = {"rate": None, "workload": work, "total_sessions": 60, "job_p95_s": 60}
-    result = measured(slow, **given, find="jobs_per_hour", initial=400, duration_s=600)
+    result = measured(slow, **given, find="jobs_per_hour", initial=400, duration_s=300)
     failed = [level for level in result.levels if not level.passed]
     assert failed
     reasons = [reason for level in failed for reason in level.fail_reasons]
