@@ -23,6 +23,9 @@ SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
 """The page whose tests run against a server, as its readers do it."""
 OVER_HTTP2 = ROOT / "docs/how-to/measure-over-http2.md"
 """The page whose tests run against a server of another maker."""
+QUARTER = "replay:fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
+SEARCHING = {ROOT / "docs/reference/tests.md", ROOT / "docs/how-to/measure-sessions.md"}
+"""Pages of searches, which on an engine of a quarter of the speed send a quarter of the requests."""
 WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "docs/how-to/compare-with-a-baseline.md": ("--llm-save=main",),
     ROOT / "docs/how-to/use-the-models-tokenizer.md": (
@@ -63,7 +66,7 @@ def over_http2() -> Iterator[str]:
 @pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
-    endpoint = "replay"
+    endpoint = QUARTER if page in SEARCHING else "replay"
     if page == SERVED:
         endpoint = request.getfixturevalue("engine").url
     elif page == OVER_HTTP2:
