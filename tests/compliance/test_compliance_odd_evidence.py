@@ -97,7 +97,7 @@ def test_a_range_that_ended_before_saturation_found_no_maximum() -> None:
 
 def test_limits_on_latency_take_the_place_of_the_ten_fold_rule() -> None:
     """The reported level breaks that rule and keeps the limit. An overloaded one keeps no limit."""
-    wide = complete("throughput", ttft_p99_ms=20_000.0, arrival="poisson")
+    wide = complete("throughput", ttft_p99_ms=5_000.0, arrival="poisson")
     (place,) = (i for i, level in enumerate(wide.result.levels) if level.role == "reported")
     reported = wide.result.levels[place]
     assert (reported.saturated, reported.overloaded) == (True, False)
