@@ -59,7 +59,7 @@ CASES: list[tuple[TestDefinition, dict[str, Any]]] = [
 
 
 MARKERS: dict[str, dict[str, Any]] = {
-    "guardrail": {"capacity_rps": 10},
+    "guardrail": {"capacity_rps": 10, "without": "one switch"},
     "tradeoff": {"capacity_rps": 20},
     "itl": {"capacity_rps": 20},
     "fairness": {"capacity_rps": 10},
