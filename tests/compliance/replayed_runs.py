@@ -36,6 +36,7 @@ ENGINES = {
     "capacity": ENGINE.replace("max_num_seqs=12", "max_num_seqs=4"),
     "guardrail": ENGINE.replace("step_base_us=25000", "step_base_us=100000"),
 }
+"""Of the tests that would send the most: with fewer places in the batch, or slower still."""
 SEED = 42
 _MORE_FACTS = {
     "isolation.isolated_system": True,
