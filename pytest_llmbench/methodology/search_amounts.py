@@ -35,7 +35,7 @@ from pytest_llmbench.methodology.search.search import (
     STRETCHES,
     searching,
 )
-from pytest_llmbench.methodology.search.sustained import MOST_STEPS_DOWN
+from pytest_llmbench.methodology.search.sustained import STEPS_DOWN
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
 _FASTEST_RPS = 1e6
@@ -207,7 +207,7 @@ class SearchAmounts:
         limits = dict(self.limits or {}) if role == "constrained" else {}
         sequence = self.own.next_part(self.setting, role, duration_s=seconds, limits=limits)
         looks = 2 if self.setting.scale == "full" else 1
-        levels = (MOST_STEPS_DOWN + 1) * looks + runs - 1
+        levels = len(STEPS_DOWN) * looks + runs - 1
         like = replace(self._like(sequence, role), most_s=levels * seconds)
         like = replace(like, key=f"{like.key} {runs}")
         if self.load_model == "closed":

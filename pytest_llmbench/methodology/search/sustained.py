@@ -19,7 +19,10 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import GIVEN_UP, Level
 
-MOST_STEPS_DOWN = 4
+STEPS_DOWN = (0, 1, 2, 3, 4, 8, 16)
+"""The levels that are held in turn, in steps of the search below what it found. By single steps first, so
+that the bracket is a step wide; where minutes show a queue that one minute does not, the first level that
+holds may lie far below, and its bracket is wider."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def sustained(
 ) -> Procedure[Sustained]:
     """Step down from ``start`` until a level ``holds`` for ``duration_s``, and run that level ``runs`` times.
 
-    The steps are those of the search. ``law``: the arrivals of an open loop.
+    The steps are :data:`STEPS_DOWN` of the search. ``law``: the arrivals of an open loop.
     """
     if start is None:
         return Sustained()
@@ -68,7 +71,7 @@ def sustained(
         ]
     if seen is None:
         note = (
-            f"no level held for {duration_s:g} s in {len(tried)} runs, each a step down: nothing is reported"
+            f"no level held for {duration_s:g} s in {len(tried)} runs, lower each time: nothing is reported"
         )
         return Sustained(tried=tuple(tried), notes=(*notes, note))
     notes = (*_stepped_down(tried, duration_s), *notes)
@@ -117,9 +120,9 @@ def _repeated(
 
 
 def _values(start: Seen, searched: Searched) -> list[float]:
-    """The values from the start downwards by the step of the search, not below its minimum."""
+    """The values from the start downwards, not below the minimum of the search."""
     first, bounds = value_of(start), searched.range
-    below = [first - number * bounds.step for number in range(MOST_STEPS_DOWN + 1)]
+    below = [first - number * bounds.step for number in STEPS_DOWN]
     exact = [max(value, bounds.minimum) for value in below]
     if searched.load_model == "closed":
         return list(dict.fromkeys(float(int(value)) for value in exact))

@@ -14,6 +14,7 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search.probing import meets
+from pytest_llmbench.methodology.search.sustained import STEPS_DOWN
 from pytest_llmbench.methodology.sections import throughput
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.judgement import GateVerdict
@@ -221,11 +222,23 @@ def test_steps_down_while_the_longer_level_is_saturated() -> None:
     assert result.budgeted == (len(result.observations) - 1,)
 
 
+def test_a_level_far_below_is_found_and_its_bracket_is_as_wide() -> None:
+    """By steps of 1 req/s the server that carries 33 is eight of them away; the sixteenth is not needed."""
+    result = run(QueueServer(slow_after_s=6.0), **{**EXACT, "rate_step": 1})
+    down = [float(label.split()[1]) for label, role in roles(result) if role == "reported (given up)"]
+    start = down[0]
+    assert down == [start - steps for steps in range(5)]
+    assert roles(result)[-1] == (f"reported: {start - 8:g} req/s", "reported")
+    found = result.metrics["sustainable_rate"]
+    assert (found.point, found.upper) == (start - 8, start - 4)
+    assert found.point < 33 < found.upper
+
+
 def test_steps_down_are_bounded() -> None:
     result = run(
         QueueServer(slow_after_s=6.0, slots=4), min_rate=39, max_rate=41, rate_step=0.5, arrival="uniform"
     )
-    assert sum("given up" in role for _, role in roles(result)) <= 5
+    assert sum("given up" in role for _, role in roles(result)) <= len(STEPS_DOWN)
     assert min(level.offered_rps or 0 for level in result.levels) == 39.0  # not below the range
     assert result.metrics["max_output_token_throughput"].point is None
     assert cells(result, "throughput_summary")["Sustainable Load"][0].startswith("not reached")
