@@ -52,8 +52,8 @@ class Suite:
             self.pytester.makeconftest(textwrap.dedent(conftest))
 
     def run(self, *arguments: str) -> pytest.RunResult:
-        # Workers of pytest-xdist are processes.
-        without = WITHOUT_OTHERS if any(argument.startswith("-n") for argument in arguments) else ()
+        others = any(argument.startswith(("--html", "--timeout")) for argument in arguments)
+        without = () if others else WITHOUT_OTHERS
         return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *without, *arguments)
 
     def measure(self, endpoint: str, *arguments: str, scale: str = "quick") -> pytest.RunResult:
