@@ -64,8 +64,8 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A library of linear algebra that computes on all cores waits for them by spinning: on a busy machine a table
-# that takes 6 ms takes 40 times as much. The processes of pytest-xdist load it later, and inherit this.
+# A library of linear algebra that computes on all cores waits for them by spinning, which on a busy machine
+# takes far more than what it computes. The processes of pytest-xdist load it later, and inherit this.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A selftest that the developer ran here would add findings of its own to the results under test.

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from pytest_llmbench.compare.identity import REQUIRED, SHOWN, matched, waivers_of_option
+from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, SHOWN, matched, waivers_of_option
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option, margin_mistakes
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.judgement import ComparisonVerdict
@@ -96,5 +96,33 @@ def test_identities_match_field_by_field() -> None:
     assert matched(one, {**one, "model": None}).mismatches == ("model was m, now it is not known",)
 
 
+@pytest.mark.parametrize(
+    ("field", "theirs", "said"),
+    [
+        ("endpoint.answered_by", "m-small", "endpoint.answered_by was m-small, now it is m-large"),
+        ("endpoint.answered_by", None, ""),
+        ("request.extra_body", None, "request.extra_body was not known, now it is {'effort': 'low'}"),
+        ("request.extra_body", {"effort": "high"}, "request.extra_body was {'effort': 'high'}, now it is"),
+        ("endpoint.models", ["m", "/models/m-1"], ""),
+    ],
+)
+def test_the_model_that_answers_and_what_it_is_asked_have_to_agree(
+    field: str, theirs: object, said: str
+) -> None:
+    """Which model answers is known of some servers, and of baselines that are not old."""
+    ours = dict.fromkeys(REQUIRED, "same") | {
+        "endpoint.answered_by": "m-large", "request.extra_body": {"effort": "low"},
+        "endpoint.models": ["m", "/models/m-2"],
+    }  # fmt: skip
+    found = matched({**ours, field: theirs}, ours)
+    assert len(found.mismatches) == bool(said)
+    assert all(each.startswith(said) for each in found.mismatches)
+    assert len(found.shown) == (field == "endpoint.models")
+    if said:
+        waived = matched({**ours, field: theirs}, ours, waivers_of_option([f"{field}=so@2999-12-31"], TODAY))
+        assert waived.mismatches == ()
+
+
 def test_no_field_is_both_required_and_shown() -> None:
-    assert not set(REQUIRED) & set(SHOWN)
+    kinds = (REQUIRED, IF_KNOWN, SHOWN)
+    assert sum(map(len, kinds)) == len(set().union(*kinds))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import date
 from pathlib import Path
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import SMALL_WARMUP, Suite
 
-from pytest_llmbench.compare.identity import REQUIRED, matched, waivers_of_option
 from pytest_llmbench.harness.comparison.baselines import automatic_name
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.store.baselines import Commit
 from pytest_llmbench.store.files import machine_id
 
@@ -34,7 +33,6 @@ def measure(suite: Suite, *arguments: str, endpoint: str = "replay") -> pytest.R
     return suite.measure(endpoint, "--llm-runs=3", *arguments)
 
 
-TODAY = date(2026, 6, 1)
 MAIN: dict[str, str] = {}
 """The baseline of the first test that made it: the same for every body with that load."""
 
@@ -149,31 +147,19 @@ def test_another_system_is_refused_with_both_values(suite: Suite) -> None:
     result.stdout.no_fnmatch_line("*sut.software.version*")
 
 
-@pytest.mark.parametrize(
-    ("field", "theirs", "said"),
-    [
-        ("endpoint.answered_by", "m-small", "endpoint.answered_by was m-small, now it is m-large"),
-        ("endpoint.answered_by", None, ""),
-        ("request.extra_body", None, "request.extra_body was not known, now it is {'effort': 'low'}"),
-        ("request.extra_body", {"effort": "high"}, "request.extra_body was {'effort': 'high'}, now it is"),
-        ("endpoint.models", ["m", "/models/m-1"], ""),
-    ],
-)
-def test_the_model_that_answers_and_what_it_is_asked_have_to_agree(
-    field: str, theirs: object, said: str
-) -> None:
-    """Which model answers is known of some servers, and of baselines that are not old."""
-    ours = dict.fromkeys(REQUIRED, "same") | {
-        "endpoint.answered_by": "m-large", "request.extra_body": {"effort": "low"},
-        "endpoint.models": ["m", "/models/m-2"],
-    }  # fmt: skip
-    found = matched({**ours, field: theirs}, ours)
-    assert len(found.mismatches) == bool(said)
-    assert all(each.startswith(said) for each in found.mismatches)
-    assert len(found.shown) == (field == "endpoint.models")
-    if said:
-        waived = matched({**ours, field: theirs}, ours, waivers_of_option([f"{field}=so@2999-12-31"], TODAY))
-        assert waived.mismatches == ()
+@pytest.mark.usefixtures("however_late")
+def test_what_is_known_of_a_server_is_kept(suite: Suite, engine: EmbeddedEngine) -> None:
+    body = (
+        "from pytest_llmbench import llmbench\n\n@llmbench.ttft(rate=40, requests=10)\ndef test_one(): ...\n"
+    )
+    suite.write(body, SMALL_WARMUP)
+    (suite.path / "sut.toml").write_text('[request]\nextra_body = { effort = "low" }\n', "utf-8")
+    options = ("--llm-sut=sut.toml", "--llm-save=served", "--llm-inconclusive=pass")
+    suite.measure(engine.url, *options).assert_outcomes(passed=1)
+    (file,) = (suite.path / ".llmbench").rglob("*_served.json")
+    identity = json.loads(file.read_text("utf-8"))["tests"][0]["identity"]
+    assert identity["request.extra_body"] == {"effort": "low"}
+    assert identity["endpoint.answered_by"] == identity["model"] == "sim-fast"
 
 
 def test_a_baseline_of_another_machine_is_refused(suite: Suite) -> None:
