@@ -162,6 +162,7 @@ def test_a_broken_sut_file(suite: Suite) -> None:
 
 
 def test_a_server_that_dies_mid_run(suite: Suite) -> None:
+    """So many may fail that those which were under way are not enough: some more find nobody."""
     suite.write(
         """
         from pytest_llmbench import WarmupPolicy, llmbench
@@ -171,7 +172,7 @@ def test_a_server_that_dies_mid_run(suite: Suite) -> None:
         def llm_warmup():
             return WarmupPolicy(requests=20, output_tokens=0, probes=3)
 
-        @llmbench.ttft(p99_ms=500, rate=50, requests=400)
+        @llmbench.ttft(p99_ms=500, rate=50, requests=6000)
         def test_x(): ...
         """
     )
@@ -187,13 +188,13 @@ def test_a_server_that_dies_mid_run(suite: Suite) -> None:
     result.stdout.fnmatch_lines(
         [
             "the server stopped answering at *.* s, INVALID: this run is not judged",
-            "*cut short (the error budget cannot be kept any more: 21 of the first * after *",
+            "*cut short (the error budget cannot be kept any more: 61 of the first * after *",
             "*requests failed*disconnected*",
         ]
     )
     entry = suite.report["tests"][0]
     sent = entry["counts"]["submitted"]
-    assert 21 < sent < 400
+    assert 61 < sent < 6000
     assert entry["counts"]["ok"] >= 1
     rows = stored_lines(suite.path / "out" / entry["records_file"])[1:]
     assert sum(json.loads(row)["phase"] == "measure" for row in rows) == sent
