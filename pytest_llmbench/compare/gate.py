@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.model.estimate import LOWER_BOUND, ONLY_BOUND, Estimate
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate, IntervalKind
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import judged_name
@@ -143,7 +143,7 @@ def further(times: float, n: int) -> int:
 
 def _of_the_sample(estimate: Estimate) -> Interval:
     """The interval without an upper end that is only a bound, unless there is no other."""
-    only_bound = ONLY_BOUND in estimate.method and estimate.lower is not None
+    only_bound = estimate.kind is IntervalKind.CRUDE and estimate.lower is not None
     return Interval(estimate.lower, None if only_bound else estimate.upper)
 
 

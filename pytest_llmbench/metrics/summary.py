@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
+from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.stats import moments, order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
@@ -41,6 +41,8 @@ PERCENTILES: Mapping[str, float] = MappingProxyType(
 )
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
 OBSERVED = "observed"
+_How = tuple[str, IntervalKind]
+"""How an interval was found: in words, and its kind."""
 _MOST_TIMES = 16
 """The largest factor by which more samples are recommended to tell a busy system from an overloaded one."""
 
@@ -119,40 +121,40 @@ class _Sample:
         bounds = [None if self.queue is None else self.queue.upper(q, self.level) for q in qs]
         found = [self._ends(*each) for each in zip(qs, worths, bounds, strict=True)]
         ends = in_order(bounded_by_higher([interval for interval, _ in found], bounds))
-        methods = [
-            f"{method}, {ONLY_BOUND} of a higher percentile"
+        hows = [
+            (f"{how[0]}, upper end of a higher percentile", IntervalKind.CRUDE)
             if interval.upper is not None and (own.upper is None or interval.upper < own.upper)
-            else method
-            for (own, method), interval in zip(found, ends, strict=True)
+            else how
+            for (own, how), interval in zip(found, ends, strict=True)
         ]
-        return [self._percentile(*each) for each in zip(qs, worths, ends, methods, strict=True)]
+        return [self._percentile(*each) for each in zip(qs, worths, ends, hows, strict=True)]
 
-    def _ends(self, q: float, worth: Worth, by_load: float | None) -> tuple[Interval, str]:
+    def _ends(self, q: float, worth: Worth, by_load: float | None) -> tuple[Interval, _How]:
         """The interval of a percentile, and how its ends were found. ``by_load``: its upper bound by the load
         of the queue; None where there is none."""
         interval = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
         method = f"order statistics at {_effective(worth.samples)}"
         if by_load is not None:
-            return Interval(interval.lower, by_load), f"{method}, {BY_LOAD}"
+            return Interval(interval.lower, by_load), (f"{method}, {BY_LOAD}", IntervalKind.SAMPLE)
         if interval.upper is not None:
-            return interval, method
+            return interval, (method, IntervalKind.SAMPLE)
         bound = nearest(
             moment_bound(self.runs, q, lags=self.lags, level=self.level),
             bound_by_mean(self.mean.upper, float(self.ordered[0]), q),
         )
         end = None if bound is None else risen(bound.end, self.ordered, q, level=self.level, rise=self.rise)
         if end is None:
-            return interval, method
-        return Interval(interval.lower, end), f"{method}, {ONLY_BOUND} by {bound}"
+            return interval, (method, IntervalKind.SAMPLE)
+        return Interval(interval.lower, end), (f"{method}, upper end by {bound}", IntervalKind.CRUDE)
 
-    def _percentile(self, q: float, worth: Worth, interval: Interval, method: str) -> Estimate:
+    def _percentile(self, q: float, worth: Worth, interval: Interval, how: _How) -> Estimate:
         independent = order_statistics.samples_required(q, self.level)
         required = worth.required(independent, len(self.ordered), self.level)
         if interval.lower is not None:
             bounded = moments.samples_required(q, lags=self.lags)
             # What a moment of these many does not bound, more of them need not either.
             required = min(required, bounded) if bounded > len(self.ordered) else required
-        return self._estimate(ordered_percentile(self.ordered, q), interval, method, required)
+        return self._estimate(ordered_percentile(self.ordered, q), interval, how[0], required, how[1])
 
     def observed(self, value: float) -> Estimate:
         return self._estimate(value, OPEN, OBSERVED)
@@ -163,7 +165,12 @@ class _Sample:
         return max(len(self.ordered) + 1, math.ceil(independent * len(self.ordered) / worth))
 
     def _estimate(
-        self, point: float, interval: Interval, method: str, required: int | None = None
+        self,
+        point: float,
+        interval: Interval,
+        method: str,
+        required: int | None = None,
+        kind: IntervalKind = IntervalKind.SAMPLE,
     ) -> Estimate:
         lower, upper = interval
         # Both ends and the point come from different order statistics or resamples; keep them in order.
@@ -179,6 +186,7 @@ class _Sample:
             method=method,
             unit=self.unit,
             n_required=required if open_end else None,
+            kind=kind,
         )
 
 

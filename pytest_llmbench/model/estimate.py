@@ -7,16 +7,30 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Any
 
 LOWER_BOUND = "a lower bound"
 """Words in the method of an estimate that is open upwards because nothing above it was tested: no larger
 sample would close it."""
-ONLY_BOUND = "upper end"
-"""Words in the method of a percentile whose upper end is a bound other than from its own order statistics:
-farther away than its error, and nearer with more samples by another law."""
 EXHAUSTED = "range exhausted"
 """Words in the method of an estimate whose search ended with its range and not with a level that failed."""
+
+
+class IntervalKind(StrEnum):
+    """What the interval of an estimate says, and so what would narrow it."""
+
+    SAMPLE = "sample"
+    """Where the figure of the system at this load lies, as far as a sample of requests tells."""
+    CRUDE = "crude"
+    """The same, with an end that is a bound: farther away than the sampling error, and nearer with more
+    samples by another law."""
+    RUNS = "runs"
+    """Where the figure of a job would lie if it were run again, by Student's t over its runs."""
+    SAVED_SPREAD = "saved_spread"
+    """The same of fewer than three runs, by the spread between earlier runs or sessions."""
+    ASSUMED_SPREAD = "assumed_spread"
+    """The same with nothing saved, by a spread that is assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,7 @@ class Estimate:
     too_low_by: float = 0.0
     """Amount by which the measuring machine may have made point and interval too low, in the estimate's
     unit."""
+    kind: IntervalKind = IntervalKind.SAMPLE
 
     def __post_init__(self) -> None:
         for name in ("point", "lower", "upper"):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
+from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.plan import Watched
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.block_bootstrap import chosen
@@ -117,7 +118,7 @@ def _percentile(
 ) -> Judged:
     finite, top = _finite(values, watched.objective.limit)
     ordered, level = np.sort(finite), 1 - 2 * tail
-    how = ""
+    how, kind = "", IntervalKind.SAMPLE
     if size is None:
         lags = series_memory(finite)
         of = percentile_worth(finite, q, lags=lags)
@@ -135,7 +136,8 @@ def _percentile(
             )
         if bound is not None:
             upper = risen(bound.end, ordered, q, level=level, rise=rise)
-            how = "" if upper is None else f", {ONLY_BOUND} by {bound}"
+            if upper is not None:
+                how, kind = f", upper end by {bound}", IntervalKind.CRUDE
         needed = of.required(samples_required(q, level), len(values), level)
     else:
         worth = size(exceedances(finite, q)[0], tail)
@@ -150,7 +152,8 @@ def _percentile(
         point = None if point is None or point > top else point
         upper = None if upper is None or upper > top else upper
     required = needed if lower is None or upper is None else None
-    return Judged(_ordered(watched, point, lower, upper, tail, len(values), method, required), worth)
+    found = _ordered(watched, point, lower, upper, tail, len(values), method, required)
+    return Judged(replace(found, kind=kind), worth)
 
 
 def _finite(values: FloatArray, limit: float) -> tuple[FloatArray, float]:
