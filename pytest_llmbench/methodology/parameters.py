@@ -39,6 +39,9 @@ MOST_RUNS = 10_000
 MOST_ENTRIES = 1_000
 """The most entries of a list in a marker."""
 LARGEST_SEED = 2**63 - 1
+AUTO = "auto"
+AUTO_RUNS = 5
+"""The most runs of ``runs="auto"``."""
 DEFAULT_CONCURRENCY = 8
 """Concurrency of a test that names neither ``rate`` nor ``concurrency``."""
 
@@ -78,7 +81,11 @@ class TestParameters:
         doc="name of a workload, a workload object, or weights by name.",
     )
     seed: int | None = parameter("seed", doc="of requests and arrivals; stands before ``--llm-seed``.")
-    runs: int | None = parameter("runs", doc="repetitions of the measured load.")
+    runs: int | Literal["auto"] | None = parameter(
+        "runs",
+        doc='repetitions of the measured load; of a job also ``"auto"``: one, and four more where that does '
+        "not decide its limits.",
+    )
     fresh: bool = parameter(
         "flag", False, doc="measure anew, even where another test of the session has run the same load."
     )
@@ -122,11 +129,23 @@ class TestParameters:
         ]
 
     def not_repeated(self) -> list[str]:
+        if self.runs == AUTO and not self.is_job:
+            return ["runs='auto' is for jobs, closed loops with a number of requests: give a number of runs"]
         if self.runs is None or self.repeats:
             return []
         return [
             "runs is not for this test: it has many levels and runs each once; parametrize it to repeat it"
         ]
+
+    @property
+    def is_job(self) -> bool:
+        """Whether the figures are those of these requests, exact in each run, and not those of a sample."""
+        return False
+
+    @property
+    def run_count(self) -> int:
+        """The runs that were asked for, at most."""
+        return AUTO_RUNS if self.runs == AUTO else int(self.runs or 1)
 
     @property
     def offsets_ns(self) -> Sequence[int]:
@@ -185,7 +204,7 @@ class LoadParameters(TestParameters):
             return [f"arrival='trace' needs a workload with arrival instants; {self.workload!r} has none"]
         if self.requests is not None and self.requests > len(offsets):
             return [f"requests is {self.requests}, but the trace has {len(offsets)} arrivals"]
-        if (self.runs or 1) > 1:
+        if self.run_count != 1:
             return ["arrival='trace' is one pass through the trace: leave out runs"]
         return []
 
@@ -308,15 +327,17 @@ def _amount(value: Any) -> list[str]:
 
 
 def _runs(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return _count_or_auto(value)
     found = _count(value)
     return found or ([] if value <= MOST_RUNS else [f"must be at most {MOST_RUNS:,}, got {shown(value)}"])
 
 
 def _count_or_auto(value: Any) -> list[str]:
     if isinstance(value, str):
-        if value == "auto":
+        if value == AUTO:
             return []
-        return [f"must be a whole number, or 'auto' to end when the limits are decided, got {shown(value)}"]
+        return [f"must be a whole number, or {AUTO!r} to end when the limits are decided, got {shown(value)}"]
     return _count(value)
 
 

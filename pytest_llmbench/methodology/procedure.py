@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
@@ -127,6 +128,8 @@ class Setting:
     salt: str = ""
     """Salt of a measurement that must not repeat the prompts of another one in this session, because a test
     is measured anew or once more. Empty for all others, whose equal loads are shared."""
+    spreads: Mapping[str, SavedSpread] = field(default_factory=dict)
+    """Metric → its spread between earlier runs or sessions of this load on this system."""
     overload_allowed: bool = False
     """Whether the user allows a test to load the system up to failure (METHODOLOGY §13)."""
 

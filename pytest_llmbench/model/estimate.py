@@ -34,6 +34,17 @@ class IntervalKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SavedSpread:
+    """The spread of a figure between earlier runs of the same load, or between sessions."""
+
+    deviation: float
+    """Standard deviation of the logarithms."""
+    count: int
+    """Number of runs or sessions that it is of."""
+    of_sessions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """A point with its confidence interval.
 

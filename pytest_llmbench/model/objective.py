@@ -77,6 +77,14 @@ class Objective:
         limit = self.limit
         return {"<=": value <= limit, "<": value < limit, ">=": value >= limit, ">": value > limit}[self.op]
 
+    def decided(self, lower: float | None, upper: float | None) -> bool | None:
+        """Whether a whole interval keeps the limit (True) or breaks it (False); None: it straddles the limit,
+        or is open towards it."""
+        worst, best = (upper, lower) if self.is_ceiling else (lower, upper)
+        if worst is not None and self.holds(worst):
+            return True
+        return False if best is not None and not self.holds(best) else None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricRef:

@@ -95,6 +95,7 @@ _TYPE, _VALUE, _TUPLE, _MAPPING, _OPAQUE = "$type", "$value", "$tuple", "$mappin
 _FACTS, _ARRAY = "$facts", "$array"
 _KINDS = {
     "methodology.procedure": ("VariantInfo", "WarmupPolicy"),
+    "model.estimate": ("SavedSpread",),
     "model.facts": ("Fact", "Origin"),
     "model.objective": ("Objective",),
     "model.observation": ("ClockAnchor", "EngineReadings", "HostLimits", "SelfCheck"),

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.methodology.parameters import LoadParameters, parameter
+from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
@@ -25,15 +25,25 @@ from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ALPHA, LoadPlan, Looks, OpenLoop, Quantity, Watched, judged_name
+from pytest_llmbench.model.plan import (
+    ALPHA,
+    ClosedLoop,
+    LoadPlan,
+    Looks,
+    OpenLoop,
+    Quantity,
+    Watched,
+    judged_name,
+)
 
-AUTO = "auto"
 _WITHOUT_LOOKS = (
     "requests='auto' does not end a load early here: it does at --llm-scale=standard, in a single run; runs "
     "that are compared are of one length"
 )
 MOST_REQUESTS = 5_000
 """The most requests of ``requests="auto"`` where the marker names no maximum."""
+STEADY_WAVES = 10
+"""Fewest requests for each slot of a closed loop whose steady state is asked for."""
 OVER_LIMIT = "over_limit"
 GOODPUT_SHARE = "goodput_share"
 
@@ -71,9 +81,20 @@ class AdaptiveParameters(LoadParameters):
         "left out.",
     )
 
+    steady: bool = parameter(
+        "flag",
+        False,
+        doc="closed loop: the limits are about the steady state, without the first wave and the drain; else "
+        "they are about these requests, a finite job.",
+    )
+
     @property
     def is_auto(self) -> bool:
         return self.requests == AUTO
+
+    @property
+    def is_job(self) -> bool:
+        return isinstance(self.load, ClosedLoop) and not self.is_auto and not self.steady
 
     @property
     def count(self) -> int | None:
@@ -93,6 +114,7 @@ class AdaptiveParameters(LoadParameters):
     def contradictions(self) -> list[str]:
         if not self.is_auto:
             found = replace(self, max_requests=None, max_seconds=None)._of_load() + self._uncounted()
+            found += self._unsteady()
             given = [name for name in ("max_requests", "max_seconds") if getattr(self, name) is not None]
             return found + [
                 f"{name} needs requests='auto': it bounds a load that may end early" for name in given
@@ -100,7 +122,7 @@ class AdaptiveParameters(LoadParameters):
         found = replace(self, requests=None)._of_load()
         if self.arrival == "trace":
             found.append("requests='auto' needs a load that can go on; arrival='trace' is one pass")
-        if self.runs is not None and self.runs > 1:
+        if self.run_count > 1:
             found.append("requests='auto' decides on one run: leave out runs")
         if not self.objectives:
             found.append("requests='auto' ends when the limits are decided: give one, for example p95_ms=300")
@@ -110,6 +132,17 @@ class AdaptiveParameters(LoadParameters):
             for each in self.objectives
             if watched(each, self) is None
         ]
+
+    def _unsteady(self) -> list[str]:
+        """Mistakes in a steady state that is asked for."""
+        if not self.steady:
+            return []
+        if not isinstance(self.load, ClosedLoop):
+            return ["steady needs concurrency: an open loop is about the steady state anyway"]
+        least = STEADY_WAVES * self.load.concurrency
+        if self.count is None or self.count >= least:
+            return []
+        return [f"steady needs {STEADY_WAVES} requests for each slot: {least} or more, not {self.count}"]
 
     def _uncounted(self) -> list[str]:
         """Mistakes: limits on one class with ``failures="over_limit"``. They are judged on the replies of the

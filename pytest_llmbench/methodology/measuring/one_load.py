@@ -22,9 +22,10 @@ from pytest_llmbench.methodology.measuring.adaptive import (
     looks_of,
 )
 from pytest_llmbench.methodology.measuring.cells import cell, tail
+from pytest_llmbench.methodology.measuring.job_figures import figures, first_wave, is_decided
 from pytest_llmbench.methodology.measuring.load_plans import Part, part_of
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.parameters import AUTO, TestParameters
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
@@ -32,7 +33,7 @@ from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate, by_run
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
@@ -73,21 +74,32 @@ def one_load_procedure(
             return _plan(parameters, setting, run, max(first, run * count), attempt)
 
         runs, attempts = run_count(parameters, setting), _attempts(parameters, setting)
-        seen, void = yield from measured_runs(runs, attempts, plan_of)
+
+        def is_enough(seen: Sequence[Observation]) -> bool:
+            found = result(parameters, setting, warmup, seen)
+            return is_decided(found.objectives, found.metrics)
+
+        one_may_do = is_enough if _may_be_one(parameters, setting) else None
+        seen, void = yield from measured_runs(runs, attempts, plan_of, one_may_do)
         made = result(parameters, setting, warmup, seen)
         if by_class:
-            made = with_classes(made, setting.workload, setting.seed)
-        return with_void(made, void)
+            made = with_classes(made, parameters, setting)
+        found = first_wave(parameters)
+        return with_void(replace(made, findings=(*made.findings, *found)), void)
 
     return patient(procedure)
 
 
 def measured_runs(
-    runs: int, attempts: int, plan_of: Callable[[int, int, Before], LoadPlan]
+    runs: int,
+    attempts: int,
+    plan_of: Callable[[int, int, Before], LoadPlan],
+    one_may_do: Callable[[Sequence[Observation]], bool] | None = None,
 ) -> Procedure[tuple[list[Observation], list[VoidLoad]]]:
     """The runs of a load, each measured again while this machine spoils it, and the loads that were void.
 
-    ``plan_of(run, attempt, before)``: ``before`` is the load before it, if any. Ctrl-C ends it.
+    ``plan_of(run, attempt, before)``: ``before`` is the load before it, if any. ``one_may_do``: whether the
+    first run is enough; None: all are measured. Ctrl-C ends it.
     """
     seen: list[Observation] = []
     void: list[VoidLoad] = []
@@ -103,7 +115,7 @@ def measured_runs(
         if disturbed(observation):
             del void[-1]  # there is no other: it counts, and voids the test
         seen.append(observation)
-        if observation.interrupted is not None:
+        if observation.interrupted is not None or (run == 0 and one_may_do is not None and one_may_do(seen)):
             break
     return seen, void
 
@@ -135,7 +147,13 @@ def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[Lo
 
 
 def run_count(parameters: TestParameters, setting: Setting) -> int:
-    return max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+    """How often the load is measured, at most."""
+    return max(setting.least_runs, 1 if setting.scale == "quick" else parameters.run_count)
+
+
+def _may_be_one(parameters: TestParameters, setting: Setting) -> bool:
+    """Whether one run does if it decides the limits; not where runs are compared."""
+    return parameters.runs == AUTO and setting.least_runs == 1 and run_count(parameters, setting) > 1
 
 
 def _plan(
@@ -143,8 +161,9 @@ def _plan(
 ) -> LoadPlan:
     runs = run_count(parameters, setting)
     part = _part(parameters, setting, attempt)
+    most = "at most " if _may_be_one(parameters, setting) else ""
     plan = LoadPlan(
-        label="measure" if runs == 1 else f"run {run + 1} of {runs}",
+        label="measure" if runs == 1 else f"run {run + 1} of {most}{runs}",
         workload=setting.workload,
         load=parameters.load,
         requests=request_count(parameters, setting),
@@ -209,8 +228,10 @@ def intended(
     parameters: AdaptiveParameters, setting: Setting, seen: Sequence[Observation]
 ) -> tuple[LoadPlan, ...]:
     """The plans that were to be sent; those that were, as they were. A load that ended early counts as
-    planned like that."""
+    planned like that, and further runs that were not needed were not to be sent."""
     sent = [run.plan if run.plan.looks is None else run.plan.with_(requests=len(run.records)) for run in seen]
+    if sent and _may_be_one(parameters, setting):
+        return tuple(sent)
     return (*sent, *one_load_plans(parameters, setting)[len(sent) :])
 
 
@@ -220,8 +241,14 @@ def one_load_bounds(parameters: Any, setting: Setting) -> list[Bounds]:
     plans = one_load_plans(parameters, setting)
     return [
         *warm_up_bounds(setting, concurrency=concurrency),
-        *(plan_bounds(plan, least=None if plan.looks is None else 1) for plan in plans),
+        *(plan_bounds(plan, least=_least(parameters, setting, run, plan)) for run, plan in enumerate(plans)),
     ]
+
+
+def _least(parameters: Any, setting: Setting, run: int, plan: LoadPlan) -> int | None:
+    if run and _may_be_one(parameters, setting):
+        return 0
+    return None if plan.looks is None else 1
 
 
 _FAMILIES = ("ttft", "tpot", "e2e")
@@ -233,20 +260,19 @@ _COLUMNS = (
 )
 
 
-def with_classes(result: TestResult, workload: Workload, seed: int) -> TestResult:
-    """The result with the metrics and the table of the parts of ``workload``; unchanged if it has no
+def with_classes(result: TestResult, parameters: AdaptiveParameters, setting: Setting) -> TestResult:
+    """The result with the metrics and the table of the parts of its workload; unchanged if it has no
     parts."""
-    labels = class_labels(workload)
+    labels = class_labels(setting.workload)
     seen = result.observations
     if not labels or not seen:
         return result
-    metrics = _metrics(seen, labels, seed)
-    runs = [_metrics([run], labels, seed) for run in seen] if result.by_run else []
+    metrics, runs = figures(parameters, setting, seen, lambda own: _metrics(own, labels, setting.seed))
     return replace(
         result,
         metrics={**result.metrics, **metrics},
         tables=(*result.tables, _table(metrics, result.metrics, labels, seen)),
-        by_run={**result.by_run, **by_run(runs)},
+        by_run={**result.by_run, **runs},
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -29,7 +30,7 @@ from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.goodput import good, goodput
 from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
-from pytest_llmbench.model.estimate import Estimate, by_run
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -102,7 +103,9 @@ class Parameters(AdaptiveParameters):
 def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
-    metrics = _metrics(parameters, seen, setting.seed)
+    metrics, own_runs = figures(
+        parameters, setting, seen, lambda runs: _metrics(parameters, runs, setting.seed)
+    )
     judged = as_judged(parameters, seen)
     facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
     return TestResult(
@@ -119,7 +122,7 @@ def result(
         objectives=parameters.objectives,
         notes=(*judged.notes, _OUTSIDE),
         findings=_findings(parameters, seen),
-        by_run=by_run([_metrics(parameters, [run], setting.seed) for run in seen] if len(seen) > 1 else ()),
+        by_run=own_runs,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
 from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
+from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -30,7 +31,7 @@ from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, Te
 from pytest_llmbench.methodology.sections.ttft import cdf_plot
 from pytest_llmbench.metrics.latency import distribution_of, request_latency_ms
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate, by_run
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -118,10 +119,8 @@ _METRICS = ("latency", "latency_scheduled", *_RATES, "completion_rate")
 def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
-    metrics = _metrics(seen, setting.seed)
     classes = _classes([run.records for run in seen])
-    for label, runs in classes.items():
-        metrics |= _latencies(f"[{label}]", runs)
+    metrics, own_runs = figures(parameters, setting, seen, lambda runs: _metrics(runs, setting.seed))
     judged = as_judged(parameters, seen)
     facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
     return TestResult(
@@ -137,14 +136,17 @@ def result(
         facts=facts,
         objectives=parameters.objectives,
         notes=(*judged.notes, *_notes(seen), _OUTSIDE),
-        by_run=by_run([_metrics([run], setting.seed) for run in seen] if len(seen) > 1 else ()),
+        by_run=own_runs,
     )
 
 
 def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
     """The metrics of the test. There is no rate of output tokens, not even an undefined one, as nothing is
     generated."""
-    found = _latencies("", [run.records for run in seen])
+    records = [run.records for run in seen]
+    found = _latencies("", records)
+    for label, runs in _classes(records).items():
+        found |= _latencies(f"[{label}]", runs)
     return found | {name: each for name, each in rates(seen, seed=seed).items() if name in _METRICS}
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
 from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
+from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -34,7 +35,7 @@ from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import itl_distribution
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate, by_run
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
@@ -146,10 +147,10 @@ def result(
     runs = [run.records for run in seen]
     natural = tuple(setting.facts.value(_NATURAL) or measured.NATURAL_END_REASONS)
     option = measured.output_itl_option(runs)
-    metrics = _metrics(seen, natural, option, setting.seed)
     classes = _classes(runs)
-    for label, own in classes.items():
-        metrics |= _of_class(label, own, option)
+    metrics, own_runs = figures(
+        parameters, setting, seen, lambda those: _metrics(those, natural, option, setting.seed)
+    )
     judged = as_judged(parameters, seen)
     facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
     kinds = measured.reply_kinds(runs)
@@ -173,9 +174,7 @@ def result(
         facts=facts,
         objectives=parameters.objectives,
         notes=(*judged.notes, *_notes(kinds, metrics, option), _OUTSIDE),
-        by_run=by_run(
-            [_metrics([run], natural, option, setting.seed) for run in seen] if len(seen) > 1 else ()
-        ),
+        by_run=own_runs,
     )
 
 
@@ -186,6 +185,8 @@ def _metrics(
     metrics = _distributions("", runs, option)
     for family, measure in _FIRST.items():
         metrics |= distribution(family, [measure(run) for run in runs])
+    for label, own in _classes(runs).items():
+        metrics |= _distributions(f"[{label}]", own, option)
     metrics["think_share"] = measured.think_share(runs, seed=seed)
     engines = [run.engine for run in seen]
     metrics |= measured.budget_force_rate(runs, natural, engines=engines)
@@ -221,10 +222,6 @@ def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
         label: [run.select(np.array([own == label for own in run.class_label], dtype=bool)) for run in runs]
         for label in labels
     }
-
-
-def _of_class(label: str, runs: Sequence[Records], option: Option) -> dict[str, Estimate]:
-    return _distributions(f"[{label}]", runs, option)
 
 
 def _results(metrics: Mapping[str, Estimate], option: Option) -> Table:

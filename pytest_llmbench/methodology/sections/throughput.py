@@ -202,7 +202,7 @@ def _hold(
     role: str,
 ) -> Procedure[Sustained]:
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
-    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+    runs = max(setting.least_runs, 1 if setting.scale == "quick" else parameters.run_count)
     assert searched.sequence is not None
     limits = parameters.limits if role == CONSTRAINED else {}
     own = searched.sequence.next_part(setting, role, duration_s=duration_s, limits=limits)
@@ -281,7 +281,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
         duration_s=parameters.probe_s,
     )
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
-    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+    runs = max(setting.least_runs, 1 if setting.scale == "quick" else parameters.run_count)
     highest = UNKNOWN_RPS if bounds is None or bounds.upwards else bounds.maximum
     for _ in range(runs * (2 if parameters.limits else 1)):
         if parameters.model == "open":
@@ -424,7 +424,7 @@ def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
         duration_s=parameters.probe_s,
     )
     seconds = REPORTED_S.at(setting.scale, parameters.duration_s)
-    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+    runs = max(setting.least_runs, 1 if setting.scale == "quick" else parameters.run_count)
     roles = (REPORTED, CONSTRAINED) if parameters.limits else (REPORTED,)
     held = [search.held(role, seconds=seconds, runs=runs) for role in roles]
     return [*warm_up_bounds(setting), *search.all(), *held]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
@@ -28,10 +29,10 @@ from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import chunking, latency
 from pytest_llmbench.metrics.buckets import Bucket, by_input_length
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
-from pytest_llmbench.metrics.server_side import FROM_PAGE, NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
+from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import ByRun, Estimate, by_run
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
@@ -131,10 +132,8 @@ def result(
 ) -> TestResult:
     """The result: statistics, tables and plots from the observed runs."""
     samples = samples_of(seen)
-    metrics = _metrics(samples, seen, setting.seed)
+    metrics, own_runs = figures(parameters, setting, seen, lambda runs: _metrics(runs, setting.seed))
     buckets = _buckets(samples)
-    for bucket in buckets:
-        metrics |= bucket.metrics
     judged = as_judged(parameters, seen)
     facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
     return TestResult(
@@ -144,7 +143,7 @@ def result(
         metrics=metrics | judged.metrics,
         tables=(
             results_table(metrics, samples),
-            *((by_input_length_table(buckets),) if buckets else ()),
+            *((by_input_length_table(buckets, metrics),) if buckets else ()),
             *((parts_table(metrics),) if _parts(metrics) else ()),
             *((any_token_table(metrics),) if samples.noncontent_share > 0 else ()),
         ),
@@ -158,7 +157,7 @@ def result(
         facts=facts,
         objectives=parameters.objectives,
         notes=(*judged.notes, *_notes(samples, metrics)),
-        by_run=_by_run(seen, setting.seed),
+        by_run=own_runs,
     )
 
 
@@ -166,25 +165,16 @@ def _buckets(samples: RunSamples) -> Sequence[Bucket]:
     return by_input_length(samples.ttft, samples.ttft_input_tokens)
 
 
-def _by_run(seen: Sequence[Observation], seed: int) -> ByRun:
-    """Every metric of each run taken alone."""
-    runs = []
-    for run in seen if len(seen) > 1 else ():
-        own = samples_of([run])
-        metrics = _metrics(own, [run], seed)
-        for bucket in _buckets(own):
-            metrics |= bucket.metrics
-        runs.append(metrics)
-    return by_run(runs)
-
-
-def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
+def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
+    samples = samples_of(seen)
     metrics: dict[str, Estimate] = mean_parts_of_ttft([run.engine for run in seen])
     metrics |= distributions(FAMILIES, samples.runs)
     for family, measure in PARTS_OF_TTFT.items():
         runs = [measure(run.records) for run in seen]
         if any(len(run) for run in runs):
             metrics |= distribution(family, runs)
+    for bucket in _buckets(samples):
+        metrics |= bucket.metrics
     return metrics | rates(seen, seed=seed)
 
 
@@ -208,7 +198,7 @@ def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, .
         )
     if not _parts(metrics):
         notes.append(f"queue wait and prefill latency: {NOT_MEASURABLE}, the server reports neither")
-    if any(metrics[f"{family}.mean"].method == FROM_PAGE for family in _parts(metrics)):
+    if any(f"{family}.p50" not in metrics for family in _parts(metrics)):
         notes.append(
             "components of TTFT: the replies do not state them, so there are no percentiles; the means are "
             "from the engine's metrics page, which counts every request that it served meanwhile"
@@ -259,13 +249,13 @@ def _number(value: float | None) -> str:
     return f"{value:.{digits}f}"
 
 
-def by_input_length_table(buckets: Sequence[Bucket]) -> Table:
+def by_input_length_table(buckets: Sequence[Bucket], metrics: Mapping[str, Estimate]) -> Table:
     """Table 2: a row for each non-empty bucket (AMB-04)."""
     rows = tuple(
         (
             bucket.label,
             f"{bucket.count}",
-            *(_bucket_cell(bucket.metrics[f"ttft[{bucket.label}].{key}"]) for key in ("p50", "p95", "p99")),
+            *(_bucket_cell(metrics[f"ttft[{bucket.label}].{key}"]) for key in ("p50", "p95", "p99")),
         )
         for bucket in buckets
     )

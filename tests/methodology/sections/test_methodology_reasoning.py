@@ -104,7 +104,7 @@ def canned(plan: LoadPlan) -> Observation:
 
 
 def test_the_procedure_on_canned_records() -> None:
-    asked = parameters(ttot_p95_ms=21, ttfo_p95_ms=99, max_critical_evictions=0, max_budget_force_rate=0.1,
+    asked = parameters(ttot_p95_ms=41, ttfo_p95_ms=49, max_critical_evictions=0, max_budget_force_rate=0.1,
                        ttot_p99_ms=21, concurrency=4, requests=200)  # fmt: skip
     setting = ReplayedSUT().setting("synthetic-uniform")
     result = drive(reasoning.procedure(asked, setting), canned)
@@ -117,7 +117,7 @@ def test_the_procedure_on_canned_records() -> None:
     }
     assert judged == {
         "ttot.p95": GateVerdict.PASS,
-        "ttot.p99": GateVerdict.INCONCLUSIVE,  # 100 samples support no P99
+        "ttot.p99": GateVerdict.INCONCLUSIVE,  # one run of a job: 20 and 21 are nearer than its assumed spread
         "ttfo.p95": GateVerdict.FAIL,
         "budget_force_rate": GateVerdict.PASS,
         "critical_evictions": GateVerdict.INCONCLUSIVE,  # one request does not say it

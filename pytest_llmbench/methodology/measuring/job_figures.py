@@ -1,0 +1,112 @@
+"""What a closed load of a given number of requests is: a finite job, whose figures are exact in each run.
+
+"1,000 requests, 64 in flight: what P50, what throughput?" asks about *these* requests, first wave and drain
+included. Only where the author asks for the steady state (``steady=True``), or lets looks end the load
+(``requests="auto"``), is the load a sample of what the system does at this concurrency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
+from pytest_llmbench.metrics.summary import PERCENTILES
+from pytest_llmbench.metrics.throughput import Window, rates
+from pytest_llmbench.metrics.windows import submitted_inside
+from pytest_llmbench.model.estimate import ByRun, Estimate, by_run
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, judged_name
+from pytest_llmbench.model.records import MISSING
+
+_NEAR = 0.02
+"""Distance of shares below which a percentile is near the end of the first wave."""
+Metrics = dict[str, Estimate]
+
+
+def figures(
+    parameters: AdaptiveParameters,
+    setting: Setting,
+    seen: Sequence[Observation],
+    measure: Callable[[Sequence[Observation]], Metrics],
+) -> tuple[Metrics, ByRun]:
+    """The metrics of all runs together, and those of each run: as a job where the load is one.
+
+    ``measure``: the metrics of some runs, as those of a sample of the system at this load.
+    """
+    concurrency = parameters.load.concurrency if isinstance(parameters.load, ClosedLoop) else None
+    if concurrency is not None and parameters.steady:
+        measure = _steady(measure, concurrency, setting.seed)
+    together = measure(seen)
+    runs = by_run([measure([run]) for run in seen] if len(seen) > 1 else ())
+    if not parameters.is_job:
+        return together, runs
+    found = job_metrics(together, runs, setting.spreads, open_loop=isinstance(parameters.load, OpenLoop))
+    if parameters.limits_ms and "goodput_share" in found:
+        found = job_goodput(found, [run.records for run in seen], parameters.limits_ms)
+    return found, runs
+
+
+def _steady(
+    measure: Callable[[Sequence[Observation]], Metrics], concurrency: int, seed: int
+) -> Callable[[Sequence[Observation]], Metrics]:
+    """``measure`` for the steady state: of the requests sent within it, and rates over its time."""
+
+    def of_middle(runs: Sequence[Observation]) -> Metrics:
+        middles = [steady_middle(run, concurrency) for run in runs]
+        inside = [
+            replace(run, records=submitted_inside(Window(run.records, run.started_ns, run.ended_ns)))
+            for run in middles
+        ]
+        found = measure(inside)
+        return found | {name: each for name, each in rates(middles, seed=seed).items() if name in found}
+
+    return of_middle
+
+
+def steady_middle(run: Observation, concurrency: int) -> Observation:
+    """The run from the send of request C + 1, the first to take over a slot, to the last send: without the
+    first wave and the drain. With no more requests than slots it is the whole run."""
+    sent = np.sort(run.records.submitted_ns[run.records.submitted_ns != MISSING])
+    if len(sent) <= concurrency + 1:
+        return run
+    return replace(run, started_ns=int(sent[concurrency]) - 1, ended_ns=int(sent[-1]))
+
+
+def is_decided(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> bool:
+    """Whether every limit is kept or broken by the whole interval of its metric."""
+    known = [metrics.get(judged_name(each.metric), metrics.get(each.metric)) for each in objectives]
+    return all(
+        found is not None and each.decided(found.lower, found.upper) is not None
+        for each, found in zip(objectives, known, strict=True)
+    )
+
+
+def first_wave(parameters: AdaptiveParameters) -> tuple[Finding, ...]:
+    """A warning where the first wave of a job ends near a percentile with a limit: C of N requests find an
+    empty system, so at C / N the figure jumps between two levels, with the lengths that happen to be
+    drawn."""
+    load, count = parameters.load, parameters.count
+    if not parameters.is_job or not isinstance(load, ClosedLoop) or not count or load.concurrency >= count:
+        return ()
+    share = load.concurrency / count
+    near = [
+        each.metric
+        for each in parameters.objectives
+        if (q := PERCENTILES.get(each.metric.rpartition(".")[2])) is not None
+        and each.metric.partition(".")[0].partition("[")[0].startswith("ttft")
+        and abs(q / 100 - share) < _NEAR
+    ]
+    if not near:
+        return ()
+    message = (
+        f"{', '.join(near)} is near the end of the first wave ({load.concurrency} of {count} requests), "
+        f"where TTFT jumps: choose another number of requests than {count}"
+    )
+    return (Finding("first_wave", ok=False, voids=False, message=message, value=share, unit="ratio"),)
