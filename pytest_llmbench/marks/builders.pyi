@@ -162,9 +162,10 @@ class LLMBench:
         max_requests: int | None = None,
         max_seconds: float | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
-        runs: int | None = None,
+        runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
@@ -191,9 +192,12 @@ class LLMBench:
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param steady: closed loop: the limits are about the steady state, without the first wave and the
+            drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
-        :param runs: repetitions of the measured load.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
@@ -287,6 +291,70 @@ class LLMBench:
         :param max_tail_ratio: of P99 / P50.
         :param workload: name of a workload, a workload object, or weights by name.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def job(
+        *,
+        prompts: int = 1000,
+        max_makespan_s: float | None = None,
+        min_requests_per_s: float | None = None,
+        min_output_tok_s: float | None = None,
+        min_total_tok_s: float | None = None,
+        ttft_mean_ms: float | None = None,
+        ttft_p50_ms: float | None = None,
+        ttft_p99_ms: float | None = None,
+        tpot_mean_ms: float | None = None,
+        tpot_p50_ms: float | None = None,
+        tpot_p99_ms: float | None = None,
+        itl_mean_ms: float | None = None,
+        itl_p50_ms: float | None = None,
+        itl_p99_ms: float | None = None,
+        e2e_mean_ms: float | None = None,
+        e2e_p50_ms: float | None = None,
+        e2e_p99_ms: float | None = None,
+        rate: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        burstiness: float | None = None,
+        concurrency: int | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        runs: int | Literal["auto"] | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Job (no test of the draft).
+
+        A number of prompts, all at once unless ``concurrency`` or ``rate`` says otherwise.
+
+        Limits are on these prompts. One run decides a limit that is far enough away; where it does not, the
+        job is run four more times (``runs="auto"``, the default).
+
+        :param prompts: requests of the job.
+        :param max_makespan_s: from the start of the job to the end of its last reply.
+        :param min_total_tok_s: input and output tokens.
+        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
+            ``rate``, when the trace of the workload says.
+        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param concurrency: most requests in flight; default: all at once.
+        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
+            it is left out.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
@@ -427,9 +495,10 @@ class LLMBench:
         max_requests: int | None = None,
         max_seconds: float | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "profile:EMBED",
         seed: int | None = None,
-        runs: int | None = None,
+        runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
@@ -456,10 +525,13 @@ class LLMBench:
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param steady: closed loop: the limits are about the steady state, without the first wave and the
+            drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name; of one that asks for
             outputs the inputs alone.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
-        :param runs: repetitions of the measured load.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
@@ -553,9 +625,10 @@ class LLMBench:
         max_requests: int | None = None,
         max_seconds: float | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "chat-and-reasoning",
         seed: int | None = None,
-        runs: int | None = None,
+        runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
@@ -586,9 +659,12 @@ class LLMBench:
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param steady: closed loop: the limits are about the steady state, without the first wave and the
+            drain; else they are about these requests, a finite job.
         :param workload: name of a workload, or a workload object; limits on a class of a mix go into ``slo``.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
-        :param runs: repetitions of the measured load.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
@@ -627,7 +703,7 @@ class LLMBench:
         total_sessions: int | None = None,
         workload: str | Workload | Mapping[str, Any] = "session:chat",
         seed: int | None = None,
-        runs: int | None = None,
+        runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
@@ -664,7 +740,8 @@ class LLMBench:
         :param workload: ``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a
             trace with ``sessions = true`` or an object.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
-        :param runs: repetitions of the measured load.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
@@ -697,7 +774,7 @@ class LLMBench:
         min_tokens_per_gpu_s: float | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
-        runs: int | None = None,
+        runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
@@ -723,7 +800,8 @@ class LLMBench:
             highest that meets them.
         :param workload: name of a workload, a workload object, or weights by name.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
-        :param runs: repetitions of the measured load.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
@@ -791,9 +869,10 @@ class LLMBench:
         max_requests: int | None = None,
         max_seconds: float | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
+        steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
-        runs: int | None = None,
+        runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
@@ -815,9 +894,12 @@ class LLMBench:
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
+        :param steady: closed loop: the limits are about the steady state, without the first wave and the
+            drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
-        :param runs: repetitions of the measured load.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.methodology.procedure import TestDefinition
 
 _NAMES: Final = (
+    "job",
     "ttft",
     "throughput",
     "tradeoff",
@@ -29,7 +30,7 @@ _NAMES: Final = (
     "sessions",
     "non_generative",
 )
-BEYOND_THE_DRAFT: Final = frozenset({"goodput", "reasoning", "sessions", "non_generative"})
+BEYOND_THE_DRAFT: Final = frozenset({"job", "goodput", "reasoning", "sessions", "non_generative"})
 """Names of the tests beyond the draft, which have no compliance class."""
 
 SENDS_AGAIN: Final = frozenset({"prefix_cache", "guardrail"})

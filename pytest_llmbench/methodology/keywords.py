@@ -54,7 +54,9 @@ def meanings(of: Mapping[str, str]) -> str:
 
 def _meaning(parameters: type[TestParameters], name: str) -> str:
     """The meaning of a keyword, from the test itself or else from what it inherits."""
-    declared = [each for base in parameters.__mro__[:-1] for each in fields(base) if each.name == name]
+    declared = [
+        each for base in parameters.__mro__[:-1] for each in fields(base) if each.name == name and each.init
+    ]
     return next((each.metadata["doc"] for each in declared if each.metadata["doc"]), "")
 
 
@@ -62,7 +64,7 @@ def _ordered(parameters: type[TestParameters]) -> list[Field[Any]]:
     """The fields in the order of the signature, without ``runs`` where the test does not repeat its load."""
     common = {each.name for each in fields(TestParameters)}
     inherited = {each.name for base in parameters.__mro__[1:-1] for each in fields(base)}
-    taken = [each for each in fields(parameters) if each.name != "runs" or parameters.repeats]
+    taken = [each for each in fields(parameters) if each.init and (each.name != "runs" or parameters.repeats)]
     return sorted(taken, key=lambda each: (each.name in common, each.name in inherited))
 
 

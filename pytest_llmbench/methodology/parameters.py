@@ -70,6 +70,8 @@ class TestParameters:
     """Whether the test repeats its measured load ``runs`` times."""
     of_sessions: ClassVar[bool] = False
     """Whether the test sends sessions."""
+    fixed_count: ClassVar[bool] = False
+    """Whether the number of requests is the load itself, and no scale makes it larger."""
     takes_sessions: ClassVar[bool] = False
     """Whether the test sends sessions where its workload has sessions, and requests otherwise."""
     generates: ClassVar[bool] = True
@@ -143,9 +145,14 @@ class TestParameters:
         return False
 
     @property
+    def runs_as_needed(self) -> bool:
+        """Whether the job is run once, and four times more where that does not decide its limits."""
+        return self.runs == AUTO
+
+    @property
     def run_count(self) -> int:
         """The runs that were asked for, at most."""
-        return AUTO_RUNS if self.runs == AUTO else int(self.runs or 1)
+        return AUTO_RUNS if self.runs_as_needed else int(self.runs or 1)
 
     @property
     def offsets_ns(self) -> Sequence[int]:
@@ -253,7 +260,7 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> 
 def _checks(cls: type[TestParameters]) -> Mapping[str, Check]:
     """The name of each parameter with its check."""
     types = get_type_hints(cls)
-    kinds = {each.name: each.metadata["kind"] for each in fields(cls)}
+    kinds = {each.name: each.metadata["kind"] for each in fields(cls) if each.init}
     return {
         name: _one_of(_choices(types[name])) if kind == "choice" else _CHECKS[kind]
         for name, kind in kinds.items()
@@ -284,7 +291,7 @@ _ELSEWHERE = {
 """Keywords of other load generators → where the same is said here."""
 _AT_ONCE = ("concurrency", "sessions", "levels_percent")
 _A_SECOND = ("rate", "levels_percent")
-_IN_ALL = ("requests", "total_sessions")
+_IN_ALL = ("prompts", "requests", "total_sessions")
 _ALIKE = {
     **dict.fromkeys(("concurrency", "max_concurrency", "users", "num_users"), _AT_ONCE),
     **dict.fromkeys(("rate", "request_rate", "qps", "rps"), _A_SECOND),

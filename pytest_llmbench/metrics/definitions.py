@@ -133,6 +133,15 @@ _RATES = (
         "5.2.4.1",
     ),
     _scalar(
+        "total_token_throughput",
+        "Total token throughput",
+        "tok/s",
+        "higher",
+        "input and output tokens of the job / makespan",
+        "job",
+    ),
+    _scalar("makespan", "Makespan", "s", "lower", "end of the last reply - start of the job", "job"),
+    _scalar(
         "completion_rate",
         "Completion rate",
         "ratio",

@@ -47,7 +47,8 @@ def _followed(advice: str) -> dict[str, Any]:
 CASES: list[tuple[TestDefinition, dict[str, Any]]] = [
     (ttft.TEST, {"rate": 20, "requests": 100, "p99_ms": 60_000}),
     (ttft.TEST, {"rate": 20, "requests": 30, "runs": 2, "p99_ms": 60_000}),
-    (ttft.TEST, {"concurrency": 4, "requests": 60, "steady": True, "bucket_limits": {"0-256": {"p95_ms": 60_000}}}),
+    (ttft.TEST, {"concurrency": 4, "requests": 60, "steady": True,
+                 "bucket_limits": {"0-256": {"p95_ms": 60_000}}}),
     (ttft.TEST, {"rate": 20, "requests": "auto", "max_requests": 100, "p99_ms": 60_000}),
     (goodput.TEST, {"rate": 20, "requests": 20, "ttft_ms": 60_000, "slo": [_slow("ttft.p99")]}),
     (long_context.TEST, {"lengths": [1024, 2048, 4096], "ttft_p95_ms": {2048: 60_000}}),

@@ -16,7 +16,7 @@ from pytest_llmbench.harness.execution.loads import stated
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
-from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, TestParameters
+from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.estimate import ByRun, by_run
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
@@ -94,7 +94,7 @@ def replication(parameters: TestParameters, settings: Settings) -> Replication:
         return _replicated(parameters, _wanted(parameters, settings, CALIBRATION_RUNS))
     if len(settings.endpoints) > 1:
         return Replication(replace(parameters, runs=None), whole=_wanted(parameters, settings, FEWEST_RUNS))
-    if settings.compare is None and parameters.runs == AUTO:
+    if settings.compare is None and parameters.runs_as_needed:
         return Replication(parameters)
     if settings.saves or settings.compare is not None:
         return _replicated(parameters, _wanted(parameters, settings, 1))

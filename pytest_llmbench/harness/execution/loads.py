@@ -144,7 +144,7 @@ def read_loads(path: Path) -> dict[str, Any]:
 
 def stated(parameters: TestParameters) -> dict[str, Any]:
     """A marker's parameters as JSON values, without those that are not given."""
-    given = {each.name: getattr(parameters, each.name) for each in fields(parameters)}
+    given = {each.name: getattr(parameters, each.name) for each in fields(parameters) if each.init}
     return {name: described(value) for name, value in given.items() if value is not None}
 
 

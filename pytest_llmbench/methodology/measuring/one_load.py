@@ -25,7 +25,7 @@ from pytest_llmbench.methodology.measuring.cells import cell, tail
 from pytest_llmbench.methodology.measuring.job_figures import figures, first_wave, is_decided
 from pytest_llmbench.methodology.measuring.load_plans import Part, part_of
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.parameters import AUTO, TestParameters
+from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
@@ -153,7 +153,7 @@ def run_count(parameters: TestParameters, setting: Setting) -> int:
 
 def _may_be_one(parameters: TestParameters, setting: Setting) -> bool:
     """Whether one run does if it decides the limits; not where runs are compared."""
-    return parameters.runs == AUTO and setting.least_runs == 1 and run_count(parameters, setting) > 1
+    return parameters.runs_as_needed and setting.least_runs == 1 and run_count(parameters, setting) > 1
 
 
 def _plan(
@@ -221,7 +221,7 @@ def request_count(parameters: AdaptiveParameters, setting: Setting) -> int:
         asked = parameters.max_requests or MOST_REQUESTS
     if setting.scale == "quick":
         return min(asked, QUICK_REQUESTS)
-    return max(asked, OVERSENT_REQUESTS) if setting.scale == "full" else asked
+    return max(asked, OVERSENT_REQUESTS) if setting.scale == "full" and not parameters.fixed_count else asked
 
 
 def intended(

@@ -117,7 +117,7 @@ def test_the_procedure_on_canned_records() -> None:
     }
     assert judged == {
         "ttot.p95": GateVerdict.PASS,
-        "ttot.p99": GateVerdict.INCONCLUSIVE,  # one run of a job: 20 and 21 are nearer than its assumed spread
+        "ttot.p99": GateVerdict.INCONCLUSIVE,  # nearer than the spread of one run
         "ttfo.p95": GateVerdict.FAIL,
         "budget_force_rate": GateVerdict.PASS,
         "critical_evictions": GateVerdict.INCONCLUSIVE,  # one request does not say it
