@@ -339,7 +339,7 @@ class LoadGenerator:
         if isinstance(load, SessionStarts) and isinstance(plan.workload, DealtWorkload):
             starts = plan.workload.instants_ns(plan.requests)
         elif isinstance(load, SessionStarts):
-            starts = starts_ns(load, supply.first_number, arrival_seed(plan.seed))
+            starts = starts_ns(load, supply.first_number, arrival_seed(plan.schedule_seed))
 
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
             alarm = best_alarm(asyncio.get_running_loop(), self._clock)
@@ -415,7 +415,7 @@ class LoadGenerator:
         if isinstance(plan.workload, DealtWorkload):
             offsets_ns = plan.workload.instants_ns(plan.requests)
         else:
-            whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+            whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
             # A plan that takes up a sequence in the middle takes up its schedule there too.
             offsets_ns = _numbers(whole[plan.first :], int(whole[plan.first - 1]) if plan.first else 0)
 

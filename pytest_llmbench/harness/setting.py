@@ -66,6 +66,7 @@ def setting_for(
         ignore_eos=ignore_eos,
         variants=variants or {},
         remeasure=settings.remeasure,
+        lengths="shared" if settings.compares_runs else "drawn",
         overload_allowed=settings.allow_overload or _is_ours(facts or Facts()),
     )
 

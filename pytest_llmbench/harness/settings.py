@@ -190,6 +190,11 @@ class Settings(BaseModel):
         return self.save is not None or (self.autosave and len(self.endpoints) < 2 and not self.calibrate)
 
     @property
+    def compares_runs(self) -> bool:
+        """Whether runs are compared with those of another session or arm, now or later."""
+        return self.saves or self.calibrate or (self.compare or self.baseline_endpoint) is not None
+
+    @property
     def cpus(self) -> tuple[int, ...]:
         """The cores that measuring processes are kept on, in turn; empty: where the system puts them."""
         if self.worker_cpus.strip().lower() in ("", "none"):

@@ -51,7 +51,7 @@ def _seconds(plan: LoadPlan) -> float | None:
         return plan.duration_s
     if not isinstance(plan.load, OpenLoop) or not plan.requests:
         return None
-    due_ns = schedule_ns(plan.load, plan.first + plan.requests, arrival_seed(plan.seed))
+    due_ns = schedule_ns(plan.load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
     return float(due_ns[-1] - (due_ns[plan.first - 1] if plan.first else 0)) / 1e9
 
 

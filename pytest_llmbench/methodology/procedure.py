@@ -87,6 +87,7 @@ class WarmupPolicy:
 
 Scale = Literal["quick", "standard", "full"]
 SCALES: tuple[Scale, ...] = ("quick", "standard", "full")
+Lengths = Literal["drawn", "shared", "repeated"]
 
 R = TypeVar("R")
 Procedure = Generator[LoadPlan, Observation, R]
@@ -130,6 +131,10 @@ class Setting:
     is measured anew or once more. Empty for all others, whose equal loads are shared."""
     spreads: Mapping[str, SavedSpread] = field(default_factory=dict)
     """Metric → its spread between earlier runs or sessions of this load on this system."""
+    lengths: Lengths = "drawn"
+    """Lengths of the requests of a test that repeats its load, and its arrivals: ``drawn`` with the words;
+    ``shared``, one list for all sessions and arms of this seed, of which each run has its own stretch; or
+    ``repeated``, the same list in every run. See ``load_plans.with_lengths``."""
     overload_allowed: bool = False
     """Whether the user allows a test to load the system up to failure (METHODOLOGY §13)."""
 

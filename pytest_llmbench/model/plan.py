@@ -256,7 +256,7 @@ class LoadPlan:
     ``max_requests``. For a load of sessions the number of their turns, all of which are sent unless a session
     is cut off."""
     seed: int
-    """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
+    """Seed of the workload; the arrival schedule draws from a seed derived from :attr:`schedule_seed`."""
     phase: Phase = Phase.MEASURE
     first: int = 0
     """Index of the first request within the workload's sequence, and within the arrival schedule."""
@@ -296,6 +296,14 @@ class LoadPlan:
     """Name of the part of the measurement that ``seed`` belongs to (methodology/measuring/load_plans.py),
     derived from the seed of the session; empty where ``seed`` is that seed itself. Not part of the key: the
     seed is."""
+    lengths_seed: int | None = None
+    """Seed of the list of lengths that the workload has (workloads/same_lengths.py), and so of the arrivals:
+    loads of one list have one schedule too. None: both are drawn with ``seed``."""
+
+    @property
+    def schedule_seed(self) -> int:
+        """The seed that the arrival schedule derives its own from."""
+        return self.seed if self.lengths_seed is None else self.lengths_seed
 
     @property
     def title(self) -> str:
@@ -353,6 +361,8 @@ class LoadPlan:
             "stop_when_failing": self.stop_when_failing,
             "looks": None if self.looks is None else asdict(self.looks),
         }
+        if self.lengths_seed is not None:
+            content["lengths_seed"] = self.lengths_seed
         if isinstance(self.load, SessionLoad):
             content["unit"] = "sessions"
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)

@@ -119,6 +119,7 @@ _KINDS = {
     "workloads.mixture": ("Mixture", "Part", "SessionMix"),
     "workloads.prefixes": ("Prefixes",),
     "workloads.profiles": ("Heads", "Profile", "ProfileWorkload"),
+    "workloads.same_lengths": ("SameLengths",),
     "workloads.sessions": ("SessionWorkload",),
     "workloads.synthetic": ("SyntheticWorkload",),
     "workloads.trace": ("TraceEntry", "TraceWorkload"),

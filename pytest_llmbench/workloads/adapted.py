@@ -21,7 +21,14 @@ from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of, specification_of
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, salted_tools, word_ids
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharing_flags
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, single_requests
+from pytest_llmbench.workloads.stream import (
+    Rewording,
+    StreamedWorkload,
+    derived_seed,
+    draws_anew,
+    rewording_of,
+    single_requests,
+)
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING, name_mistakes
 
 NO_OUTPUT: Mapping[str, Any] = {"type": "fixed", "params": {"tokens": 0}, "control": "max_tokens"}
@@ -45,6 +52,9 @@ class _OtherOutput(StreamedWorkload):
     @property
     def draws_anew(self) -> bool:
         return draws_anew(self.base)
+
+    def rewording(self) -> Rewording | None:
+        return rewording_of(self.base)
 
     @property
     def _limit(self) -> int:
@@ -207,6 +217,9 @@ class WithCuts(StreamedWorkload):
     def draws_anew(self) -> bool:
         return draws_anew(self.base)
 
+    def rewording(self) -> Rewording | None:
+        return rewording_of(self.base)
+
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         for request, after_ns in zip(
             single_requests(self.base, seed), self.cuts.times_ns(seed), strict=False
@@ -333,6 +346,9 @@ class SharedPrefix(StreamedWorkload):
     @property
     def draws_anew(self) -> bool:
         return draws_anew(self.base)
+
+    def rewording(self) -> Rewording | None:
+        return rewording_of(self.base) if _is_random(self.base) else None
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(derived_seed(seed, "shared prefixes"))

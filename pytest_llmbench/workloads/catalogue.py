@@ -25,7 +25,9 @@ from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part, SessionMix
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
+from pytest_llmbench.workloads.same_lengths import CHANGED, SameLengths
 from pytest_llmbench.workloads.specification import check_specification
+from pytest_llmbench.workloads.stream import StreamedWorkload
 from pytest_llmbench.workloads.synthetic import (
     RESERVED_NAMES,
     SYNTHETIC_SKEWED,
@@ -172,8 +174,11 @@ def _made_anew(name: str, specification: Mapping[str, Any]) -> Workload | None:
             for each in specification["classes"]
         ]
         made = ClassMix(tuple(classes), made)
-    if made is not None and specification.get("deviations"):
+    changes = specification.get("deviations", ())
+    if made is not None and any(change["what"] != CHANGED for change in changes):
         made = WithFixedOutput(made, specification["output_length"]["params"]["tokens"])
+    for seed in (change["lengths_seed"] for change in changes if change["what"] == CHANGED):
+        made = SameLengths(made, seed) if isinstance(made, StreamedWorkload) else None
     return made
 
 

@@ -16,7 +16,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import LengthLaw, mean_between, probability_between
-from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.stream import Rewording, StreamedWorkload
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkload
 
 Range = tuple[int, int]
@@ -91,6 +91,9 @@ class ClassMix(StreamedWorkload):
     @property
     def draws_anew(self) -> bool:
         return True
+
+    def rewording(self) -> Rewording:
+        return self.base.rewording()
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)

@@ -21,7 +21,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Choice, Fixed, LengthLaw, Uniform, specification_of
 from pytest_llmbench.workloads.readable import WORDS, as_ids, encoded, readable_ids
-from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.stream import Rewording, StreamedWorkload
 from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT, RESERVED_NAMES
 
 QUESTION_TOKENS: Final = 100
@@ -92,6 +92,9 @@ class LongContextWorkload(StreamedWorkload):
     @property
     def draws_anew(self) -> bool:
         return True
+
+    def rewording(self) -> Rewording:
+        return lambda generator, _, tokens: as_ids(_prompt(generator, tokens))
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)

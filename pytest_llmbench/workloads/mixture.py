@@ -16,9 +16,11 @@ from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.stream import (
+    Rewording,
     StreamedWorkload,
     derived_seed,
     draws_anew,
+    rewording_of,
     single_requests,
     stream_of,
 )
@@ -64,6 +66,13 @@ class Mixture(_OfParts):
         mistakes = name_mistakes(self.name) + _part_mistakes(self.parts)
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
+
+    def rewording(self) -> Rewording | None:
+        made = {part.name: rewording_of(part.workload) for part in self.parts}
+        known = {name: draw for name, draw in made.items() if draw is not None}
+        if len(known) < len(self.parts):
+            return None
+        return lambda generator, request, tokens: known[request.class_label](generator, request, tokens)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)

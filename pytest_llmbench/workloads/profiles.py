@@ -34,7 +34,7 @@ from pytest_llmbench.workloads.readable import (
     tools_of_length,
 )
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, sharing_flags
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.stream import Rewording, StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT
 
 PREFIX: Final = "profile:"
@@ -135,6 +135,11 @@ class ProfileWorkload(StreamedWorkload):
             return ()
         pool = _Pool(heads, seed, structured=self.profile.calls is not None)
         return [len(head.ids) for _, head, _ in pool.held]
+
+    def rewording(self) -> Rewording | None:
+        if self.profile.calls is not None:
+            return None  # its heads are tools
+        return lambda generator, _, tokens: as_ids(readable_ids(generator, tokens))
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+
+Rewording = Callable[[BulkRandom, PlannedRequest, int], "array[int]"]
+"""Draws so many ids for a piece of a request: its shared prefix, or what comes after it."""
 
 
 class StreamedWorkload(ABC):
@@ -31,6 +36,10 @@ class StreamedWorkload(ABC):
     def draws_anew(self) -> bool:
         """Whether another seed gives other prompts, without end. A data set has no others."""
         return False
+
+    def rewording(self) -> Rewording | None:
+        """How other ids of the same length are drawn for a request; None where texts are what they are."""
+        return None
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         """The first ``count`` requests of the sequence of ``seed``."""
@@ -57,6 +66,11 @@ def draws_anew(workload: Workload) -> bool:
     """Whether prompts of two seeds are never the same; False for a foreign workload, of which it is not
     known."""
     return isinstance(getattr(workload, "draws_anew", None), bool) and bool(workload.draws_anew)  # type: ignore[attr-defined]
+
+
+def rewording_of(workload: Workload) -> Rewording | None:
+    """:meth:`StreamedWorkload.rewording`; None for a foreign workload."""
+    return workload.rewording() if isinstance(workload, StreamedWorkload) else None
 
 
 def stream_of(workload: Workload, seed: int) -> Iterator[PlannedRequest]:

@@ -16,7 +16,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Uniform, specification_of
-from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.stream import Rewording, StreamedWorkload
 
 HIGHEST_CL100K_ID: Final = 100_255
 """The last ordinary (non-special) id of cl100k_base."""
@@ -84,6 +84,9 @@ class SyntheticWorkload(StreamedWorkload):
     @property
     def draws_anew(self) -> bool:
         return True
+
+    def rewording(self) -> Rewording:
+        return lambda generator, _, tokens: generator.randints(0, self.highest_token_id, tokens)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)

@@ -156,7 +156,7 @@ class _Sessions:
     start."""
 
     def __init__(self, plan: LoadPlan, load: SessionLoad) -> None:
-        self._load, self._seed = load, arrival_seed(plan.seed)
+        self._load, self._seed = load, arrival_seed(plan.schedule_seed)
         self._first: int | None = None
         self._last: int | None = None
         self._starts_ns: Iterator[int] = iter(())
@@ -228,7 +228,7 @@ def split(total: int, parts: int) -> list[int]:
 
 def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> npt.NDArray[np.int64]:
     """Instants from the start. A plan that takes up a sequence in the middle does so with its schedule."""
-    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
     base_ns = int(whole[plan.first - 1]) if plan.first else 0
     offsets: npt.NDArray[np.int64] = whole[plan.first :] - base_ns
     return offsets

@@ -21,6 +21,7 @@ from pytest_llmbench.workloads.adapted import highest_id
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.exact_length import exact_prompt, reordered
 from pytest_llmbench.workloads.readable import as_ids, readable_ids
+from pytest_llmbench.workloads.same_lengths import lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.stream import derived_seed, draws_anew
 
 if TYPE_CHECKING:
@@ -175,6 +176,14 @@ class ExactLengths:
     def shows_prompts(self) -> bool:
         """The server has seen its prompts before they are measured."""
         return self.count is not None and self.count.shows_prompts
+
+    @property
+    def lengths_seed(self) -> int | None:
+        return lengths_seed_of(self.base)
+
+    def with_lengths_of(self, seed: int) -> ExactLengths:
+        """The workload with the lengths that its base draws with ``seed``; its texts have a seed anyway."""
+        return replace(self, base=with_lengths_of(self.base, seed))
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         """The first ``count`` requests; those of the base before the workload is bound to a server."""

@@ -199,7 +199,7 @@ def bounded(parameters: AdaptiveParameters, plan: LoadPlan) -> LoadPlan:
     if seconds is None:
         return plan.with_(looks=looks)
     if isinstance(load, OpenLoop):
-        due_ns = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+        due_ns = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
         before_ns = int(due_ns[plan.first - 1]) if plan.first else 0
         there = int(np.count_nonzero(due_ns[plan.first :] <= before_ns + seconds * 1e9))
         return plan.with_(looks=looks, requests=max(1, there))

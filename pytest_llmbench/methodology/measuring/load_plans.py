@@ -22,6 +22,7 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.same_lengths import lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.stream import part_seed
 
 _DIGITS = 8
@@ -55,6 +56,19 @@ def part_of(setting: Setting, workload: Workload, kind: str, **asked: Any) -> Pa
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     name = f"{kind} {hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
     return Part(name, derived_seed(setting.seed, name))
+
+
+def with_lengths(setting: Setting, kind: str, **asked: Any) -> Setting:
+    """The setting whose workload has the one list of lengths of the part ``kind``, if it wants one.
+
+    The list is the one that the part has in a session without a salt (the lengths that ``--llm-prompts=seed``
+    sends), so it is the same in all sessions and arms of this seed, while the words are those of the part.
+    Unchanged where the workload has no other words (:func:`with_lengths_of`) or has its list already.
+    """
+    if setting.lengths == "drawn" or lengths_seed_of(setting.workload) is not None:
+        return setting
+    listed = part_of(replace(setting, salt=""), setting.workload, kind, **asked)
+    return replace(setting, workload=with_lengths_of(setting.workload, listed.seed))
 
 
 def _identity(workload: Workload) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from pytest_llmbench.methodology.measuring.adaptive import (
 )
 from pytest_llmbench.methodology.measuring.cells import cell, tail
 from pytest_llmbench.methodology.measuring.job_figures import figures, first_wave, is_decided
-from pytest_llmbench.methodology.measuring.load_plans import Part, part_of
+from pytest_llmbench.methodology.measuring.load_plans import Part, part_of, with_lengths
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.patience import patient
@@ -38,6 +38,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupReport
+from pytest_llmbench.workloads.same_lengths import lengths_seed_of
 from pytest_llmbench.workloads.stream import draws_anew
 
 GATE_REQUESTS = 1_000
@@ -67,6 +68,7 @@ def one_load_procedure(
     def procedure(parameters: AdaptiveParameters, setting: Setting) -> Procedure[TestResult]:
         concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
         warmup = yield from warm_up(setting, concurrency=concurrency)
+        setting = _listed(parameters, setting)
         count = request_count(parameters, setting)
 
         def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:
@@ -141,7 +143,9 @@ def _is_trace(load: Load) -> bool:
 
 def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """One plan per run. The runs share one sequence of requests and one schedule, each taking up where the
-    one before it ended: no prompt is sent twice, and no two runs have the same arrivals."""
+    one before it ended: no prompt is sent twice, and no two runs have the same arrivals. Where lengths are
+    ``repeated``, each run has the same ones and the same arrivals, with words of its own."""
+    setting = _listed(parameters, setting)
     count, runs = request_count(parameters, setting), run_count(parameters, setting)
     return tuple(_plan(parameters, setting, run, run * count) for run in range(runs))
 
@@ -159,8 +163,10 @@ def _may_be_one(parameters: TestParameters, setting: Setting) -> bool:
 def _plan(
     parameters: AdaptiveParameters, setting: Setting, run: int, first: int, attempt: int = 1
 ) -> LoadPlan:
-    runs = run_count(parameters, setting)
-    part = _part(parameters, setting, attempt)
+    runs, listed = run_count(parameters, setting), lengths_seed_of(setting.workload)
+    if listed is not None:  # a run that is measured again has its lengths again, with other words
+        first = 0 if setting.lengths == "repeated" else run * request_count(parameters, setting)
+    part = _part(parameters, setting, run, attempt)
     most = "at most " if _may_be_one(parameters, setting) else ""
     plan = LoadPlan(
         label="measure" if runs == 1 else f"run {run + 1} of {most}{runs}",
@@ -169,6 +175,7 @@ def _plan(
         requests=request_count(parameters, setting),
         seed=part.seed,
         part=part.name,
+        lengths_seed=listed,
         first=first,
         deadlines=setting.deadlines,
         ignore_eos=setting.ignore_eos,
@@ -184,16 +191,38 @@ def _most_failures(parameters: AdaptiveParameters, planned: int) -> int:
     return max(FEWEST_FAILURES, math.floor(parameters.max_error_share * planned + 1e-9))
 
 
-def _part(parameters: AdaptiveParameters, setting: Setting, attempt: int) -> Part:
+def _part(parameters: AdaptiveParameters, setting: Setting, run: int, attempt: int) -> Part:
     """The part of the runs. It is the same for all, as each goes on where the one before it ended. A trace
-    cannot go on, so it is drawn anew for each attempt."""
+    cannot go on, so it is drawn anew for each attempt; and so are the words of a list of lengths, for each
+    run too that has the same ones."""
+    asked = _asked(parameters, setting)
+    if lengths_seed_of(setting.workload) is not None:
+        again = {"attempt": attempt} if attempt > 1 else {}
+        asked |= again | ({"run": run} if setting.lengths == "repeated" else {})
+    elif _is_trace(parameters.load):
+        asked |= {"attempt": attempt}
+    return part_of(setting, setting.workload, "load", **asked)
+
+
+def _listed(parameters: AdaptiveParameters, setting: Setting) -> Setting:
+    """The setting whose workload has its list of lengths; every run of a job has the same. A trace has its
+    own."""
+    if _is_trace(parameters.load):
+        return setting
+    if parameters.is_job:
+        setting = replace(setting, lengths="repeated")
+    return with_lengths(setting, "load", **_asked(parameters, setting))
+
+
+def _asked(parameters: AdaptiveParameters, setting: Setting) -> dict[str, Any]:
+    """What decides the load, as the author asked for it."""
     load, looks = parameters.load, looks_of(parameters)
     asked: dict[str, Any] = {"load": asdict(load), "requests": request_count(parameters, setting)}
     if _is_trace(load):
-        asked |= {"load": "trace", "attempt": attempt}
+        asked |= {"load": "trace"}
     if looks is not None and _may_end_early(parameters, setting):
         asked |= {"looks": asdict(looks), "max_seconds": parameters.max_seconds}
-    return part_of(setting, setting.workload, "load", **asked)
+    return asked
 
 
 def _may_end_early(parameters: AdaptiveParameters, setting: Setting) -> bool:

@@ -252,7 +252,7 @@ def arrivals_of(
         assert isinstance(planned, PlanSessions)
         if isinstance(load, SessionSlots) and load.sessions < 1:
             raise SuiteError(f"{load.sessions} sessions at once, least is 1", where=plan.label)
-        return SessionArrivals(planned, load, arrival_seed(plan.seed), start_ns, delays.to_engine_ns)
+        return SessionArrivals(planned, load, arrival_seed(plan.schedule_seed), start_ns, delays.to_engine_ns)
     assert isinstance(planned, PlanRequests)
     if isinstance(load, ClosedLoop):
         if load.concurrency < 1:
@@ -269,5 +269,5 @@ def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> IntColumn:
 
     A plan that takes up a sequence in the middle takes up its schedule there.
     """
-    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
     return whole[plan.first :] - (int(whole[plan.first - 1]) if plan.first else 0)

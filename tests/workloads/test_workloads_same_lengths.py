@@ -1,0 +1,111 @@
+"""Requests with the lengths of another sequence, and words of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.store.objects import encoded, rebuilt
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.adapted import Cuts, Salted, SharedPrefix, WithCuts, WithFixedOutput
+from pytest_llmbench.workloads.catalogue import mixed, reference_variant, workload
+from pytest_llmbench.workloads.classes import ClassMix
+from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.long_context import LongContextWorkload
+from pytest_llmbench.workloads.same_lengths import SameLengths, lengths_seed_of, with_lengths_of
+from pytest_llmbench.workloads.sharing import SharesPrefixes
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
+
+LIST, MONDAY, TUESDAY = 7, 8, 9
+OF_FEW_IDS = SyntheticWorkload("few ids", Uniform(20, 60), Fixed(8), highest_token_id=300)
+WORKLOADS: tuple[Workload, ...] = (
+    SYNTHETIC_UNIFORM,
+    SYNTHETIC_SKEWED,
+    OF_FEW_IDS,
+    ClassMix(),
+    LongContextWorkload(Uniform(200, 400), name="documents"),
+    WithFixedOutput(SYNTHETIC_UNIFORM, 16),
+    WithCuts(SYNTHETIC_UNIFORM, Cuts(0.4, Uniform(5, 50))),
+    SharedPrefix("prefixed", OF_FEW_IDS, Uniform(10, 30), 0.5, prefixes=3),
+    mixed({"few": (OF_FEW_IDS, 1.0), "chat": ("profile:CHAT", 1.0), "rag": ("profile:RAGN", 2.0)}),
+    *(workload(f"profile:{code}") for code in ("CHAT", "RAGN", "EMBED")),
+)
+
+
+def _shape(request: PlannedRequest) -> tuple[object, ...]:
+    return (
+        request.index,
+        request.max_tokens,
+        request.input_tokens,
+        len(request.token_ids or ()),
+        request.class_label,
+        request.prefix_id,
+        request.shared_prefix_tokens,
+        request.cut_after_ns,
+        request.temperature,
+    )
+
+
+@pytest.mark.parametrize("base", WORKLOADS, ids=lambda base: base.name)
+def test_lengths_are_those_of_the_list_and_words_of_the_load(base: Workload) -> None:
+    listed = with_lengths_of(base, LIST)
+    assert isinstance(listed, SameLengths)
+    plain, one, other = base.requests(60, LIST), listed.requests(60, MONDAY), listed.requests(60, TUESDAY)
+    assert [*map(_shape, plain)] == [*map(_shape, one)] == [*map(_shape, other)]
+    beginnings = [tuple(request.token_ids or ())[:8] for every in (plain, one, other) for request in every]
+    shared = sum(request.shared_prefix_tokens > 0 for request in one)
+    if not shared:  # no prompt begins as another does, in this load or another
+        assert len(set(beginnings)) == len(beginnings)
+    assert not {*beginnings[60:120]} & {*beginnings[120:]}
+    assert list(listed.requests(20, MONDAY)) == list(one[:20])
+
+
+def test_a_prefix_is_shared_as_before_by_requests_of_the_load_alone() -> None:
+    base = SharedPrefix("prefixed", OF_FEW_IDS, Uniform(10, 30), 0.5, prefixes=3)
+    listed = with_lengths_of(base, LIST)
+    assert isinstance(listed, SharesPrefixes)
+    assert listed.shared_prefixes(MONDAY) == base.shared_prefixes(LIST)
+    heads: dict[int, set[tuple[int, ...]]] = {}
+    for request in listed.requests(80, MONDAY):
+        if request.prefix_id is not None:
+            head = tuple(request.token_ids or ())[: request.shared_prefix_tokens]
+            heads.setdefault(request.prefix_id, set()).add(head)
+    assert {number: len(found) for number, found in heads.items()} == {0: 1, 1: 1, 2: 1}
+    assert len(set.union(*heads.values())) == 3
+
+
+def test_ids_stay_those_of_the_base_and_readable_texts_have_their_tokens() -> None:
+    few = with_lengths_of(OF_FEW_IDS, LIST).requests(50, MONDAY)
+    assert 250 < max(max(request.token_ids or ()) for request in few) <= 300
+    tokenizer = reference_tokenizer()
+    for name in ("profile:CHAT", "profile:RAGN"):
+        for request in with_lengths_of(workload(name), LIST).requests(5, MONDAY):
+            text = tokenizer.decode(list(request.token_ids or ()))
+            assert tokenizer.count(text) == request.input_tokens
+
+
+def test_it_keeps_name_and_standing_and_declares_the_change() -> None:
+    listed = with_lengths_of(SYNTHETIC_UNIFORM, LIST)
+    assert (listed.name, listed.standard) == ("synthetic-uniform", True)
+    (change,) = listed.specification()["deviations"]
+    assert (change["what"], change["lengths_seed"]) == ("words", LIST)
+    assert lengths_seed_of(listed) == LIST
+    assert lengths_seed_of(SYNTHETIC_UNIFORM) is None
+
+
+@pytest.mark.parametrize(
+    "base",
+    [SYNTHETIC_UNIFORM, WithFixedOutput(SYNTHETIC_UNIFORM, 16), ClassMix()],
+    ids=lambda base: base.name,
+)
+def test_a_report_makes_it_anew(base: Workload) -> None:
+    listed = with_lengths_of(base, LIST)
+    assert reference_variant(listed.name, listed.specification()) == listed
+    assert rebuilt(encoded(listed)) == listed
+
+
+def test_texts_that_are_what_they_are_have_no_list() -> None:
+    texts = DatasetWorkload("mine", (Prompt("Why?", 8),), DatasetIdentity("mine", "1", "all"))
+    for base in (texts, workload("profile:FUNC"), Salted(SYNTHETIC_UNIFORM, "a"), workload("session:chat")):
+        assert with_lengths_of(base, LIST) is base
