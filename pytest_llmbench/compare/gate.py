@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate, IntervalKind
+from pytest_llmbench.model.estimate import LOWER_BOUND, OF_RUNS, Estimate, IntervalKind
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import judged_name
-from pytest_llmbench.stats.deciding import MOST, times_to_close, times_to_decide
+from pytest_llmbench.stats.deciding import runs_to_decide, times_to_close, times_to_decide
 from pytest_llmbench.stats.runs import Interval
 
-_MOST_SAMPLES_WORTH_NAMING = 10_000_000
 _USUAL = 0.95
 _SEARCHED = "bracket"
 """Beginning of the method's name of an interval between two levels, which more samples do not narrow."""
@@ -27,10 +26,11 @@ _SEARCHED = "bracket"
 def gate(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> Gate:
     """Judge the objectives, each on the interval made for that where there is one, else on that of the
     metric."""
-    return Gate(tuple(judge(objective, _estimate(objective, metrics)) for objective in objectives))
+    return Gate(tuple(judge(objective, judged_estimate(objective, metrics)) for objective in objectives))
 
 
-def _estimate(objective: Objective, metrics: Mapping[str, Estimate]) -> Estimate | None:
+def judged_estimate(objective: Objective, metrics: Mapping[str, Estimate]) -> Estimate | None:
+    """The estimate that the objective is judged on."""
     own = metrics.get(judged_name(objective.metric))
     return metrics.get(objective.metric) if own is None else own
 
@@ -109,7 +109,10 @@ def _undefined(objective: Objective, n: int) -> str:
 
 
 def _what_would_decide(objective: Objective, estimate: Estimate) -> tuple[float | None, str]:
-    """Factor by which there would have to be more samples to decide, and the reason in words."""
+    """Factor by which there would have to be more samples to decide, and why it is undecided, in words.
+
+    How many that is in what the marker counts says whoever knows the load (methodology/advice).
+    """
     assert estimate.point is not None
     n, limit = estimate.n, objective.limit
     if estimate.method.startswith(_SEARCHED):
@@ -118,33 +121,19 @@ def _what_would_decide(objective: Objective, estimate: Estimate) -> tuple[float 
         return None, f"the interval of {objective.metric} rests on no sample, so more of them say nothing"
     # The end that has to pass the limit: of a point beyond it the other one.
     towards = estimate.upper if limit > estimate.point else estimate.lower
+    ends = Interval(estimate.lower, estimate.upper)
     if limit == estimate.point:
-        towards, _ = _ends(objective, estimate)
-    times = times_to_decide(estimate.point, _of_the_sample(estimate), limit, level=estimate.level)
+        return None, "the limit equals the measured value"
+    if estimate.kind in OF_RUNS:
+        runs = runs_to_decide(estimate.point, ends, limit, n)
+        return math.inf if runs is None else runs / n, "the interval straddles the limit"
+    crude = estimate.kind is IntervalKind.CRUDE
+    times = times_to_decide(estimate.point, ends, limit, level=estimate.level, crude=crude)
     if towards is None:
         if estimate.n_required is None:
-            return None, f"the interval is open: {n} samples do not bound {objective.metric}"
-        needed = max(estimate.n_required, n + 1)
-        times = max(times, times_to_close(needed, n))
-        more = f"at least {needed} are needed, about {further(times, n)} more"
-        return times, f"{n} samples cannot bound {objective.metric}: {more}"
-    if limit == estimate.point or further(times, n) >= _MOST_SAMPLES_WORTH_NAMING:
-        return None, "the limit lies so close to the measured value that no reasonable sample decides it"
-    more = f"about {further(times, n)} more samples would decide it"
-    if times >= MOST:
-        more += ", or say how many do"
-    return times, f"the interval straddles the limit: {more}"
-
-
-def further(times: float, n: int) -> int:
-    """Number of further samples, or requests, beyond the ``n`` that there are."""
-    return math.ceil(round((times - 1.0) * n, 6))
-
-
-def _of_the_sample(estimate: Estimate) -> Interval:
-    """The interval without an upper end that is only a bound, unless there is no other."""
-    only_bound = estimate.kind is IntervalKind.CRUDE and estimate.lower is not None
-    return Interval(estimate.lower, None if only_bound else estimate.upper)
+            return None, f"{n} samples do not bound {objective.metric} on the side of the limit"
+        times = max(times, times_to_close(estimate.n_required, n))
+    return times, "the interval straddles the limit"
 
 
 def _judged(
@@ -154,18 +143,14 @@ def _judged(
     reason: str,
     times: float | None = None,
 ) -> JudgedObjective:
-    """Make the judged objective. One sample is taken for one request; whoever knows how many requests there
-    were says it better (advice)."""
-    n = 0 if estimate is None else estimate.n
     return JudgedObjective(
         objective=objective,
         point=None if estimate is None else estimate.point,
         lower=None if estimate is None else estimate.lower,
         upper=None if estimate is None else estimate.upper,
-        n=n,
+        n=0 if estimate is None else estimate.n,
         verdict=verdict,
         reason=reason,
-        requests_needed=None if times is None else further(times, n),
         growth=times,
         too_high_by=0.0 if estimate is None else estimate.too_high_by,
         too_low_by=0.0 if estimate is None else estimate.too_low_by,

@@ -1,28 +1,42 @@
-"""Advice for limits that were not decided: the keyword, with its value, that gets enough further samples."""
+"""Advice for limits that were not decided: how many requests, sessions or runs in all would decide them, and
+the keyword of the marker that gets as many."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
 from dataclasses import fields, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.measuring.one_load import GATE_REQUESTS
+from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.metrics.definitions import SLOWDOWNS
-from pytest_llmbench.model.judgement import Gate, JudgedObjective
+from pytest_llmbench.model.estimate import OF_RUNS
+from pytest_llmbench.model.judgement import Advice, Gate, JudgedObjective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import OpenLoop, SessionSlots, SessionStarts, judged_name
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.stats.deciding import MOST, MOST_RUNS
 
 _SHORTEST_S = 1.0
 _NS = 1e9
+_STANDARD = "--llm-scale=standard"
+
+
+class _Counted(NamedTuple):
+    """What would have to be more of, with the keyword, or several, that gets it."""
+
+    unit: str
+    now: int
+    total: int
+    setting: str | None
 
 
 def advised(gate: Gate, result: TestResult, parameters: TestParameters, scale: Scale) -> Gate:
-    """The gate, with advice on each undecided objective: how many further requests, and the keyword that gets
-    them."""
+    """The gate, with advice on each undecided objective, which is its reason then."""
     return replace(
         gate, objectives=tuple(_advised(each, result, parameters, scale) for each in gate.objectives)
     )
@@ -31,18 +45,35 @@ def advised(gate: Gate, result: TestResult, parameters: TestParameters, scale: S
 def _advised(
     judged: JudgedObjective, result: TestResult, parameters: TestParameters, scale: Scale
 ) -> JudgedObjective:
-    loads = _loads(judged.objective.metric, result)
+    metric = judged.objective.metric
+    loads = _loads(metric, result)
     if judged.growth is None or not loads:
         return judged
-    if judged.objective.metric.partition(".")[0] in SLOWDOWNS:
-        return replace(judged, advice=_more_probes(judged.growth, loads, parameters, scale))
-    # A metric of some of the requests, or of their tokens, needs as many times the load as samples.
-    sent = sum(len(load.records) for load in loads)
-    needed = math.ceil(round((judged.growth - 1.0) * sent, 6))
-    advice = _keyword(loads, parameters, judged.growth)
-    if advice is not None and scale == "quick":
-        advice = f"--llm-scale=standard and {advice}"
-    return replace(judged, requests_needed=needed, advice=advice)
+    estimate = result.metrics.get(judged_name(metric)) or result.metrics.get(metric)
+    of_runs = estimate is not None and estimate.kind in OF_RUNS
+    unbounded = math.isinf(judged.growth)
+    times = judged.growth if not unbounded else MOST_RUNS / judged.n if of_runs else MOST
+    if of_runs:
+        runs = round(times * judged.n)
+        counted = _Counted("runs", judged.n, runs, f"runs={runs}")
+    elif metric.partition(".")[0] in SLOWDOWNS:
+        counted = _more_probes(times, loads, parameters)
+    else:
+        counted = _more_load(loads, parameters, times)
+    unit, now, total, setting = counted
+    if unbounded:
+        setting = None
+    elif scale == "quick" and setting is not None:
+        there = isinstance(parameters, LoadParameters) and total <= _standard(parameters)
+        setting = _STANDARD if unit == "pairs" or there else f"{_STANDARD} and {setting}"
+    advice = Advice(unit, now, total, setting, more_than=unbounded)
+    return replace(judged, advice=advice, reason=f"{advice}")
+
+
+def _standard(parameters: LoadParameters) -> int:
+    """The requests of the marker's load at the usual scale."""
+    asked = getattr(parameters, "count", parameters.requests)
+    return GATE_REQUESTS if asked is None else asked
 
 
 def _loads(metric: str, result: TestResult) -> Sequence[Observation]:
@@ -58,57 +89,53 @@ def _loads(metric: str, result: TestResult) -> Sequence[Observation]:
     return [result.observations[level.observation] for level in named[-1:] if level.observation is not None]
 
 
-def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: float) -> str | None:
-    """The keyword as the marker takes it; None where the marker has none for it."""
+def _more_load(loads: Sequence[Observation], parameters: TestParameters, times: float) -> _Counted:
+    """A metric of some of the requests, or of their tokens, needs as many times the load as samples."""
     known = {each.name for each in fields(parameters)}
     plans = [load.plan for load in loads]
     if "duration_s" in known and any(plan.duration_s is not None for plan in plans):
-        return f"duration_s={math.ceil(growth * max(map(_lasted_s, loads)))}"
+        lasted = max(map(_lasted_s, loads))
+        wanted = math.ceil(times * lasted)
+        return _Counted("s of load", round(lasted), wanted, f"duration_s={wanted}")
     if isinstance(plans[0].load, SessionSlots | SessionStarts):
-        return _more_sessions(loads, plans[0].load, known, growth)
-    if "requests" not in known:
-        return None
+        return _more_sessions(loads, plans[0].load, known, times)
     most = max(plan.most_requests for plan in plans)
-    wanted = math.ceil(growth * most)
-    load = plans[0].load
-    if isinstance(load, OpenLoop) and load.arrival == "trace" and wanted > len(load.offsets_ns):
-        return None
-    if plans[0].looks is None:
-        return f"requests={wanted}"
-    longest_s = getattr(parameters, "max_seconds", None)
-    seconds = "" if longest_s is None else f", max_seconds={math.ceil(growth * longest_s)}"
-    return f"max_requests={wanted}{seconds}"
+    wanted, load = math.ceil(round(times * most, 6)), plans[0].load
+    beyond = isinstance(load, OpenLoop) and load.arrival == "trace" and wanted > len(load.offsets_ns)
+    if "requests" not in known or beyond:
+        return _Counted("requests", most, wanted, None)
+    if plans[0].looks is not None:
+        longest_s = getattr(parameters, "max_seconds", None)
+        seconds = "" if longest_s is None else f", max_seconds={math.ceil(times * longest_s)}"
+        return _Counted("requests", most, wanted, f"max_requests={wanted}{seconds}")
+    if parameters.repeats and len(plans) > 1:
+        runs = len(plans)
+        return _Counted("requests", runs * most, runs * wanted, f"requests={wanted}, runs={runs}")
+    return _Counted("requests", most, wanted, f"requests={wanted}")
 
 
 def _more_sessions(
-    loads: Sequence[Observation], load: SessionSlots | SessionStarts, known: Set[str], growth: float
-) -> str | None:
-    """The keyword of a test of sessions; None where the marker has none for it."""
+    loads: Sequence[Observation], load: SessionSlots | SessionStarts, known: Set[str], times: float
+) -> _Counted:
     counts = [len(np.unique(each.records.session)) for each in loads]
     if "sessions_per_class" in known:
-        return (
-            f"sessions_per_class={math.ceil(growth * min(counts))}"  # the fewest are those of a class alone
-        )
-    if "total_sessions" not in known:
-        return None
-    sessions = math.ceil(growth * max(counts))
-    if isinstance(load, SessionStarts) and load.arrival == "trace" and sessions > len(load.offsets_ns):
-        return None
-    return f"total_sessions={sessions}"
+        fewest = min(counts)  # those of a class alone
+        wanted = math.ceil(times * fewest)
+        return _Counted("sessions", fewest, wanted, f"sessions_per_class={wanted}")
+    most = max(counts)
+    wanted = math.ceil(times * most)
+    beyond = isinstance(load, SessionStarts) and load.arrival == "trace" and wanted > len(load.offsets_ns)
+    takes = "total_sessions" in known and not beyond
+    return _Counted("sessions", most, wanted, f"total_sessions={wanted}" if takes else None)
 
 
-def _more_probes(
-    growth: float, loads: Sequence[Observation], parameters: TestParameters, scale: Scale
-) -> str | None:
-    """The keyword for more pairs of a slowdown. There are as many as probes, and no more probes than
-    sessions."""
-    probes = math.ceil(growth * getattr(parameters, "probes", 0))
+def _more_probes(times: float, loads: Sequence[Observation], parameters: TestParameters) -> _Counted:
+    """More pairs of a slowdown. There are as many as probes, and no more probes than sessions."""
+    now = getattr(parameters, "probes", 0)
+    probes = math.ceil(times * now)
     sessions = max(len(np.unique(load.records.session)) for load in loads)
-    if scale == "quick":
-        return "--llm-scale=standard"
-    if probes <= sessions:
-        return f"probe_sessions={probes}"
-    return f"total_sessions={probes}, probe_sessions={probes}"
+    more = "" if probes <= sessions else f"total_sessions={probes}, "
+    return _Counted("pairs", now, probes, f"{more}probe_sessions={probes}")
 
 
 def _lasted_s(load: Observation) -> float:

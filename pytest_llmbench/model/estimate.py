@@ -33,6 +33,10 @@ class IntervalKind(StrEnum):
     """The same with nothing saved, by a spread that is assumed."""
 
 
+OF_RUNS = (IntervalKind.RUNS, IntervalKind.SAVED_SPREAD, IntervalKind.ASSUMED_SPREAD)
+"""The kinds of estimates of a job: ``n`` is its number of runs, and more runs narrow the interval."""
+
+
 @dataclass(frozen=True, slots=True)
 class SavedSpread:
     """The spread of a figure between earlier runs of the same load, or between sessions."""

@@ -159,6 +159,34 @@ class Compliance:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """How much in all would decide a limit that is undecided. Its text is the sentence of every report."""
+
+    unit: str
+    """The unit of what is counted: ``requests``, ``sessions``, ``pairs``, ``runs``, or ``s of load``."""
+    now: int
+    """How many there were."""
+    total: int
+    """How many in all would decide, in four of five sessions at least."""
+    setting: str | None = None
+    """The keyword of the marker, or the option, that gets as many: ``requests=2400``. None where nothing
+    does."""
+    more_than: bool = False
+    """Whether ``total`` is the most that is ever advised, and does not decide either."""
+
+    @property
+    def further(self) -> int:
+        return self.total - self.now
+
+    def __str__(self) -> str:
+        after = f"undecided after {self.now:,} {self.unit if self.now != 1 else self.unit.removesuffix('s')}"
+        if self.more_than:
+            return f"{after}: it would take more than {self.total:,} {self.unit} in all"
+        by = "" if self.setting is None else f" ({self.setting})"
+        return f"{after}: about {self.total:,} {self.unit} in all would decide this limit{by}"
+
+
+@dataclass(frozen=True, slots=True)
 class JudgedObjective:
     """One limit, judged on the whole interval of its metric."""
 
@@ -169,14 +197,11 @@ class JudgedObjective:
     n: int
     verdict: GateVerdict
     reason: str
-    """The reason for the verdict in words; if it is inconclusive, with the number of further samples
-    needed."""
-    requests_needed: int | None = None
-    """How many further requests would decide it; None where that cannot be said."""
+    """The reason for the verdict in words; of an undecided limit the advice, where there is one."""
     growth: float | None = None
-    """How many times as many samples that is."""
-    advice: str | None = None
-    """The keyword, with its value, that gets them: ``requests=2400``."""
+    """How many times as many samples would decide it; None where more of them do not."""
+    advice: Advice | None = None
+    """The same as a number of what the marker counts."""
     too_high_by: float = 0.0
     """Amount by which the measuring machine may have made the numbers too high (see :class:`Estimate`); the
     verdict counts it."""

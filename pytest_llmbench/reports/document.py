@@ -386,18 +386,9 @@ class TestView:
 
     @property
     def next_steps(self) -> list[str]:
-        """Lines on what would turn an open or a poor judgement into a better one."""
-        steps = []
-        needed = [o for o in self.objectives if o.get("requests_needed") is not None]
-        if needed and self.valid:
-            most = max(needed, key=lambda o: o.get("growth") or 0.0)
-            advice = f" ({most['advice']})" if most.get("advice") else ""
-            steps.append(
-                f"to decide the limits, measure about {most['requests_needed']} more requests{advice}"
-            )
-        if self.missing_facts:
-            steps.append("declare in the SUT file (--llm-sut): " + ", ".join(self.missing_facts))
-        return steps
+        """Lines on what would turn a poor compliance class into a better one."""
+        missing = self.missing_facts
+        return ["declare in the SUT file (--llm-sut): " + ", ".join(missing)] if missing else []
 
 
 def objective_text(objective: Entry) -> str:

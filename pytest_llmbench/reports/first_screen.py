@@ -173,7 +173,6 @@ class Card:
     more: int
     """How many others were undecided or worse."""
     cause: str
-    next_steps: tuple[str, ...]
     command: str
     """Command that runs this test again as the session ran it."""
 
@@ -313,7 +312,6 @@ class FirstScreen:
             deciding=deciding,
             more=max(open_ - 1, 0),
             cause=_cause(test, deciding),
-            next_steps=tuple(test.next_steps[:1]) if test.headline == "INCONCLUSIVE" else (),
             command=self._again(test),
         )
 

@@ -108,7 +108,6 @@ def _card(card: Card) -> Html:
         element("h2", html_blocks.pill(card.test.headline), " ", link),
         _deciding(card.deciding, card.more) if card.deciding is not None else None,
         element("p", card.cause, class_="cause"),
-        [element("p", "Next: ", step) for step in card.next_steps],
         element("pre", card.command),
         class_="card",
         **html_blocks.filtered(card.test),

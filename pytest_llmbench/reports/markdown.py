@@ -118,7 +118,6 @@ def _card(card: Card) -> str:
         more = f" (and {card.more} more not kept)" if card.more else ""
         lines.append(f"- Limit: {held_text(card.deciding)}{more}")
     lines.append(f"- Cause: {escape(clipped(card.cause, 500))}")
-    lines += [f"- Next: {escape(clipped(step, 300))}" for step in card.next_steps]
     again = f"\n{fence(card.command, 'sh')}" if len(card.command) <= _LONGEST_COMMAND else ""
     return "\n".join(lines) + f"\n{again}"
 

@@ -87,9 +87,6 @@ def brief_lines(entry: Entry, *, width: int = 80) -> list[Line]:
     ok, of = test.completed
     if ok < of:
         lines += _wrapped(test.completion, width, "    ")
-    if test.headline == "INCONCLUSIVE":  # a void run says itself what helps
-        steps = list(test.next_steps)[:1]
-        lines += [line for step in steps for line in _wrapped(f"next: {step}", width, "    ")]
     return lines
 
 

@@ -7,13 +7,13 @@ decides where it sees more than z, the quantile of the level:
     P(g) = Φ((√g t - z) / √(1 + g)) + Φ((-√g t - z) / √(1 + g)),
 
 the predictive power of the larger sample (Spiegelhalter, Freedman and Blackburn 1986, Controlled Clinical
-Trials 7). The advice is the least g with P(g) ≥ 3/4. It is not (half-width / distance)², the g at which the
+Trials 7). The advice is the least g with P(g) ≥ 0.85. It is not (half-width / distance)², the g at which the
 same figure and its interval would just touch the limit: that one decides every other time at best, and is
 without bound for a figure that happens to lie next to the limit.
 
-g is at least 2, since what dependent samples owe to a single event shrinks in steps, and at most 16: a sample
-tells little of what takes more, and the larger one will tell. How often following the advice decides, and at
-what price: benchmarks/bench_advice.py.
+g is at least 2, since what dependent samples owe to a single event shrinks in steps, and infinite from 64 on:
+a sample tells little of what takes more. How often following the advice decides, and at what price:
+benchmarks/bench_advice.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench.stats.runs import Interval
-from pytest_llmbench.stats.spectral import normal_quantile
+from pytest_llmbench.stats.spectral import normal_quantile, student_quantile
 
-CHANCE = 0.75
-"""The share of the sessions following the advice in which it is to decide."""
-MOST, LEAST = 16.0, 2.0
+CHANCE = 0.85
+"""The share of the sessions following the advice in which it is to decide, if intervals were as they are
+taken here. They are not quite, and four of five sessions do."""
+MOST, LEAST = 64.0, 2.0
 """The largest and the smallest factor that is advised."""
 _ABOVE = 3.0
 """Assumed distance of the upper end, as a multiple of that of the lower one on the logarithmic scale, if it
@@ -36,27 +37,37 @@ _UNVARIED = 2.0
 twice what would touch the limit, since the larger sample may have one or two on the other side."""
 _CLOSING, _OF_FEW = 1.25, 5.0
 _STEPS = 40
+FEWEST_RUNS, MOST_RUNS = 5, 50
+"""The fewest and the most runs of a job that are advised."""
+_USUAL_NOISE, _LEAST_NOISE = 0.03, 0.02
+"""Spread of the logarithms of a figure between runs of a job, where fewer than three runs say nothing of it;
+and the least that is assumed of more."""
 
 
-def times_to_decide(point: float, ends: Interval, limit: float, *, level: float = 0.95) -> float:
-    """The advised factor g, from 2 to 16, for a figure on whose ``ends`` the limit is not decided.
+def times_to_decide(
+    point: float, ends: Interval, limit: float, *, level: float = 0.95, crude: bool = False
+) -> float:
+    """The advised factor g, from 2 to 64, for a figure on whose ``ends`` the limit is not decided; ∞ where it
+    would be more.
 
-    ``ends``: the upper one is ``None`` where it is open or a mere bound of the figure. Positive figures are
-    taken by their logarithms, in which the intervals of latencies are nearly symmetric.
+    ``crude``: an end may be a mere bound, so it says nothing where it lies three times as far off as the
+    other. Positive figures are taken by their logarithms, in which the intervals of latencies are nearly
+    symmetric.
     """
     figures = (point, limit, *(end for end in ends if end is not None))
     scale = math.log if min(figures) > 0 else float
     distance = scale(limit) - scale(point)
     below = None if ends.lower is None else scale(point) - scale(ends.lower)
     above = None if ends.upper is None else scale(ends.upper) - scale(point)
-    if distance >= 0:
-        half, other = above if above is not None or below is None else _ABOVE * below, below
-    else:
-        half, other = above if below is None else below, above
+    half, other = (above, below) if distance >= 0 else (below, above)
+    if half is None and distance < 0:
+        half = above
+    elif other is not None and other > 0 and (half is None or crude):
+        half = _ABOVE * other if half is None else min(half, _ABOVE * other)
     if half is None or half <= 0:
         return LEAST
     if other == 0 and distance != 0:
-        return min(MOST, max(LEAST, _UNVARIED * half / abs(distance)))
+        return max(LEAST, _UNVARIED * half / abs(distance))
     z = normal_quantile(level)
     return _least_times(abs(distance) / half * z, z)
 
@@ -66,6 +77,28 @@ def times_to_close(required: int, n: int) -> float:
     interval from n. How much samples depend on each other is an estimate too, and a poor one while they are
     few."""
     return max(required, n + 1) / n * (_CLOSING + _OF_FEW / math.sqrt(n))
+
+
+def runs_to_decide(point: float, ends: Interval, limit: float, runs: int) -> int | None:
+    """The fewest runs of a job, more than there are, after which Student's t on logarithms decides in four of
+    five sessions: with K runs the half-width is t(K - 1) s / √K, and the mean of them lies off by s √(1/K +
+    1/runs). ``None`` for more than fifty.
+
+    ``ends``: by Student's t over ``runs``; of fewer than three nothing is known of s, so it is taken as 3 %.
+    ValueError for figures that are not positive.
+    """
+    if min(point, limit) <= 0:
+        raise ValueError("figures of a job are positive")
+    spread = _USUAL_NOISE
+    if runs >= 3 and ends.upper is not None:
+        half = math.log(ends.upper / point)
+        spread = max(_LEAST_NOISE, half * math.sqrt(runs) / student_quantile(runs - 1, 0.95))
+    off = normal_quantile(2 * CHANCE - 1) * spread
+    for more in range(max(FEWEST_RUNS, runs + 1), MOST_RUNS + 1):
+        half = student_quantile(more - 1, 0.95) * spread / math.sqrt(more)
+        if abs(math.log(limit / point)) >= half + off * math.sqrt(1 / more + 1 / runs):
+            return more
+    return None
 
 
 def chance(errors: float, times: float, z: float) -> float:
@@ -81,6 +114,8 @@ def _least_times(errors: float, z: float) -> float:
     low, high = LEAST, MOST
     if chance(errors, low, z) >= CHANCE:
         return low
+    if chance(errors, high, z) < CHANCE:
+        return math.inf
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if chance(errors, middle, z) >= CHANCE else (middle, high)

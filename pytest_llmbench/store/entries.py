@@ -354,8 +354,12 @@ def _not_judged(why: str | None) -> str:
 
 
 def _objective(judged: JudgedObjective) -> schema.ObjectiveEntry:
-    verdict = plain_object(judged)
+    verdict = plain_object(replace(judged, advice=None))
     del verdict["objective"]
+    advice = judged.advice
+    if advice is not None:
+        verdict["advice"] = advice.setting
+        verdict["requests_needed"] = advice.further if advice.unit == "requests" else None
     return schema.ObjectiveEntry.model_validate(plain_object(judged.objective) | verdict)
 
 

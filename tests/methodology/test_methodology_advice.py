@@ -22,7 +22,8 @@ from pytest_llmbench.methodology.sections import (
     tradeoff,
     ttft,
 )
-from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
+from pytest_llmbench.model.estimate import OF_RUNS, Estimate, IntervalKind
+from pytest_llmbench.model.judgement import Advice, Gate, GateVerdict, JudgedObjective
 from pytest_llmbench.model.objective import Objective
 
 
@@ -39,8 +40,12 @@ def _judged(test: TestDefinition, given: dict[str, Any], scale: Scale = "standar
     return max(judged, key=lambda each: each.growth or 0.0)
 
 
-def _followed(advice: str) -> dict[str, Any]:
-    pairs = (part.split("=") for part in advice.split(", "))
+def _followed(judged: JudgedObjective) -> dict[str, Any]:
+    """The keywords of the advice."""
+    assert judged.advice is not None
+    assert judged.advice.setting is not None
+    asked = judged.advice.setting.removeprefix("--llm-scale=standard").removeprefix(" and ")
+    pairs = (part.split("=") for part in asked.split(", ") if asked)
     return {name: int(value) for name, value in pairs}
 
 
@@ -73,12 +78,12 @@ MARKERS: dict[str, dict[str, Any]] = {
 def test_following_the_advice_decides_the_limit(test: TestDefinition, given: dict[str, Any]) -> None:
     before = _judged(test, given)
     assert before.verdict is GateVerdict.INCONCLUSIVE, before
-    assert before.requests_needed is not None
+    asked = _followed(before)
     assert before.advice is not None
-    after = _judged(test, {**given, **_followed(before.advice)})
+    assert before.reason == str(before.advice)
+    after = _judged(test, {**given, **asked})
     if after.verdict is GateVerdict.INCONCLUSIVE:  # so few requests tell little of how they depend
-        assert after.advice is not None
-        after = _judged(test, {**given, **_followed(after.advice)})
+        after = _judged(test, {**given, **_followed(after)})
     assert after.verdict is not GateVerdict.INCONCLUSIVE, (before.advice, before.reason, after.reason)
 
 
@@ -88,11 +93,10 @@ def test_the_keyword_is_one_that_the_marker_takes(test: TestDefinition) -> None:
     parameters = build(test.parameters, MARKERS.get(test.name, {}))
     result = ReplayedSUT(QUARTER).measure(test, "quick", keep=given, **MARKERS.get(test.name, {}))
     undecided = JudgedObjective(
-        _slow("ttft.p99"), 1.0, 0.5, None, 100, GateVerdict.INCONCLUSIVE, "", 100, growth=2.0
+        _slow("ttft.p99"), 1.0, 0.5, None, 100, GateVerdict.INCONCLUSIVE, "", growth=2.0
     )
     (told,) = advised(Gate((undecided,)), result, parameters, "standard").objectives
-    assert told.advice is not None
-    build(test.parameters, {**MARKERS.get(test.name, {}), **_followed(told.advice)})
+    build(test.parameters, {**MARKERS.get(test.name, {}), **_followed(told)})
 
 
 def test_tokens_are_not_requests() -> None:
@@ -105,19 +109,44 @@ def test_tokens_are_not_requests() -> None:
     (told,) = advised(judged, result, build(itl.TEST.parameters, given), "standard").objectives
     sent = result.levels[-1].n_submitted
     assert p99_9.n > 50 * sent
-    assert told.requests_needed is not None
-    assert sent < told.requests_needed < 2 * sent
+    assert told.advice is not None
+    assert told.advice.unit == "s of load"
+    assert 2 * told.advice.now < told.advice.total < 3 * told.advice.now
 
 
 def test_a_smoke_run_has_to_be_left_first() -> None:
-    """At quick scale a marker's larger number has no effect."""
-    judged = _judged(ttft.TEST, {"rate": 20, "p99_ms": 60_000}, "quick")
+    """At quick scale a marker's larger number has no effect, and the usual one may do."""
+    given = {"rate": 20, "p99_ms": 60_000}
+    judged = _judged(ttft.TEST, given, "quick")
     assert judged.advice is not None
-    scale, _, keyword = judged.advice.partition(" and ")
-    assert scale == "--llm-scale=standard"
-    assert (
-        _judged(ttft.TEST, {"rate": 20, "p99_ms": 60_000, **_followed(keyword)}).verdict is GateVerdict.PASS
-    )
+    assert judged.advice.setting == "--llm-scale=standard"
+    assert _judged(ttft.TEST, given).verdict is GateVerdict.PASS
+    few = _judged(ttft.TEST, {**given, "requests": 60}, "quick")
+    assert few.advice is not None
+    assert str(few.advice.setting).startswith("--llm-scale=standard and requests=")
+    assert _judged(ttft.TEST, {**given, **_followed(few)}).verdict is GateVerdict.PASS
+
+
+def test_what_no_advice_decides_is_said_without_a_keyword() -> None:
+    given = {"rate": 20, "requests": 200, "slo": [_slow("ttft.p50")]}
+    result = ReplayedSUT(QUARTER).measure(ttft.TEST, **given)
+    near = replace(result.metrics["ttft.p50"], point=99.9, lower=90.0, upper=110.0)
+    limit = Objective("ttft.p50", "<=", 100.0, "ms")
+    judged = gate([limit], {"ttft.p50": near})
+    (told,) = advised(judged, result, build(ttft.TEST.parameters, given), "standard").objectives
+    assert told.advice == Advice("requests", 200, 12_800, None, more_than=True)
+    assert told.reason == "undecided after 200 requests: it would take more than 12,800 requests in all"
+
+
+@pytest.mark.parametrize("kind", OF_RUNS)
+def test_a_job_is_run_more_often(kind: IntervalKind) -> None:
+    given = {"rate": 20, "requests": 200, "slo": [_slow("ttft.p50")]}
+    result = ReplayedSUT(QUARTER).measure(ttft.TEST, **given)
+    one = Estimate(90.0, 60.0, 135.0, 0.95, 1, "one run", "ms", kind=kind)
+    result = replace(result, metrics={**result.metrics, "ttft.p50": one})
+    judged = gate([Objective("ttft.p50", "<=", 100.0, "ms")], result.metrics)
+    (told,) = advised(judged, result, build(ttft.TEST.parameters, given), "standard").objectives
+    assert told.reason == "undecided after 1 run: about 5 runs in all would decide this limit (runs=5)"
 
 
 def test_between_two_levels_of_a_search_more_requests_help_nothing() -> None:
@@ -126,7 +155,7 @@ def test_between_two_levels_of_a_search_more_requests_help_nothing() -> None:
         {"initial": 64, "maximum": 96, "ttft_p99_ms": 150, "duration_s": 2, "min_concurrency": 66},
     )
     if judged.verdict is GateVerdict.INCONCLUSIVE:
-        assert judged.requests_needed is None
+        assert judged.advice is None
         assert "between two levels of the search" in judged.reason
 
 

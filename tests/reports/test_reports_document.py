@@ -83,12 +83,6 @@ def test_missing_facts_are_those_one_can_declare(entry: Entry) -> None:
     ]
 
 
-def test_next_steps_name_the_number_of_requests(entry: Entry) -> None:
-    assert TestView(entry).next_steps[0] == (
-        "to decide the limits, measure about 9002 more requests (requests=10002)"
-    )
-
-
 def test_blocking_requirements_come_first(entry: Entry) -> None:
     effects = [requirement["effect"] for requirement in TestView(entry).unmet()]
     assert effects == ["blocks"] * 4 + ["downgrades"]

@@ -37,7 +37,7 @@ def _annotation(card: Card) -> str:
     if (line := test.entry.get("line")) is not None:
         place += f",line={line}"
     title = f"{test.headline} {clipped(test.name, 200)}"
-    lines = [clipped(text, _LONGEST) for text in (_told(card), card.cause, *card.next_steps) if text]
+    lines = [clipped(text, _LONGEST) for text in (_told(card), card.cause) if text]
     return (
         f"::{'warning' if passed else 'error'} {place},title={_property(title)}::{_data(chr(10).join(lines))}"
     )

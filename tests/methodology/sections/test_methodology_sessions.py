@@ -354,7 +354,7 @@ def test_more_sessions_than_a_trace_has_are_not_advised() -> None:
     )
     growing = Gate(tuple(replace(undecided, growth=growth) for growth in (1.5, 3.0)))
     told = advised(growing, result, build(sessions.Parameters, given), "standard").objectives
-    assert [each.advice for each in told] == ["total_sessions=23", None]
+    assert [each.advice and each.advice.setting for each in told] == ["total_sessions=23", None]
 
 
 def test_a_workload_whose_sessions_are_not_known_is_refused() -> None:
@@ -538,7 +538,10 @@ def test_an_undecided_slowdown_needs_more_probes() -> None:
     )
     growing = Gate(tuple(replace(undecided, growth=growth) for growth in (1.5, 3.0)))
     told = advised(growing, result, build(sessions.Parameters, given), "standard").objectives
-    assert [each.advice for each in told] == ["probe_sessions=30", "total_sessions=60, probe_sessions=60"]
+    assert [each.advice and each.advice.setting for each in told] == [
+        "probe_sessions=30",
+        "total_sessions=60, probe_sessions=60",
+    ]
 
 
 def test_all_mistakes_of_a_search_are_told_at_once() -> None:
