@@ -18,8 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.compare.log_ratio import LogRatio
+from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Better, Finding
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.stats.job import job_interval
 
 LEVEL = 0.95
 COVERED, CONFIDENCE = 0.99, 0.95
@@ -42,6 +44,8 @@ class Noise:
     mean_log: float
     spread_log: float
     """Standard deviation of the logarithms."""
+    of_job: bool = False
+    """Whether the load is a finite job, which one run has to decide by this noise."""
 
     @property
     def typical(self) -> float:
@@ -80,13 +84,19 @@ class Noise:
 
     @property
     def proposed(self) -> float:
-        """A limit for a run of this system that is not tighter than its noise."""
+        """A limit for a run of this system that is not tighter than its noise. One run of a job also has to
+        stay clear of it by the interval that it gets by this noise."""
         from scipy.special import nctdtrit, ndtri
 
         shift = float(ndtri(COVERED)) * math.sqrt(self.runs)
         factor = float(nctdtrit(self.runs - 1, shift, CONFIDENCE)) / math.sqrt(self.runs)
+        away = factor * self.spread_log
+        if self.of_job:
+            saved = SavedSpread(self.spread_log, self.runs)
+            half = job_interval([self.typical], 2.0, saved=saved, level=LEVEL).half
+            away = max(away, half + float(ndtri(COVERED)) * self.spread_log)
         side = 1.0 if self.better == "lower" else -1.0
-        return math.exp(self.mean_log + side * factor * self.spread_log)
+        return math.exp(self.mean_log + side * away)
 
     def false_alarms(self, limit: float) -> float:
         """Share of the next runs of the unchanged system that lie beyond ``limit``, as predicted."""
@@ -106,7 +116,9 @@ def _cv(spread: float) -> float:
     return math.sqrt(math.expm1(spread**2))
 
 
-def noise_of(metric: str, unit: str, better: Better, values: Sequence[float | None]) -> Noise | None:
+def noise_of(
+    metric: str, unit: str, better: Better, values: Sequence[float | None], *, of_job: bool = False
+) -> Noise | None:
     """The noise of a metric, from its values by run.
 
     None where there are too few runs, and where the metric is undefined, zero or negative in one of them.
@@ -115,7 +127,7 @@ def noise_of(metric: str, unit: str, better: Better, values: Sequence[float | No
     if len(known) < max(len(values), FEWEST_RUNS):
         return None
     logs = np.log(np.asarray(known, dtype=np.float64))
-    return Noise(metric, unit, better, len(known), float(logs.mean()), float(logs.std(ddof=1)))
+    return Noise(metric, unit, better, len(known), float(logs.mean()), float(logs.std(ddof=1)), of_job)
 
 
 def tight_limits(objectives: Sequence[Objective], noise: Mapping[str, Noise]) -> list[Finding]:

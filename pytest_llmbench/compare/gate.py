@@ -44,16 +44,12 @@ def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
     doubt = _doubt(objective, estimate)
     if doubt is not None:
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, doubt + _level(estimate))
-    good_end, bad_end = _ends(objective, estimate)
-    # good_end is the end of the interval that has to reach the limit for a pass.
-    if good_end is not None and objective.holds(good_end):
-        return _judged(
-            objective, estimate, GateVerdict.PASS, f"the whole interval is on the good side{_level(estimate)}"
-        )
-    if bad_end is not None and not objective.holds(bad_end):
-        return _judged(
-            objective, estimate, GateVerdict.FAIL, f"the whole interval is beyond the limit{_level(estimate)}"
-        )
+    kept = objective.decided(estimate.lower, estimate.upper)
+    if kept is not None:
+        verdict = GateVerdict.PASS if kept else GateVerdict.FAIL
+        side = "on the good side" if kept else "beyond the limit"
+        reason = _of_one_run(objective, estimate) or f"the whole interval is {side}{_level(estimate)}"
+        return _judged(objective, estimate, verdict, reason)
     if LOWER_BOUND in estimate.method and not objective.is_ceiling and estimate.lower is not None:
         known = estimate.lower if estimate.point is None else estimate.point
         reason = f"how much more it is than {known:g} {estimate.unit} is not known: that is {LOWER_BOUND}"
@@ -62,6 +58,19 @@ def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, estimate.n))
     times, reason = _what_would_decide(objective, estimate)
     return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason + _level(estimate), times)
+
+
+def _of_one_run(objective: Objective, estimate: Estimate) -> str | None:
+    """How far a limit is that fewer than three runs of a job decide, and how far would do, in words; None for
+    other estimates."""
+    point, limit, upper = estimate.point, objective.limit, estimate.upper
+    if estimate.kind not in (IntervalKind.SAVED_SPREAD, IntervalKind.ASSUMED_SPREAD):
+        return None
+    if point is None or upper is None or min(point, limit) <= 0 or estimate.unit == "ratio":
+        return None
+    away, enough = math.exp(abs(math.log(limit / point))), upper / point
+    why = "by the saved spread" if estimate.kind is IntervalKind.SAVED_SPREAD else "with its noise unknown"
+    return f"the limit is {away:.3g} times away, {enough:.3g} would do {why}"
 
 
 def _doubt(objective: Objective, estimate: Estimate) -> str | None:
@@ -125,8 +134,8 @@ def _what_would_decide(objective: Objective, estimate: Estimate) -> tuple[float 
     if limit == estimate.point:
         return None, "the limit equals the measured value"
     if estimate.kind in OF_RUNS:
-        runs = runs_to_decide(estimate.point, ends, limit, n)
-        return math.inf if runs is None else runs / n, "the interval straddles the limit"
+        runs = runs_to_decide(estimate.point, ends, limit, estimate.runs)
+        return math.inf if runs is None else runs / estimate.runs, "the interval straddles the limit"
     crude = estimate.kind is IntervalKind.CRUDE
     times = times_to_decide(estimate.point, ends, limit, level=estimate.level, crude=crude)
     if towards is None:

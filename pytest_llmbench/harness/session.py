@@ -34,6 +34,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
+from pytest_llmbench.store.files import there_are_saved
 from pytest_llmbench.store.records_file import not_on_disk
 from pytest_llmbench.workloads.sequence import begin_loads, follow_known, forget_drawn
 
@@ -176,6 +177,7 @@ class BenchSession:
         setting = setting_on(opened, parameters, self.settings, warmup, salt)
         _refuse_unfit(definition, opened.api, definition.needs(parameters, setting))
         request = self.baselines.request(nodeid, definition, parameters, setting, limits, opened.virtual)
+        request = self._with_spreads(request, virtual=opened.virtual)
         began, before = time.monotonic(), self._allowance.spent
         planned = self._planner.arms(request, opened, warmup, wanted)
         begin_loads()
@@ -195,6 +197,14 @@ class BenchSession:
             peers=found.peers,
             more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
         )
+
+    def _with_spreads(self, request: MeasurementRequest, *, virtual: bool) -> MeasurementRequest:
+        """The request with what earlier sessions saved of the noise of its load."""
+        if self.settings.calibrate or not there_are_saved(self.settings.storage):
+            return request
+        from pytest_llmbench.harness.comparison.spread import with_spreads
+
+        return with_spreads(request, self.settings, virtual=virtual)
 
     def _spent_since(self, before: Spent, opened: OpenSUT) -> dict[str, Any] | None:
         """What a test has sent since ``before``, and its cost where there is one price; None in virtual

@@ -50,12 +50,11 @@ def _advised(
     if judged.growth is None or not loads:
         return judged
     estimate = result.metrics.get(judged_name(metric)) or result.metrics.get(metric)
-    of_runs = estimate is not None and estimate.kind in OF_RUNS
     unbounded = math.isinf(judged.growth)
-    times = judged.growth if not unbounded else MOST_RUNS / judged.n if of_runs else MOST
-    if of_runs:
-        runs = round(times * judged.n)
-        counted = _Counted("runs", judged.n, runs, f"runs={runs}")
+    times = MOST if unbounded else judged.growth
+    if estimate is not None and estimate.kind in OF_RUNS:
+        runs = MOST_RUNS if unbounded else round(times * estimate.runs)
+        counted = _Counted("runs", estimate.runs, runs, f"runs={runs}")
     elif metric.partition(".")[0] in SLOWDOWNS:
         counted = _more_probes(times, loads, parameters)
     else:

@@ -85,6 +85,7 @@ def job_metrics(
             method=_method(own.kind, len(values), factor, spreads.get(name)),
             n_required=None,
             kind=own.kind,
+            runs=len(values),
         )
     return found
 
@@ -130,7 +131,7 @@ def job_goodput(
         method = f"mean of {count} runs, t with {count - 1} degrees of freedom"
     found = dict(metrics)
     inside = replace(share, point=point, lower=min(lower, point), upper=max(upper, point))
-    found["goodput_share"] = replace(inside, method=method, n_required=None, kind=kind)
+    found["goodput_share"] = replace(inside, method=method, n_required=None, kind=kind, runs=len(shares))
     for name in ("goodput", "output_token_goodput"):
         rate = metrics[name]
         if rate.point is not None and rate.lower is not None and len(shares) < FEWEST_RUNS and point > 0:

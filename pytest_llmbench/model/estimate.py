@@ -34,7 +34,7 @@ class IntervalKind(StrEnum):
 
 
 OF_RUNS = (IntervalKind.RUNS, IntervalKind.SAVED_SPREAD, IntervalKind.ASSUMED_SPREAD)
-"""The kinds of estimates of a job: ``n`` is its number of runs, and more runs narrow the interval."""
+"""The kinds of estimates of a job: more runs narrow the interval, more requests do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,8 @@ class Estimate:
     """Amount by which the measuring machine may have made point and interval too low, in the estimate's
     unit."""
     kind: IntervalKind = IntervalKind.SAMPLE
+    runs: int = 1
+    """Number of runs; of a job they are what its interval rests on."""
 
     def __post_init__(self) -> None:
         for name in ("point", "lower", "upper"):

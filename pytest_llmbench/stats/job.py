@@ -64,14 +64,3 @@ def job_interval(
     point = float(runs[0]) if count == 1 else math.exp(mean)
     lower, upper = (math.exp(min(mean + leg, _MOST_LOG)) for leg in (-half, half))
     return JobInterval(point, min(lower, point), max(upper, point), kind, half)
-
-
-def runs_to_decide(
-    spread: float, distance: float, runs: int, *, most: int = 30, level: float = 0.95
-) -> int | None:
-    """The fewest runs, more than ``runs``, whose interval with this spread stays clear of a limit that lies
-    ``distance`` away, both on logarithms; None where ``most`` are too few."""
-    for count in range(max(runs + 1, FEWEST_RUNS), most + 1):
-        if student_quantile(count - 1, level) * spread / math.sqrt(count) < abs(distance):
-            return count
-    return None

@@ -165,6 +165,11 @@ def saved_baselines(storage: Path) -> list[Path]:
     return [path for folder in sorted(storage.glob("*")) for _, _, path in _listed(folder)]
 
 
+def recent_baselines(storage: Path, most: int) -> list[Path]:
+    """The latest files of this kind of machine, the oldest first."""
+    return [path for _, _, path in _listed(storage / machine_id())[-most:]]
+
+
 def choose_baseline(storage: Path, given: str) -> Path:
     """The file that people mean by a path, a name (the latest), a number, or a prefix that only one file has.
 

@@ -151,6 +151,11 @@ def there_are_calibrations(storage: Path) -> bool:
     return any((storage / machine_id()).glob(f"{CALIBRATION}*.json"))
 
 
+def there_are_saved(storage: Path) -> bool:
+    """Whether a calibration or a baseline from this kind of machine is there."""
+    return any((storage / machine_id()).glob("*.json"))
+
+
 def document_of(report: Report) -> dict[str, Any]:
     """The report in plain JSON types and without secrets; every rendering is made from it."""
     document: dict[str, Any] = outward_value(report.plain())

@@ -19,9 +19,9 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.comparison.identity import identity_of
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.metrics.definitions import metric_unit
-from pytest_llmbench.model.estimate import ByRun
-from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.metrics.definitions import is_metric, metric_unit
+from pytest_llmbench.model.estimate import ByRun, SavedSpread
+from pytest_llmbench.model.judgement import Better, Finding
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.store.calibrations import (
     Calibration,
@@ -44,14 +44,16 @@ class Calibrations:
         self, request: MeasurementRequest, result: TestResult, by_run: ByRun, *, virtual: bool
     ) -> TestResult:
         """The result with the noise found between its runs, which is kept for later sessions."""
-        metrics = [each.metric for each in comparisons(by_run, by_run, paired=True)]
-        metrics += [objective.metric for objective in result.objectives]
+        shown = [each.metric for each in comparisons(by_run, by_run, paired=True)]
+        shown += [objective.metric for objective in result.objectives]
+        of_job = request.parameters.is_job
         noise = {
             metric: own
-            for metric in dict.fromkeys(metrics)
+            for metric in dict.fromkeys((*shown, *(filter(is_metric, by_run) if of_job else ())))
             if (better := better_of(metric)) is not None
-            and (own := noise_of(metric, metric_unit(metric), better, by_run.get(metric, ()))) is not None
+            and (own := _noise_between(by_run, metric, better, of_job)) is not None
         }
+        told = [own for metric, own in noise.items() if metric in shown]
         runs = max((len(values) for values in by_run.values()), default=0)
         identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
         kept = noise and not any(run.interrupted for run in result.observations)
@@ -60,7 +62,7 @@ class Calibrations:
             notes.append("limits are not judged while calibrating")
         return replace(
             result,
-            tables=(*result.tables, *([table(list(noise.values()))] if noise else [])),
+            tables=(*result.tables, *([table(told)] if told else [])),
             findings=(*result.findings, *tight_limits(result.objectives, noise)),
             objectives=(),
             notes=(*notes, *result.notes),
@@ -83,6 +85,15 @@ class Calibrations:
             return f"calibration of {runs} runs NOT saved: {error}"
         return f"calibration of {runs} runs saved: {path}"
 
+    def spreads(self, identity: Mapping[str, Any]) -> dict[str, SavedSpread]:
+        """What the calibration of this load says of the spread between its runs; empty without one."""
+        try:
+            known = read_calibration(self._path(identity))
+        except StoreError:  # :meth:`flagged` says so
+            return {}
+        entries = {} if known is None else known.noise
+        return {name: SavedSpread(entry.spread_log, entry.runs) for name, entry in entries.items()}
+
     def flagged(self, request: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
         """The result with a warning for each limit that is tighter than the noise, if that is known."""
         guarded = [each for each in result.comparisons if each.gated]
@@ -97,7 +108,8 @@ class Calibrations:
             return replace(result, findings=(*result.findings, damaged))
         if known is None:
             return result
-        noise = {name: _noise(name, entry) for name, entry in known.noise.items()}
+        of_job = request.parameters.is_job
+        noise = {name: _noise(name, entry, of_job) for name, entry in known.noise.items()}
         found = tight_limits(result.objectives, noise)
         for each in guarded:
             runs = min(len(each.baseline), len(each.candidate))
@@ -115,6 +127,10 @@ class Calibrations:
         return calibration_path(self.settings.storage, machine_id(), digest)
 
 
+def _noise_between(by_run: ByRun, metric: str, better: Better, of_job: bool) -> Noise | None:
+    return noise_of(metric, metric_unit(metric), better, by_run.get(metric, ()), of_job=of_job)
+
+
 def _entry(own: Noise) -> NoiseEntry:
     return NoiseEntry(
         unit=own.unit,
@@ -127,8 +143,8 @@ def _entry(own: Noise) -> NoiseEntry:
     )
 
 
-def _noise(name: str, entry: NoiseEntry) -> Noise:
-    return Noise(name, entry.unit, entry.better, entry.runs, entry.mean_log, entry.spread_log)
+def _noise(name: str, entry: NoiseEntry, of_job: bool) -> Noise:
+    return Noise(name, entry.unit, entry.better, entry.runs, entry.mean_log, entry.spread_log, of_job)
 
 
 def table(noise: Sequence[Noise]) -> Table:
