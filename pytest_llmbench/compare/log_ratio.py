@@ -56,10 +56,14 @@ class LogRatio:
     @property
     def detectable(self) -> float | None:
         """Difference beyond a margin that is found with power 0.8; None where noise cannot be told."""
+        return self.found_with(POWER)
+
+    def found_with(self, power: float) -> float | None:
+        """Difference beyond a margin that is found with this power; None where noise cannot be told."""
         if self.error == 0.0:
             return None
         own = self.freedom if self.noise_freedom is None else self.noise_freedom
-        return _detectable(self.freedom, own, self.level) * self.error
+        return _detectable(self.freedom, own, self.level, power) * self.error
 
     def _quantile(self) -> float:
         return _quantile(self.freedom, self.level)
@@ -72,7 +76,7 @@ def _quantile(freedom: float, level: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _detectable(freedom: float, own: float, level: float) -> float:
+def _detectable(freedom: float, own: float, level: float, power: float) -> float:
     """The smallest difference that is found with the wanted power, in standard errors.
 
     ``own`` is the degrees of freedom of the standard error. The result is the same for all metrics of paired
@@ -85,7 +89,7 @@ def _detectable(freedom: float, own: float, level: float) -> float:
     noise = np.sqrt(own / chdtri(own, (np.arange(_SHARES) + 0.5) / _SHARES))
 
     def lacking(difference: float) -> float:
-        return POWER - 1.0 + float(np.mean(nctdtr(freedom, difference / noise, quantile)))
+        return power - 1.0 + float(np.mean(nctdtr(freedom, difference / noise, quantile)))
 
     low, high = 0.0, 1.0
     while lacking(high) > 0:

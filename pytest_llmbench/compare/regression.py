@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_llmbench.compare.log_ratio import LogRatio, log_ratio
 from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Better, Comparison, ComparisonVerdict
 
+_NEAR_PROMISED = 0.75
+"""Share of the way from the margin to the worsening that was to be found, beyond which a change that is not
+decided stays so."""
 NEITHER = frozenset(
     {"batch_utilisation", "tokens_in_flight", "itl_modes", "prefill_exponent_fit", "prefill_linear_fit"}
 )
@@ -133,6 +137,30 @@ def _verdict(change: Estimate, better: Better, margin: float, power: str) -> tup
             return ComparisonVerdict.EQUIVALENT, f"the whole interval lies within ±{_share(margin)}"
         return ComparisonVerdict.NOT_WORSE, f"the whole interval of the worsening lies below {allowed}"
     return ComparisonVerdict.INCONCLUSIVE, f"the interval straddles {allowed}: {power}"
+
+
+def as_promised(found: Comparison, promised: float) -> Comparison:
+    """An undecided comparison within a budget of time: not worse, where no worsening was found although one
+    of ``promised`` (a share, the margin included) would have been in 90 of 100 sessions.
+
+    It stays undecided where the runs turned out noisier than that, or where the change is near what was to be
+    found.
+    """
+    lower, upper = worsening(found.change, found.better)
+    point = found.change.point
+    if found.verdict is not ComparisonVerdict.INCONCLUSIVE or None in (lower, upper, point, found.mde):
+        return found
+    assert point is not None
+    assert found.mde is not None
+    seen = point if found.better == "lower" else -point
+    near = found.margin + _NEAR_PROMISED * (promised - found.margin)
+    if found.mde > promised or seen > near:
+        return found
+    reason = (
+        f"no worsening beyond {_share(found.margin)} was found; one of {_share(promised)} would have been "
+        "in 90 of 100 sessions"
+    )
+    return replace(found, verdict=ComparisonVerdict.NOT_WORSE, reason=reason)
 
 
 def _power(better: Better, mde: float | None) -> str:

@@ -99,6 +99,8 @@ class BenchSession:
         self.settings = settings
         block_bootstrap.choose(settings.intervals)
         self.on_progress: ProgressSink | None = None
+        self.on_announcement: Callable[[str], None] | None = None
+        """Shows a line that is about the test and not about the load that is being sent."""
         self._worker = worker
         self._disclosure = disclosure
         self._variants = variants
@@ -168,23 +170,32 @@ class BenchSession:
         warmup: WarmupPolicy,
         limits: Sequence[RegressionLimit] = (),
         wanted: Wanted | None = None,
+        tests: int = 1,
     ) -> Measured:
-        """Measure one test and judge it. ``limits``: what must not get worse; ``wanted``: what is compared.
-        KeyboardInterrupt is raised again once what was measured is kept."""
+        """Measure one test and judge it. ``limits``: what must not get worse; ``wanted``: what is compared;
+        ``tests``: how many share a budget of time. KeyboardInterrupt is raised again once what was measured
+        is kept."""
         opened = self._opened(_as_sut(sut), nodeid)
         parameters = with_runs(parameters, self.settings)
+        parameters, budget_s = self._within_budget(parameters, tests)
         salt = self._salt(nodeid, definition, parameters, opened)
         setting = setting_on(opened, parameters, self.settings, warmup, salt)
         _refuse_unfit(definition, opened.api, definition.needs(parameters, setting))
-        request = self.baselines.request(nodeid, definition, parameters, setting, limits, opened.virtual)
+        request = self.baselines.request(
+            nodeid, definition, parameters, setting, limits, opened.virtual, budget_s
+        )
         request = self._with_spreads(request, virtual=opened.virtual)
+        told = self._announced(request, (*limits, *self.baselines.limits))
         began, before = time.monotonic(), self._allowance.spent
         planned = self._planner.arms(request, opened, warmup, wanted)
         begin_loads()
         with self._alone(virtual=planned.virtual):
-            runs = measure_arms(request, planned.arms, self._sender(request))
+            runs = measure_arms(
+                request, planned.arms, self._sender(request), (*limits, *self.baselines.limits)
+            )
         found = self._planner.compared(request, planned, runs, wanted)
-        result = self.baselines.compared(request, self._told(found.result, opened, definition, nodeid))
+        result = self._told(found.result, opened, definition, nodeid)
+        result = self.baselines.compared(request, replace(result, notes=(*told, *result.notes)))
         result = self._planner.flagged(request, result, virtual=opened.virtual)
         judged = self._judge.judged(self._exported(result), request.parameters, found.peers)
         files = files_of(planned.arms[0].path, self.settings.report)
@@ -197,6 +208,28 @@ class BenchSession:
             peers=found.peers,
             more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
         )
+
+    def _within_budget(self, parameters: TestParameters, tests: int) -> tuple[TestParameters, float | None]:
+        """The parameters of a test with a budget of time, and its seconds; None where it has none."""
+        if self.settings.budget is None and getattr(parameters, "budget", None) is None:
+            return parameters, None
+        from pytest_llmbench.harness.comparison.budget import budget_of, shaped
+
+        seconds = budget_of(parameters, self.settings, tests)
+        return (
+            (parameters, None) if seconds is None else (shaped(parameters, self.settings, seconds), seconds)
+        )
+
+    def _announced(self, request: MeasurementRequest, limits: Sequence[RegressionLimit]) -> tuple[str, ...]:
+        """What a test with a budget of time will find, shown before its first load; nothing without one."""
+        if request.budget_s is None:
+            return ()
+        from pytest_llmbench.harness.comparison.budget import announcement
+
+        text = announcement(request, limits if self.settings.baseline_endpoint is not None else ())
+        if self.on_announcement is not None:
+            self.on_announcement(text)
+        return (text,)
 
     def _with_spreads(self, request: MeasurementRequest, *, virtual: bool) -> MeasurementRequest:
         """The request with what earlier sessions saved of the noise of its load."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.allowance import Budgets
-from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS
+from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS, seconds_of
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.judgement import FEWEST_RUNS
 from pytest_llmbench.redaction import keep_secrets_of
@@ -51,6 +51,8 @@ class Settings(BaseModel):
     plan: bool = False
     report: Path | None = None
     runs: int | None = Field(default=None, ge=1, le=MOST_RUNS)
+    budget: str | None = None
+    """Time that the tests with one load may take together, such as ``5m``."""
     baseline_endpoint: str | None = None
     calibrate: bool = False
     save: str | None = None
@@ -208,6 +210,13 @@ class Settings(BaseModel):
         """The URLs of all systems that the options name."""
         given = (self.endpoint, self.baseline_endpoint, *(named(each)[1] for each in self.endpoints))
         return tuple(dict.fromkeys(url for url in given if url))
+
+    @field_validator("budget")
+    @classmethod
+    def _budget_is_a_time(cls, given: str | None) -> str | None:
+        if given is not None and seconds_of(given) <= 0:
+            raise ValueError("give more than no time")
+        return given
 
     @field_validator("prompts")
     @classmethod

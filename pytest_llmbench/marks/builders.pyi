@@ -161,6 +161,7 @@ class LLMBench:
         requests: int | Literal["auto"] | None = None,
         max_requests: int | None = None,
         max_seconds: float | None = None,
+        budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
@@ -190,6 +191,8 @@ class LLMBench:
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
+            decide its limits and comparisons; stands before ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
@@ -324,6 +327,7 @@ class LLMBench:
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
+        budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
@@ -349,6 +353,8 @@ class LLMBench:
             ``rate``, when the trace of the workload says.
         :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
         :param concurrency: most requests in flight; default: all at once.
+        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
+            decide its limits and comparisons; stands before ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param workload: name of a workload, a workload object, or weights by name.
@@ -494,6 +500,7 @@ class LLMBench:
         requests: int | Literal["auto"] | None = None,
         max_requests: int | None = None,
         max_seconds: float | None = None,
+        budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "profile:EMBED",
@@ -523,6 +530,8 @@ class LLMBench:
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
+            decide its limits and comparisons; stands before ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
@@ -624,6 +633,7 @@ class LLMBench:
         requests: int | Literal["auto"] | None = None,
         max_requests: int | None = None,
         max_seconds: float | None = None,
+        budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "chat-and-reasoning",
@@ -657,6 +667,8 @@ class LLMBench:
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
+            decide its limits and comparisons; stands before ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
@@ -868,6 +880,7 @@ class LLMBench:
         requests: int | Literal["auto"] | None = None,
         max_requests: int | None = None,
         max_seconds: float | None = None,
+        budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
@@ -892,6 +905,8 @@ class LLMBench:
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
+            decide its limits and comparisons; stands before ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -279,6 +280,7 @@ def _made(name: str, value: Any) -> Any:
     return find_workload(value) if name == "workload" and isinstance(value, Mapping) else value
 
 
+_BUDGET = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[smh]?)")
 _BY_WORKLOAD = (
     "lengths are the workload's: from pytest_llmbench import Fixed, SyntheticWorkload, and "
     "workload=SyntheticWorkload('name', Fixed(512), Fixed(128))"
@@ -346,6 +348,25 @@ def _count_or_auto(value: Any) -> list[str]:
             return []
         return [f"must be a whole number, or {AUTO!r} to end when the limits are decided, got {shown(value)}"]
     return _count(value)
+
+
+def seconds_of(budget: float | str) -> float:
+    """The seconds of a budget: a number, or ``90s``, ``5m``, ``1.5h``. ValueError for anything else."""
+    if not isinstance(budget, str):
+        return float(budget)
+    match = _BUDGET.fullmatch(budget.strip())
+    if match is None:
+        raise ValueError(f"{budget!r} is not a time: write for example 5m or 90s")
+    return float(match["number"]) * {"s": 1, "m": 60, "h": 3600, "": 1}[match["unit"]]
+
+
+def _budget(value: Any) -> list[str]:
+    if isinstance(value, str):
+        try:
+            value = seconds_of(value)
+        except ValueError as error:
+            return [f"must be a time: {error}"]
+    return _positive(value)
 
 
 def _seed(value: Any) -> list[str]:
@@ -540,6 +561,7 @@ _CHECKS: Mapping[str, Check] = {
     "count": _count,
     "amount": _amount,
     "runs": _runs,
+    "budget": _budget,
     "count_or_auto": _count_or_auto,
     "seed": _seed,
     "share": _share,

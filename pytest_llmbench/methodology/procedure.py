@@ -26,7 +26,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.result import TestResult, WarmupReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,8 @@ class Setting:
     ignore_eos: bool = False
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
     """Name → SUT variant that plans may name (DESIGN §2.4)."""
+    most_runs: int | None = None
+    """Most runs of a test that repeats its load, where a budget of time ends them; None: no budget."""
     least_runs: int = 1
     """Fewest runs that a comparison needs of a test that repeats its load, at any scale."""
     remeasure: int = 2
@@ -211,6 +213,8 @@ class TestDefinition:
     """What the test lacks in its surroundings, in words, before anything is sent; empty when it can run."""
     warmups: Callable[[Any, Setting], Sequence[Workload]] = one_warmup
     """The workload of each of its warm-ups."""
+    result: Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult] | None = None
+    """The result of some runs of its load; None for a test with several levels."""
 
 
 @dataclass(frozen=True, slots=True)

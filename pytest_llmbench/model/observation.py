@@ -252,6 +252,9 @@ class Observation:
     counts. None if it was not."""
     host_limits: HostLimits = field(default_factory=HostLimits)
     """The limits that the generator's host was held to."""
+    declined: str | None = None
+    """Why the load was not sent, as a further run was not wanted: it is no run of the test. None if it
+    was."""
 
     @property
     def duration_s(self) -> float:

@@ -148,6 +148,7 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
             llm_warmup,
             marked.limits,
             marked.wanted,
+            tests=item.stash[PLACE][1],
         )
     item.stash[MEASURED] = measured
     item.user_properties.extend(measured.properties)

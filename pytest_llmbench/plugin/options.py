@@ -195,6 +195,12 @@ OPTIONS = (
         "N",
         number=True,
     ),
+    Option(
+        "budget",
+        "time for all tests with one load, such as 5m or 90s: each spends its part on as many runs or "
+        "requests as decide its limits and comparisons",
+        "TIME",
+    ),
     Option("max-seconds", "the session sends load for no longer (default: 604800, a week)", "S"),
     Option("max-rate", "no load has more requests per second (default: 10000)", "R"),
     Option("max-concurrency", "no load has more in flight by itself (default: 10000)", "N", number=True),

@@ -54,6 +54,12 @@ def own_output(*, of_worker: bool = False) -> Output | None:
     return Output(descriptor, is_terminal and not os.environ.get("CI"))
 
 
+def announce(output: Output, line_below: str, text: str) -> None:
+    """Write a line that stays, and again what pytest had written on its own line."""
+    begin = "\n" if line_below else ""
+    output.write(f"{begin}llmbench: {terminal_text(outward(text))}\n{line_below}")
+
+
 class Display(Protocol):
     """A way to show progress. None of its methods waits or reads a clock."""
 

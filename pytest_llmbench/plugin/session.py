@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +18,7 @@ from pytest_llmbench.plugin.exit_status import FailedVerdicts
 from pytest_llmbench.plugin.failures import NotMeasured
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.outgoing import clean_report, clean_warnings, print_internal_error
-from pytest_llmbench.plugin.progress import ProgressReporter, display_for, own_output
+from pytest_llmbench.plugin.progress import ProgressReporter, announce, display_for, own_output
 from pytest_llmbench.redaction import outward, terminal_text, without_credentials
 
 if TYPE_CHECKING:
@@ -215,14 +215,16 @@ class SessionReport:
             line = "" if reporter is None else getattr(reporter._tw, "_current_line", "")
             verbosity = self.config.get_verbosity()
             display = display_for(self._output, verbosity, nodeid, place, line, self.worker)
-        if display is None:
+        if display is None or self._output is None:
             yield
             return
-        shown = self.bench_session.on_progress = ProgressReporter(display)
+        session = self.bench_session
+        shown = session.on_progress = ProgressReporter(display)
+        session.on_announcement = partial(announce, self._output, line)
         try:
             yield
         finally:
-            self.bench_session.on_progress = None
+            session.on_progress = session.on_announcement = None
             shown.end()
 
     def pytest_report_header(self) -> list[str] | None:

@@ -14,6 +14,7 @@ import numpy as np
 from pytest_llmbench.compare.equivalence import cache_apart, output_lengths
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons, nothing_decides
 from pytest_llmbench.compare.overlay import overlaid
+from pytest_llmbench.compare.regression import as_promised
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, cached_share, measured_records
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
@@ -38,7 +39,10 @@ def against_baseline(
         return _with(candidate.result, notes, [*findings, _invalid_baseline(wrong, bool(limits))])
     result = _with(candidate.result, notes, [*_alike(candidate, baseline), *findings])
     pairs = paired_runs(baseline.by_run, candidate.by_run)
-    compared = comparisons(*pairs, limits, paired=True)
+    compared = tuple(
+        as_promised(each, candidate.promised[each.metric]) if each.metric in candidate.promised else each
+        for each in comparisons(*pairs, limits, paired=True, level=candidate.level)
+    )
     return replace(
         result,
         plots=overlaid({CANDIDATE: result.plots, BASELINE: baseline.result.plots}),

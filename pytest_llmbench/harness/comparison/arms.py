@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.replication import ArmRuns, MeasurementRequest, cut_short, runs_of
@@ -30,13 +30,17 @@ from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.server_side import cached_input
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.adapted import Salted
+
+if TYPE_CHECKING:
+    from pytest_llmbench.compare.limits import RegressionLimit
+    from pytest_llmbench.harness.comparison.budget import Spending
 
 R = TypeVar("R")
 Execute = Callable[[str, LoadPlan], Observation]
@@ -92,7 +96,7 @@ class _Arm(Generic[R]):
     def end(self, seen: Observation) -> None:
         """End the arm after Ctrl-C ended another: nothing more is sent, and the result says so."""
         while self.plan is not None and self.plan.phase is Phase.MEASURE:
-            nothing = _nothing_of(self.plan, seen)
+            nothing = _nothing_of(self.plan, seen.anchor, interrupted=seen.interrupted)
             self._advance(partial(self.procedure.send, nothing))
         self.procedure.close()
         self.plan = None
@@ -184,15 +188,20 @@ def drive_whole(
     return results
 
 
-def _nothing_of(plan: LoadPlan, seen: Observation) -> Observation:
-    """An observation of ``plan`` in which nothing was sent, because ``seen`` was interrupted."""
+def _nothing_of(
+    plan: LoadPlan, anchor: ClockAnchor, *, interrupted: str | None = None, declined: str | None = None
+) -> Observation:
+    """An observation of ``plan`` in which nothing was sent, because another was interrupted, or since it was
+    not wanted."""
+    now = anchor.monotonic_ns
     return Observation(
         plan,
         Records.concatenate([]),
-        seen.ended_ns - 1,  # rates are over a duration, which must not be zero
-        seen.ended_ns,
-        seen.anchor,
-        interrupted=seen.interrupted,
+        now - 1,  # rates are over a duration, which must not be zero
+        now,
+        anchor,
+        interrupted=interrupted,
+        declined=declined,
     )
 
 
@@ -245,9 +254,11 @@ class Arm:
         return plan.with_(variant=self.variant)
 
 
-def measure_arms(request: MeasurementRequest, arms: Sequence[Arm], send: Send) -> dict[str, ArmRuns]:
+def measure_arms(
+    request: MeasurementRequest, arms: Sequence[Arm], send: Send, limits: Sequence[RegressionLimit] = ()
+) -> dict[str, ArmRuns]:
     """The runs of each arm by its name: the arms in turns, or the one that there is. All are written to
-    files.
+    files. ``limits``: the comparisons that end a test within a budget of time.
 
     An arm without anything to keep (Ctrl-C) is missing; KeyboardInterrupt where that is the first.
     """
@@ -257,12 +268,19 @@ def measure_arms(request: MeasurementRequest, arms: Sequence[Arm], send: Send) -
         setting = replication.setting(by_name[name].setting, number)
         return test.procedure(replication.parameters, setting)
 
+    spent = _spending(request, arms, limits)
     with ExitStack() as stack:
         recordings = {arm.name: stack.enter_context(_recorded(request, arm, arms)) for arm in arms}
 
         def execute(name: str, plan: LoadPlan) -> Observation:
             arm, kept = by_name[name], recordings[name]
-            seen = send(arm.opened, arm.planned(plan), kept.keeps(plan))
+            why = None if spent is None else spent.declines(name, plan)
+            if why is None:
+                seen = send(arm.opened, arm.planned(plan), kept.keeps(plan))
+            else:
+                seen = _nothing_of(plan, arm.opened.anchor(), declined=why)
+            if spent is not None:
+                spent.note(name, plan, seen)
             kept.note(plan, seen)
             return seen
 
@@ -274,10 +292,26 @@ def measure_arms(request: MeasurementRequest, arms: Sequence[Arm], send: Send) -
         kept.write_loads(test.name, replication.parameters, setting, whole=replication.whole)
     if arms[0].name not in found:
         raise KeyboardInterrupt
-    return {
+    runs = {
         name: runs_of([recordings[name].told(first), *rest], replication.whole)
         for name, (first, *rest) in found.items()
     }
+    if spent is None:
+        return runs
+    return {name: replace(own, level=spent.level, promised=spent.promised) for name, own in runs.items()}
+
+
+def _spending(
+    request: MeasurementRequest, arms: Sequence[Arm], limits: Sequence[RegressionLimit]
+) -> Spending | None:
+    """What spends the time of the test; None without a budget of time."""
+    if request.budget_s is None or request.replication.most_runs is None:
+        return None
+    from pytest_llmbench.harness.comparison.budget import spending  # few have one
+
+    settings = {arm.name: request.replication.setting(arm.setting) for arm in arms}
+    parameters = request.replication.parameters
+    return spending(request.definition, parameters, settings, limits, request.budget_s)
 
 
 def _recorded(

@@ -150,7 +150,8 @@ class ComparisonPlanner:
             from pytest_llmbench.compare.limits import limits_of_option
             from pytest_llmbench.harness.comparison.ab import ab_note, against_baseline
 
-            note = ab_note(runs, planned.arms[1], without_credentials(self.settings.baseline_endpoint))
+            made = max((len(own) for own in measured[CANDIDATE].by_run.values()), default=runs)
+            note = ab_note(made, planned.arms[1], without_credentials(self.settings.baseline_endpoint))
             limits = (*request.limits, *limits_of_option(self.settings.compare_fail))
             return Compared(against_baseline(measured, limits, (note, *planned.notes), budget))
         own = measured[CANDIDATE]
@@ -200,14 +201,15 @@ class Baselines:
         setting: Setting,
         limits: Sequence[RegressionLimit],
         virtual: bool,
+        budget_s: float | None = None,
     ) -> MeasurementRequest:
         """The measurement to make of a test, with the runs that a comparison needs.
 
         Raises SuiteError, before any load is sent, for what keeps a comparison from being made.
         """
         asked, settings = self.comparing, self._settings
-        own = replication(parameters, settings)
-        plain = MeasurementRequest(nodeid, definition, parameters, setting, own, limits)
+        own = replication(parameters, settings, budget_s)
+        plain = MeasurementRequest(nodeid, definition, parameters, setting, own, limits, budget_s)
         if asked is None and settings.save is None:
             if limits and settings.baseline_endpoint is None and not settings.calibrate:
                 guarded = ", ".join(limit.metric for limit in limits)

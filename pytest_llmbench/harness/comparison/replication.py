@@ -44,6 +44,8 @@ class Replication(NamedTuple):
     """The least number of runs for a test that repeats its load, see :class:`Setting`."""
     whole: int = 1
     """How often the whole procedure is run."""
+    most_runs: int | None = None
+    """The most runs, where a budget of time ends them."""
 
     @property
     def runs(self) -> int:
@@ -53,7 +55,7 @@ class Replication(NamedTuple):
         """The setting of whole procedure ``number``: each has a seed of its own, the same in every
         session."""
         seed = setting.seed if number == 0 else derived_seed(setting.seed, f"run {number + 1}")
-        return replace(setting, seed=seed, least_runs=self.least_runs)
+        return replace(setting, seed=seed, least_runs=self.least_runs, most_runs=self.most_runs)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class MeasurementRequest:
     """The setting for the SUT itself; further arms have their own."""
     replication: Replication
     limits: Sequence[RegressionLimit] = ()
+    budget_s: float | None = None
+    """Seconds that the test may take; None without a budget."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     """The fields that baselines are matched by; empty where nothing is saved or compared."""
 
@@ -84,9 +88,18 @@ class MeasurementRequest:
         return found | {"output_lengths": lengths_of(result.observations)}
 
 
-def replication(parameters: TestParameters, settings: Settings) -> Replication:
+MOST_ROUNDS = 50
+"""The most runs of each arm within a budget of time."""
+
+
+def replication(parameters: TestParameters, settings: Settings, budget_s: float | None = None) -> Replication:
     """The replication of a test: as many runs as the options or the marker ask for, whichever is more. Where
-    arms are compared or noise is measured, at least as many as it takes to tell a change from noise."""
+    arms are compared or noise is measured, at least as many as it takes to tell a change from noise; within a
+    budget of time as many as fit."""
+    timed = budget_s is not None and settings.scale != "quick" and not settings.calibrate
+    if timed and len(settings.endpoints) < 2 and (settings.compares_runs or parameters.is_job):
+        least = FEWEST_RUNS if settings.compares_runs else 1
+        return Replication(parameters, least_runs=least, most_runs=MOST_ROUNDS)
     if settings.baseline_endpoint is not None:
         pairs = _wanted(parameters, settings, PAIRS)
         return _replicated(parameters, pairs + pairs % 2)  # every second pair reverses the one before
@@ -123,6 +136,10 @@ class ArmRuns:
     by_run: ByRun
     every: tuple[TestResult, ...]
     """The result of each run, if runs have results of their own; else the one result."""
+    level: float = 0.95
+    """The level at which these runs are compared with others."""
+    promised: Mapping[str, float] = field(default_factory=dict)
+    """Metric → the worsening that was to be found within a budget of time; a share."""
 
     def invalid(self, budget: Budget) -> list[Finding]:
         """Findings about void runs after the first. The first is judged as every reported result is, and one

@@ -26,8 +26,9 @@ latest are looked at."""
 
 
 def with_spreads(request: MeasurementRequest, settings: Settings, *, virtual: bool) -> MeasurementRequest:
-    """The request whose setting has what is known of the spread of its figures; unchanged if it is no job."""
-    if not request.parameters.is_job:
+    """The request whose setting has what is known of the spread of its figures: of a job, and of a test with
+    a budget of time, which says by it what it will find."""
+    if not request.parameters.is_job and request.budget_s is None:
         return request
     own = request.setting
     identity = identity_of(request.definition, request.parameters, own, virtual=virtual)

@@ -74,6 +74,11 @@ class AdaptiveParameters(LoadParameters):
     max_seconds: float | None = parameter(
         "positive", doc='with ``requests="auto"``: never longer, the drain not counted.'
     )
+    budget: float | str | None = parameter(
+        "budget",
+        doc='time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as decide '
+        "its limits and comparisons; stands before ``--llm-budget``.",
+    )
     failures: Literal["left_out", "over_limit"] = parameter(
         "choice",
         "left_out",

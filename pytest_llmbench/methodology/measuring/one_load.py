@@ -25,7 +25,7 @@ from pytest_llmbench.methodology.measuring.cells import cell, tail
 from pytest_llmbench.methodology.measuring.job_figures import figures, first_wave, is_decided
 from pytest_llmbench.methodology.measuring.load_plans import Part, part_of, with_lengths
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
@@ -101,7 +101,8 @@ def measured_runs(
     """The runs of a load, each measured again while this machine spoils it, and the loads that were void.
 
     ``plan_of(run, attempt, before)``: ``before`` is the load before it, if any. ``one_may_do``: whether the
-    first run is enough; None: all are measured. Ctrl-C ends it.
+    first run is enough, or the first five; None: all are measured. Ctrl-C ends it, and a load that is
+    declined.
     """
     seen: list[Observation] = []
     void: list[VoidLoad] = []
@@ -110,6 +111,8 @@ def measured_runs(
         for attempt in range(1, attempts + 1):
             plan = plan_of(run, attempt, before).with_(attempt=attempt)
             observation = yield plan
+            if observation.declined is not None:
+                return seen, void
             before = plan, observation
             if not disturbed(observation):
                 break
@@ -117,7 +120,9 @@ def measured_runs(
         if disturbed(observation):
             del void[-1]  # there is no other: it counts, and voids the test
         seen.append(observation)
-        if observation.interrupted is not None or (run == 0 and one_may_do is not None and one_may_do(seen)):
+        if observation.interrupted is not None:
+            break
+        if one_may_do is not None and run + 1 in (1, AUTO_RUNS) and one_may_do(seen):
             break
     return seen, void
 
@@ -152,12 +157,20 @@ def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[Lo
 
 def run_count(parameters: TestParameters, setting: Setting) -> int:
     """How often the load is measured, at most."""
+    if setting.most_runs is not None:
+        return setting.most_runs
     return max(setting.least_runs, 1 if setting.scale == "quick" else parameters.run_count)
+
+
+def _are_as_needed(parameters: TestParameters, setting: Setting) -> bool:
+    """Whether it is not known beforehand how many runs there will be."""
+    as_needed = parameters.runs_as_needed and setting.least_runs == 1
+    return setting.most_runs is not None or (as_needed and run_count(parameters, setting) > 1)
 
 
 def _may_be_one(parameters: TestParameters, setting: Setting) -> bool:
     """Whether one run does if it decides the limits; not where runs are compared."""
-    return parameters.runs_as_needed and setting.least_runs == 1 and run_count(parameters, setting) > 1
+    return parameters.is_job and setting.least_runs == 1 and _are_as_needed(parameters, setting)
 
 
 def _plan(
@@ -167,7 +180,7 @@ def _plan(
     if listed is not None:  # a run that is measured again has its lengths again, with other words
         first = 0 if setting.lengths == "repeated" else run * request_count(parameters, setting)
     part = _part(parameters, setting, run, attempt)
-    most = "at most " if _may_be_one(parameters, setting) else ""
+    most = "at most " if _are_as_needed(parameters, setting) else ""
     plan = LoadPlan(
         label="measure" if runs == 1 else f"run {run + 1} of {most}{runs}",
         workload=setting.workload,
@@ -259,7 +272,7 @@ def intended(
     """The plans that were to be sent; those that were, as they were. A load that ended early counts as
     planned like that, and further runs that were not needed were not to be sent."""
     sent = [run.plan if run.plan.looks is None else run.plan.with_(requests=len(run.records)) for run in seen]
-    if sent and _may_be_one(parameters, setting):
+    if sent and _are_as_needed(parameters, setting):
         return tuple(sent)
     return (*sent, *one_load_plans(parameters, setting)[len(sent) :])
 
@@ -275,7 +288,7 @@ def one_load_bounds(parameters: Any, setting: Setting) -> list[Bounds]:
 
 
 def _least(parameters: Any, setting: Setting, run: int, plan: LoadPlan) -> int | None:
-    if run and _may_be_one(parameters, setting):
+    if run and _are_as_needed(parameters, setting):
         return 0
     return None if plan.looks is None else 1
 

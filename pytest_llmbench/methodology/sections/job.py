@@ -199,4 +199,4 @@ def _table(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Tabl
 
 plans = one_load_plans
 procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds, result=result)

@@ -228,4 +228,4 @@ def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
     return one_load_bounds(parameters, _of_inputs(setting))
 
 
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, bounds)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, bounds, result=result)

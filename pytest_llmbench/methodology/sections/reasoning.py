@@ -352,4 +352,4 @@ def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: 
 
 plans = one_load_plans
 procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds, result=result)

@@ -332,4 +332,4 @@ plans = one_load_plans
 
 procedure = one_load_procedure(result)
 
-TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans, one_load_bounds)
+TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans, one_load_bounds, result=result)
