@@ -18,7 +18,14 @@ import numpy.typing as npt
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.allowance import Budgets, raised
 from pytest_llmbench.harness.comparison.replication import replication
-from pytest_llmbench.harness.setting import prompts_of, salt_of, setting_for, warmup_for, with_runs
+from pytest_llmbench.harness.setting import (
+    prompts_of,
+    salt_of,
+    setting_for,
+    warmup_for,
+    with_runs,
+    within_budget,
+)
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.declared import Prices, Variant, declared_variants, prices_of, sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
@@ -305,6 +312,7 @@ class _Repeated:
     parameters: TestParameters
     times: int
     least_runs: int
+    most_runs: int | None
     why: str
 
 
@@ -322,7 +330,7 @@ def plan_lines(
     lines = [f"llmbench plan (scale {settings.scale}): nothing is sent; [least, most]"]
     planned, total = _Planned(), Amount()
     for nodeid, definition, parameters in tests:
-        asked = _repetitions(parameters, settings)
+        asked = _repetitions(parameters, settings, len(tests))
         amount, block = _test(nodeid, definition, asked, settings, known, planned)
         total += amount
         block += [f"{asked.times} times{asked.why}"] if asked.times > 1 else []
@@ -344,7 +352,7 @@ def certain(
     SuiteError for a wrong SUT file."""
     known, planned, found = foreseen(settings, offered), _Planned(), list[Certain]()
     for nodeid, definition, parameters in tests:
-        asked = _repetitions(parameters, settings)
+        asked = _repetitions(parameters, settings, len(tests))
         setting = _setting(nodeid, asked, settings, known)
         if list(definition.needs(asked.parameters, setting)):
             continue
@@ -407,8 +415,10 @@ def _money(amount: float) -> str:
     return f"{amount:,.2f}"
 
 
-def _repetitions(parameters: TestParameters, settings: Settings) -> _Repeated:
-    own = replication(with_runs(parameters, settings), settings)
+def _repetitions(parameters: TestParameters, settings: Settings, tests: int) -> _Repeated:
+    """The repetitions of one of so many tests."""
+    asked, budget_s = within_budget(with_runs(parameters, settings), settings, tests)
+    own = replication(asked, settings, budget_s)
     arms = 2 if settings.baseline_endpoint is not None else max(len(settings.endpoints), 1)
     if arms > 1:
         why = f": {own.runs} runs on each of {arms} systems"
@@ -416,7 +426,7 @@ def _repetitions(parameters: TestParameters, settings: Settings) -> _Repeated:
         why = ": a calibration"
     else:
         why = ", as a whole: a baseline needs runs"
-    return _Repeated(own.parameters, arms * own.whole, own.least_runs, why)
+    return _Repeated(own.parameters, arms * own.whole, own.least_runs, own.most_runs, why)
 
 
 def _test(
@@ -470,7 +480,7 @@ def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Foreseen)
     )
     own = nodeid if asked.parameters.fresh else ""
     salt = salt_of(SUT(settings.endpoint or ""), settings, own)
-    return replace(setting, least_runs=asked.least_runs, salt=salt)
+    return replace(setting, least_runs=asked.least_runs, most_runs=asked.most_runs, salt=salt)
 
 
 def _of_warm_up(own: Sequence[Bounds], planned: _Planned, times: int) -> list[str]:

@@ -104,7 +104,7 @@ def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) ->
     answers = _Answers(kept["loads"], stored, entry)
 
     whole = kept["whole"]
-    replication = Replication(parameters, setting.least_runs, whole)
+    replication = Replication(parameters, setting.least_runs, whole, setting.most_runs)
 
     def procedure(_: str, number: int) -> Procedure[TestResult]:
         return test.procedure(parameters, replication.setting(setting, number))

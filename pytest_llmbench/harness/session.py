@@ -20,7 +20,7 @@ from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
-from pytest_llmbench.harness.setting import salt_of, setting_on, warmup_for, with_runs
+from pytest_llmbench.harness.setting import salt_of, setting_on, warmup_for, with_runs, within_budget
 from pytest_llmbench.harness.settings import AUTO, Settings
 from pytest_llmbench.harness.sut.declared import prices_of
 from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
@@ -177,7 +177,7 @@ class BenchSession:
         is kept."""
         opened = self._opened(_as_sut(sut), nodeid)
         parameters = with_runs(parameters, self.settings)
-        parameters, budget_s = self._within_budget(parameters, tests)
+        parameters, budget_s = within_budget(parameters, self.settings, tests)
         salt = self._salt(nodeid, definition, parameters, opened)
         setting = setting_on(opened, parameters, self.settings, warmup, salt)
         _refuse_unfit(definition, opened.api, definition.needs(parameters, setting))
@@ -207,17 +207,6 @@ class BenchSession:
             duration_s=time.monotonic() - began,
             peers=found.peers,
             more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
-        )
-
-    def _within_budget(self, parameters: TestParameters, tests: int) -> tuple[TestParameters, float | None]:
-        """The parameters of a test with a budget of time, and its seconds; None where it has none."""
-        if self.settings.budget is None and getattr(parameters, "budget", None) is None:
-            return parameters, None
-        from pytest_llmbench.harness.comparison.budget import budget_of, shaped
-
-        seconds = budget_of(parameters, self.settings, tests)
-        return (
-            (parameters, None) if seconds is None else (shaped(parameters, self.settings, seconds), seconds)
         )
 
     def _announced(self, request: MeasurementRequest, limits: Sequence[RegressionLimit]) -> tuple[str, ...]:

@@ -129,3 +129,16 @@ def with_runs(parameters: P, settings: Settings) -> P:
     if parameters.runs is None and settings.runs is not None and parameters.repeats:
         return replace(parameters, runs=settings.runs)
     return parameters
+
+
+def within_budget(
+    parameters: TestParameters, settings: Settings, tests: int
+) -> tuple[TestParameters, float | None]:
+    """The parameters of a test with a budget of time, and its seconds; None where it has none. ``tests``: how
+    many share the budget of the session."""
+    if settings.budget is None and getattr(parameters, "budget", None) is None:
+        return parameters, None
+    from pytest_llmbench.harness.comparison.budget import budget_of, shaped
+
+    seconds = budget_of(parameters, settings, tests)
+    return (parameters if seconds is None else shaped(parameters, settings, seconds)), seconds
