@@ -17,9 +17,12 @@ from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Better, Comparison, ComparisonVerdict
 
-_NEAR_PROMISED = 0.75
-"""Share of the way from the margin to the worsening that was to be found, beyond which a change that is not
-decided stays so."""
+_NEAR_FOUND = 0.75
+"""Share of the way from the margin to the detectable worsening, beyond which a change that is not decided
+stays so: a change of 2.3 standard errors, which one of a hundred unchanged builds shows."""
+_NOISIER, _MATTERS = 1.75, 0.10
+"""What may be detectable where nothing is found: so many times what was promised, by how badly the noise of
+some runs is known; or 10 %."""
 NEITHER = frozenset(
     {"batch_utilisation", "tokens_in_flight", "itl_modes", "prefill_exponent_fit", "prefill_linear_fit"}
 )
@@ -140,11 +143,11 @@ def _verdict(change: Estimate, better: Better, margin: float, power: str) -> tup
 
 
 def as_promised(found: Comparison, promised: float) -> Comparison:
-    """An undecided comparison within a budget of time: not worse, where no worsening was found although one
-    of ``promised`` (a share, the margin included) would have been in 90 of 100 sessions.
+    """An undecided comparison within a budget of time: not worse, where no worsening was found although these
+    runs would have found one that matters four times out of five.
 
-    It stays undecided where the runs turned out noisier than that, or where the change is near what was to be
-    found.
+    ``promised``: the worsening that was to be found, a share. It stays undecided where the runs turned out
+    much noisier than expected, or where the change is near what they would find.
     """
     lower, upper = worsening(found.change, found.better)
     point = found.change.point
@@ -153,12 +156,12 @@ def as_promised(found: Comparison, promised: float) -> Comparison:
     assert point is not None
     assert found.mde is not None
     seen = point if found.better == "lower" else -point
-    near = found.margin + _NEAR_PROMISED * (promised - found.margin)
-    if found.mde > promised or seen > near:
+    near = found.margin + _NEAR_FOUND * (found.mde - found.margin)
+    if found.mde > max(_NOISIER * promised, _MATTERS) or seen > near:
         return found
     reason = (
-        f"no worsening beyond {_share(found.margin)} was found; one of {_share(promised)} would have been "
-        "in 90 of 100 sessions"
+        f"no worsening beyond {_share(found.margin)} was found; one of {_share(found.mde)} would have been "
+        "four times out of five"
     )
     return replace(found, verdict=ComparisonVerdict.NOT_WORSE, reason=reason)
 

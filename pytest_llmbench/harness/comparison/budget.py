@@ -33,7 +33,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.reports.numbers import rough_duration
-from pytest_llmbench.stats.interim.boundaries import planned_looks
+from pytest_llmbench.stats.interim.boundaries import planned_looks, spent_sooner
 
 ALPHA = 0.03
 """Error of all looks together, both sides: an unchanged build is called slower in 1.5 of 100 sessions."""
@@ -216,7 +216,9 @@ class Spending:
 
     def _level(self, *, closing: bool = False) -> float | None:
         """The level of the look at the rounds that there are; None where so early a look has none."""
-        looks = planned_looks(self.most, 1, ALPHA, closing=self.rounds if closing else None)
+        looks = planned_looks(
+            self.most, 1, ALPHA, closing=self.rounds if closing else None, spending=spent_sooner
+        )
         found = {look.n: 1 - 2 * look.tail for look in looks}
         return found.get(self.rounds)
 
