@@ -1,0 +1,72 @@
+"""``--llm-budget`` and ``budget=`` from the command line to the report, in virtual time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_llmbench.harness.recompute import recompute
+
+AB = """
+    from pytest_llmbench import llmbench
+
+    @llmbench.ttft(rate=20)
+    @llmbench.no_regression("tpot.p50", max_slowdown=0.02)
+    def test_speed(): ...
+"""
+SLOWER = "replay:h100-8b?step_base_us=7150&prefill_us_per_token=39.6&decode_us_per_sequence=16.5"
+
+
+@pytest.mark.parametrize(("candidate", "verdict"), [("replay:h100-8b", "equivalent"), (SLOWER, "regressed")])
+def test_a_comparison_ends_when_it_is_decided(
+    pytester: pytest.Pytester, candidate: str, verdict: str
+) -> None:
+    pytester.makepyfile(AB)
+    ran = pytester.runpytest(
+        f"--llm-endpoint={candidate}",
+        "--llm-baseline-endpoint=replay:h100-8b",
+        "--llm-budget=2m",
+        "--llm-report=report",
+    )
+    ran.assert_outcomes(**{"passed" if verdict == "equivalent" else "failed": 1})
+    report = json.loads((pytester.path / "report/report.json").read_text())
+    (test,) = report["tests"]
+    (found,) = (each for each in test["comparisons"] if each["gated"])
+    assert found["verdict"] == verdict
+    assert 3 <= len(found["candidate"]) == len(found["baseline"]) < 12
+    assert "budget of 120 s: finds in 90 of 100 sessions a worsening of" in test["notes"][0]
+    (again,) = recompute(pytester.path / "report/report.json")
+    assert again.good, again.lines()
+
+
+def test_a_job_is_run_until_its_limits_are_decided(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.job(prompts=60, concurrency=16, ttft_p99_ms=100_000, budget="1m")
+        def test_far(llm_result):
+            assert len(llm_result.observations) == 1
+
+        @llmbench.job(prompts=60, concurrency=16, min_output_tok_s=1500, budget="1m")
+        def test_near(llm_result):
+            assert len(llm_result.observations) == 5
+        """
+    )
+    ran = pytester.runpytest("--llm-endpoint=replay:h100-8b")
+    ran.assert_outcomes(passed=2)
+
+
+def test_the_plan_says_what_the_time_is_spent_on(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(AB.replace('@llmbench.no_regression("tpot.p50", max_slowdown=0.02)', ""))
+    ran = pytester.runpytest("--llm-endpoint=replay:h100-8b", "--llm-budget=1m", "--llm-plan")
+    ran.stdout.fnmatch_lines(["*requests ?1,064, 1,071?* 47 s of measured load*"])
+
+
+@pytest.mark.parametrize("wrong", ["soon", "0s"])
+def test_what_is_no_time_is_refused(pytester: pytest.Pytester, wrong: str) -> None:
+    pytester.makepyfile(AB)
+    ran = pytester.runpytest("--llm-endpoint=replay", f"--llm-budget={wrong}")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines(["*--llm-budget*"])
