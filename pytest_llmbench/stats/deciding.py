@@ -7,7 +7,7 @@ decides where it sees more than z, the quantile of the level:
     P(g) = Φ((√g t - z) / √(1 + g)) + Φ((-√g t - z) / √(1 + g)),
 
 the predictive power of the larger sample (Spiegelhalter, Freedman and Blackburn 1986, Controlled Clinical
-Trials 7). The advice is the least g with P(g) ≥ 0.85. It is not (half-width / distance)², the g at which the
+Trials 7). The advice is the least g with P(g) ≥ 0.8. It is not (half-width / distance)², the g at which the
 same figure and its interval would just touch the limit: that one decides every other time at best, and is
 without bound for a figure that happens to lie next to the limit.
 
@@ -23,9 +23,8 @@ import math
 from pytest_llmbench.stats.runs import Interval
 from pytest_llmbench.stats.spectral import normal_quantile, student_quantile
 
-CHANCE = 0.85
-"""The share of the sessions following the advice in which it is to decide, if intervals were as they are
-taken here. They are not quite, and four of five sessions do."""
+CHANCE = 0.8
+"""The share of the sessions following the advice in which it is to decide."""
 MOST, LEAST = 64.0, 2.0
 """The largest and the smallest factor that is advised."""
 _ABOVE = 3.0
