@@ -32,6 +32,7 @@ WITH: dict[Path, tuple[str, ...]] = {
         f"--llm-sut={ROOT / 'docs/examples/own-tokenizer/sut.toml'}",
     ),
     ROOT / "docs/how-to/ab-test-two-builds.md": ("--llm-baseline-endpoint=replay",),
+    ROOT / "docs/how-to/decide-in-five-minutes.md": ("--llm-baseline-endpoint=replay",),
     ROOT / "docs/how-to/compare-routers.md": (
         "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=round_robin",
     ),
