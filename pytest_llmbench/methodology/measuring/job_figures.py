@@ -88,6 +88,20 @@ def is_decided(objectives: Sequence[Objective], metrics: Mapping[str, Estimate])
     )
 
 
+def equal_lengths(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> tuple[Finding, ...]:
+    """A warning where a steady state is asked of replies of one length: they start and end in waves, for
+    thousands of requests, and what is taken for the steady state is a part of a wave."""
+    lengths = [run.records.output_tokens[run.records.ok] for run in seen]
+    known = np.concatenate(lengths) if lengths else np.empty(0)
+    if not parameters.steady or not len(known) or np.ptp(known) > 0:
+        return ()
+    message = (
+        f"all replies have {known[0]} tokens, so requests go in waves and reach no steady state: vary their "
+        "lengths, or leave out steady and judge the job"
+    )
+    return (Finding("equal_lengths", ok=False, voids=False, message=message),)
+
+
 def first_wave(parameters: AdaptiveParameters) -> tuple[Finding, ...]:
     """A warning where the first wave of a job ends near a percentile with a limit: C of N requests find an
     empty system, so at C / N the figure jumps between two levels, with the lengths that happen to be

@@ -22,7 +22,12 @@ from pytest_llmbench.methodology.measuring.adaptive import (
     looks_of,
 )
 from pytest_llmbench.methodology.measuring.cells import cell, tail
-from pytest_llmbench.methodology.measuring.job_figures import figures, first_wave, is_decided
+from pytest_llmbench.methodology.measuring.job_figures import (
+    equal_lengths,
+    figures,
+    first_wave,
+    is_decided,
+)
 from pytest_llmbench.methodology.measuring.load_plans import Part, part_of, with_lengths
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
@@ -86,7 +91,7 @@ def one_load_procedure(
         made = result(parameters, setting, warmup, seen)
         if by_class:
             made = with_classes(made, parameters, setting)
-        found = first_wave(parameters)
+        found = (*first_wave(parameters), *equal_lengths(parameters, seen))
         return with_void(replace(made, findings=(*made.findings, *found)), void)
 
     return patient(procedure)
