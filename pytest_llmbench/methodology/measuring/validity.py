@@ -134,9 +134,9 @@ def validity_of(result: TestResult, budget: Budget) -> Validity:
 
 
 def _of_overload(findings: Sequence[Finding], result: TestResult) -> list[Finding]:
-    """The findings on an overloaded system. Requests that failed, that we gave up on, that were not sent as too
-    many had failed, or that it was slow to take are data, and void nothing. What would tell it from a busy
-    system is not said of it."""
+    """The findings on an overloaded system. Requests that failed, that we gave up on, that were not sent since
+    too many had failed, or that it was slow to take void nothing: they are data. What would tell it from a
+    busy system is not said of it."""
     runs = result.observations
     void_none = {"error_budget", *(("achieved_rate",) if not any(map(begun_late, runs)) else ())}
     cuts = (BUDGET_SPENT, TIME_IS_UP)
