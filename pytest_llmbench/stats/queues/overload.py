@@ -1,7 +1,7 @@
 """Whether a system was offered more than it serves: its queue grows, and so does what requests wait.
 
 What leaves a queue that is never empty says how fast the system serves, whatever comes in. So the time is cut
-out in which the queue was long, a tenth at least of the longest that it was while requests were sent, up to
+out in which the queue was long, a fifth at least of the longest that it was while requests were sent, up to
 the end of the drain. There D requests were served in B. A run is overloaded if all of this holds:
 
 - **Utilisation above one.** The offered rate λ, which is known, is more than D / B: the mean gap between
@@ -11,7 +11,7 @@ the end of the drain. There D requests were served in B. A run is overloaded if 
   instant of sending, which is λ B / D - 1 in a queue that takes requests in their order, a fifth at least
   is there for certain (one-sided, 99 %). A system that takes all at once and is only slow has as many under
   way, and no such slope. Only requests sent before the first failed one have a wait.
-- **Throughout.** The queue was long in 30 % at least of the time in which requests were sent.
+- **Throughout.** The queue was long in 20 % at least of the time in which requests were sent.
 
 How often it is right: docs/reference/statistics.md.
 """
@@ -29,7 +29,7 @@ from pytest_llmbench.stats.growth import IntArray
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.stats.spectral import student_quantile
 
-_LONG = 0.1
+_LONG = 0.2
 """The share of the longest queue from which on a queue is long."""
 _SHORTEST = 4
 """The fewest waiting at the longest, below which nothing is said."""
@@ -38,7 +38,7 @@ _FEWEST_WAITS = 8
 _SLOWER, _LONGER = 0.8, 0.98
 """Two-sided levels of the tests: 90 % and 99 % to one side."""
 _LEAST_SLOPE = 0.2
-_THROUGHOUT = 0.3
+_THROUGHOUT = 0.2
 
 
 class Passage(NamedTuple):
