@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.model.estimate import LOWER_BOUND, OF_RUNS, Estimate, IntervalKind
-from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
+from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, Overload
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import judged_name
 from pytest_llmbench.stats.deciding import runs_to_decide, times_to_close, times_to_decide
@@ -23,10 +23,12 @@ _SEARCHED = "bracket"
 """Beginning of the method's name of an interval between two levels, which more samples do not narrow."""
 
 
-def gate(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> Gate:
+def gate(
+    objectives: Sequence[Objective], metrics: Mapping[str, Estimate], overload: Overload | None = None
+) -> Gate:
     """Judge the objectives, each on the interval made for that where there is one, else on that of the
-    metric."""
-    return Gate(tuple(judge(objective, judged_estimate(objective, metrics)) for objective in objectives))
+    metric. In an overloaded system fails what no longer run would keep."""
+    return Gate(tuple(judge(each, judged_estimate(each, metrics), overload) for each in objectives))
 
 
 def judged_estimate(objective: Objective, metrics: Mapping[str, Estimate]) -> Estimate | None:
@@ -35,9 +37,13 @@ def judged_estimate(objective: Objective, metrics: Mapping[str, Estimate]) -> Es
     return metrics.get(objective.metric) if own is None else own
 
 
-def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
+def judge(
+    objective: Objective, estimate: Estimate | None, overload: Overload | None = None
+) -> JudgedObjective:
     """Judge one objective on its metric's interval. The point may be missing where an end is known, as for
     failed requests that count as over the limit."""
+    if overload is not None and overload.breaks(objective):
+        return _judged(objective, estimate, GateVerdict.FAIL, str(overload))
     if estimate is None or (estimate.point is None and estimate.lower is None and estimate.upper is None):
         n = 0 if estimate is None else estimate.n
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, n))

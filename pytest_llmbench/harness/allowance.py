@@ -161,7 +161,7 @@ class Allowance:
         if seen.interrupted == TIME_IS_UP:
             self._seconds = self._budgets.seconds  # its last reply may have come before
             over = raised("seconds", self._budgets.seconds, 2 * self._budgets.seconds)
-            return seen, f"the session may send for no more seconds than {over}"
+            return seen, f"{TIME_IS_UP}: the session may send for no more seconds than {over}"
         ended = seen.interrupted is not None or seen.stopped is not None
         if count < plan.most_requests and len(seen.records) >= count and not ended:
             return seen, why

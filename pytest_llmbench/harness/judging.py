@@ -268,7 +268,8 @@ class Judge:
         with."""
         judged_validity = validity_of(result, Budget(parameters.max_error_share))
         decisive = tuple(found for found in result.comparisons if found.gated)
-        limits = advised(gate(result.objectives, result.metrics), result, parameters, self._settings.scale)
+        limits = gate(result.objectives, result.metrics, result.overload)
+        limits = advised(limits, result, parameters, self._settings.scale)
         judged_gate = replace(limits, regressions=decisive)
         siblings = (*(kept.result for kept in self._kept), *peers)
         beyond = result.test in BEYOND_THE_DRAFT

@@ -77,6 +77,32 @@ class ComplianceVerdict(StrEnum):
     NOT_COMPLIANT = "not_compliant"
 
 
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """A system that was offered more than it serves, so that its queue grew throughout."""
+
+    offered_rps: float
+    """Requests per second of the schedule."""
+    served_rps: float
+    """Requests per second that were served while requests waited."""
+    wait_growth: float
+    """Seconds by which a request waited longer than one that was sent a second before."""
+    given_up: int
+    """Number of requests that did not end well."""
+    unbounded: tuple[str, ...]
+    """Names of the families and metrics that grow with the length of the run (those of goodput fall), and
+    thus keep no limit."""
+
+    def __str__(self) -> str:
+        rates = f"{self.offered_rps:.4g} req/s offered, {self.served_rps:.3g} served"
+        return f"{rates}, the queue grew throughout"
+
+    def breaks(self, objective: Objective) -> bool:
+        """Whether the limit cannot be kept: a ceiling on a latency with a wait in it, a floor of goodput."""
+        name = objective.metric.partition("[")[0].partition(".")[0]
+        return name in self.unbounded and objective.is_ceiling == (objective.unit == "ms")
+
+
 class GateVerdict(StrEnum):
     PASS = "pass"
     FAIL = "fail"

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.model.judgement import Comparison, Compliance, Finding, Gate, Validity
+from pytest_llmbench.model.judgement import Comparison, Compliance, Finding, Gate, Overload, Validity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 
@@ -210,6 +210,9 @@ class TestResult:
     void_loads: tuple[VoidLoad, ...] = ()
     """The loads that do not count and are in the records; every other figure of the result is without
     them."""
+    overload: Overload | None = None
+    """How much more was offered than served; None where that is not known of the load, and for tests of
+    several loads, whose levels tell it."""
     validity: Validity = field(default_factory=Validity)
     compliance: Compliance | None = None
     gate: Gate = field(default_factory=Gate)

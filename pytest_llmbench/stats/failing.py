@@ -12,6 +12,7 @@ from http import HTTPStatus
 
 import numpy as np
 
+from pytest_llmbench.model.observation import BUDGET_SPENT
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import BoolColumn, Records
@@ -147,7 +148,7 @@ class FailureWatch:
         moved; None while the SUT answers, or may."""
         if self._failed_too_often:
             reason = (
-                f"the error budget cannot be kept any more: {self._failed} of the first {self._ended} "
+                f"{BUDGET_SPENT}: {self._failed} of the first {self._ended} "
                 f"requests failed (the last one: {self._last})"
             )
             return Cut(reason, is_result=False, drains=True)

@@ -22,6 +22,7 @@ from pytest_llmbench.model.judgement import (
     Gate,
     GateVerdict,
     JudgedObjective,
+    Overload,
     Validity,
     ValidityVerdict,
 )
@@ -213,6 +214,7 @@ def _of_the_runs(result: TestResult) -> dict[str, Any]:
         "by_run": {name: [plain_number(value) for value in runs] for name, runs in result.by_run.items()},
         "void_loads": [stored(VoidLoad, void) for void in result.void_loads],
         "comparisons": [stored(Comparison, found) for found in result.comparisons],
+        "overload": None if result.overload is None else stored(Overload, result.overload),
     }
 
 

@@ -24,6 +24,7 @@ from pytest_llmbench.model.judgement import (
     ComplianceVerdict,
     Finding,
     GateVerdict,
+    Overload,
     Status,
     ValidityVerdict,
 )
@@ -553,6 +554,8 @@ class TestEntry(Shape):
     """Path, relative to the report, of the file that ``pytest-llmbench recompute`` needs with the records."""
     void_loads: list[VoidLoad] = Field(default=[])
     """Loads that this machine spoiled, and that therefore do not count."""
+    overload: Overload | None = None
+    """How much more was offered than served; ``null`` where that is not known of the load."""
     line: int | None = None
     """The line, from 1, at which the test begins in the file of its node id; null where it is not known."""
     spent: SpentEntry | None = None
@@ -583,6 +586,7 @@ PUBLISHED: Final = {
     Comparison: "ComparisonEntry",
     Estimate: "Metric",
     Finding: "FindingEntry",
+    Overload: "OverloadEntry",
     VoidLoad: "VoidLoadEntry",
 }
 """Dataclass → its name in the published schema."""

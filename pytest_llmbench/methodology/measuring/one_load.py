@@ -37,10 +37,12 @@ from pytest_llmbench.methodology.remeasured import disturbed, measured_again, vo
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
+from pytest_llmbench.metrics.overload import as_overloaded, overload
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, Quantity
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupReport
 from pytest_llmbench.workloads.same_lengths import lengths_seed_of
@@ -92,7 +94,8 @@ def one_load_procedure(
         if by_class:
             made = with_classes(made, parameters, setting)
         found = (*first_wave(parameters), *equal_lengths(parameters, seen))
-        return with_void(replace(made, findings=(*made.findings, *found)), void)
+        made = replace(made, findings=(*made.findings, *found))
+        return with_void(made if parameters.is_job else _with_overload(made, parameters.limits_ms), void)
 
     return patient(procedure)
 
@@ -130,6 +133,37 @@ def measured_runs(
         if one_may_do is not None and run + 1 in (1, AUTO_RUNS) and one_may_do(seen):
             break
     return seen, void
+
+
+def _with_overload(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> TestResult:
+    """The result with how much more was offered than served, where it was. ``limits_ms``: the limits that
+    decide which requests are good."""
+    loads = {_rate(run) for run in made.observations}
+    rate = loads.pop() if len(loads) == 1 else None
+    if rate is None:
+        return made
+    good_by = [quantity for quantity, _ in limits_ms]
+    found = overload([run.records for run in made.observations], rate, good_by)
+    if found is None:
+        return made
+    warning = Finding(
+        "overload", ok=False, voids=False, message=str(found), value=found.served_rps, limit=rate
+    )
+    metrics = as_overloaded(made.metrics, found)
+    return replace(made, metrics=metrics, overload=found, findings=(*made.findings, warning))
+
+
+def _rate(run: Observation) -> float | None:
+    """The rate at which requests are due, per second; None for a load that waits for replies. Of a trace that
+    of the part that was sent."""
+    load = run.plan.load
+    if not isinstance(load, OpenLoop):
+        return None
+    if load.arrival != "trace":
+        return load.rate
+    due_ns = run.records.scheduled_ns
+    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
+    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
 
 
 def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
+from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, begun_late, set_aside
 from pytest_llmbench.methodology.measuring.replies import (
     counted_differently,
     ended_early,
@@ -40,7 +40,7 @@ from pytest_llmbench.metrics.server_side import (
 )
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import Load, OpenLoop, SessionLoad
 from pytest_llmbench.model.record import NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
@@ -128,7 +128,25 @@ def validity_of(result: TestResult, budget: Budget) -> Validity:
     said = {"prefix_cache_hits"} if any(check.startswith("cache_") for check in own) else set()
     said |= {"gathered_chunks"} if "coalesced_chunks" in own else set()
     general = [finding for finding in found.findings if finding.check not in said]
+    if result.overload is not None:
+        general = _of_overload(general, result)
     return Validity((*general, *result.findings, *([] if nothing is None else [nothing])))
+
+
+def _of_overload(findings: Sequence[Finding], result: TestResult) -> list[Finding]:
+    """The findings on an overloaded system. Requests that failed, that we gave up on, that were not sent
+    since too many had failed, or that it was slow to take void nothing: they are data. What would tell it
+    from a busy system is not said of it."""
+    runs = result.observations
+    void_none = {"error_budget", *(("achieved_rate",) if not any(map(begun_late, runs)) else ())}
+    cuts = (BUDGET_SPENT, TIME_IS_UP)
+    if all(run.interrupted is None or any(cut in run.interrupted for cut in cuts) for run in runs):
+        void_none |= {"complete", "all_requests_recorded"}
+    return [
+        replace(finding, voids=False) if finding.check in void_none else finding
+        for finding in findings
+        if finding.check != "run_length"
+    ]
 
 
 def _worst_of_each(findings: Sequence[Finding]) -> list[Finding | None]:

@@ -1,0 +1,87 @@
+"""Overload: whether an open loop offered more than was served, by the stamps of all requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pytest_llmbench.metrics.latency import WAITING
+from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.judgement import Overload
+from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.records import BLOCK, MISSING, Records
+from pytest_llmbench.stats.backlog import SlotQueue
+from pytest_llmbench.stats.queues.overload import Passage, backing
+
+TO_THE_END = frozenset({"e2e", "e2e_scheduled", "latency", "latency_scheduled"})
+"""Families whose latency goes on to the end of the reply."""
+TO_FIRST_OUTPUT = (WAITING - TO_THE_END) | {"ttfo", "ttft_reasoning", "ttft_queue_wait", "ttft_outside"}
+"""Families whose latency ends with the first output, and may hold a wait for a slot."""
+GOODPUT = frozenset({"goodput_share", "goodput", "output_token_goodput"})
+_METHOD = "overload: as long as this run"
+
+
+def overload(runs: Sequence[Records], offered_rps: float, good_by: Iterable[str] = ()) -> Overload | None:
+    """How much more was offered than served; ``None`` where that cannot be said.
+
+    ``good_by``: the latencies that decide whether a request is good. A queue before the first output makes
+    every latency with a wait in it grow; one behind it only those to the end of the reply.
+    """
+    queues = (
+        (_to_first_output, TO_FIRST_OUTPUT | TO_THE_END),
+        (_to_the_end, TO_THE_END),
+    )
+    for passage, families in queues:
+        found = backing([passage(run) for run in runs], offered_rps) if runs else None
+        if found is not None:
+            lost = families | (GOODPUT if families.intersection(good_by) else frozenset())
+            failed = sum(int(run.failed.sum()) for run in runs)
+            return Overload(offered_rps, found.served_rps, found.slope, failed, tuple(sorted(lost)))
+    return None
+
+
+def _to_first_output(records: Records) -> Passage:
+    begun = records.first_nonempty_ns != MISSING
+    left_ns = np.where(begun, records.first_nonempty_ns, records.finished_ns)
+    return _passage(records, left_ns, begun)
+
+
+def _to_the_end(records: Records) -> Passage:
+    passage = _passage(records, records.finished_ns, records.ok)
+    if len(records) > BLOCK:
+        return passage
+    slots = SlotQueue.of(records.submitted_ns, records.finished_ns, records.ok).slots
+    return passage._replace(slots=slots)
+
+
+def _passage(records: Records, left_ns: np.ndarray, served: np.ndarray) -> Passage:
+    """The passage of the requests that were sent. Whoever is cut by a user leaves as one who is served, and
+    whoever was never seen to leave is there until the end."""
+    known = records.dispatched_ns != MISSING
+    order = np.flatnonzero(known)[np.argsort(records.dispatched_ns[known], kind="stable")]
+    left_ns = np.where(left_ns == MISSING, left_ns.max(initial=0), left_ns)
+    cut = records.has_outcome(Outcome.CUT_BY_USER)
+    return Passage(
+        records.dispatched_ns[order],
+        np.maximum(left_ns, records.dispatched_ns)[order],
+        (served | cut)[order],
+        records.failed[order],
+    )
+
+
+def as_overloaded(metrics: Mapping[str, Estimate], found: Overload) -> dict[str, Estimate]:
+    """The metrics, those that would grow with a longer run at least what they are in this one (goodput: at
+    most)."""
+    return {name: _unbounded(name, metric, found) for name, metric in metrics.items()}
+
+
+def _unbounded(name: str, metric: Estimate, found: Overload) -> Estimate:
+    stem = name.partition("[")[0].partition(".")[0]
+    if stem not in found.unbounded or metric.point is None or metric.method == "observed":
+        return metric
+    grows = metric.unit == "ms"
+    lower = (metric.lower if metric.lower is not None else metric.point) if grows else None
+    upper = None if grows else (metric.upper if metric.upper is not None else metric.point)
+    return replace(metric, lower=lower, upper=upper, n_required=None, kind=IntervalKind.CRUDE, method=_METHOD)
