@@ -1,4 +1,4 @@
-"""The difference of two arms on the logarithmic scale, from the values of whole runs.
+"""The difference of two arms on the logarithmic scale, from the values of whole runs, or of whole sessions.
 
 A ratio of medians, tails or rates spreads evenly on logarithms, and the noise of a run is a share of its
 level: so differences of logarithms are judged by Student's t.
@@ -8,6 +8,12 @@ Independent runs: difference of the mean logarithms, s² / n of each arm added, 
 34) and Satterthwaite (1946, Biometrics Bulletin 2):
 
     ν = (v_b + v_c)² / (v_b² / (n_b - 1) + v_c² / (n_c - 1)),      v = s² / n.
+
+Sessions: runs of one session know nothing of other days. y_h is the mean logarithm over the runs of session
+h, x that of the candidate's. With s² the variance of the H values y, and e² the squared error of a session's
+mean by its own runs, which is never undercut,
+
+    x - mean(y) ± t(H - 1) √(v_x + v_y / H),      v = max(s², e²).
 
 Power: with a true difference δ beyond the margin, (x - margin) / se follows the noncentral t distribution
 with noncentrality δ / σ, and "lower > margin" is "above t(ν)". σ is known as se only, with ν₀ degrees of
@@ -150,6 +156,39 @@ def _paired(before: FloatArray, after: FloatArray, level: float) -> LogRatio:
     return LogRatio(
         float(pairs.mean()), error, len(pairs) - 1.0, level, f"Student's t on {len(pairs)} paired log ratios"
     )
+
+
+def session_ratio(
+    sessions: Sequence[FloatArray], candidate: FloatArray, *, same_runs: bool, level: float = 0.95
+) -> LogRatio:
+    """The ratio of a session to earlier ones, at least two, from the logarithms of their runs. ``same_runs``:
+    run i of all sessions has the same requests, which are not those of run k; then only the runs that all of
+    them have are compared."""
+    fewest = min(map(len, (*sessions, candidate))) if same_runs else None
+    logs = [own[:fewest] for own in (*sessions, candidate)]
+    figures = np.array([own.mean() for own in logs])
+    within = _within_same_runs(np.array(logs)) if same_runs else _within(logs)
+    spread = max(float(figures[:-1].var(ddof=1)), float(within[:-1].mean()))
+    error = math.sqrt(max(spread, float(within[-1])) + spread / len(sessions))
+    point = float(figures[-1] - figures[:-1].mean())
+    if error < _ROUNDING:
+        return _noiseless(point, level)
+    method = f"Student's t on logarithms, one session against {len(sessions)}"
+    return LogRatio(point, error, len(sessions) - 1.0, level, method)
+
+
+def _within(logs: Sequence[FloatArray]) -> FloatArray:
+    """Squared error of each session's mean, by its runs; 0 of a single run, which tells none."""
+    return np.array([own.var(ddof=1) / len(own) if len(own) > 1 else 0.0 for own in logs])
+
+
+def _within_same_runs(logs: FloatArray) -> FloatArray:
+    """The same, equal for all, by what is left of (session, run) without the means of sessions and runs."""
+    sessions, runs = logs.shape
+    if runs < 2:
+        return np.zeros(sessions)
+    left = logs - logs.mean(axis=1, keepdims=True) - logs.mean(axis=0) + logs.mean()
+    return np.full(sessions, (left**2).sum() / ((sessions - 1) * (runs - 1)) / runs)
 
 
 def _noiseless(point: float, level: float) -> LogRatio:

@@ -65,7 +65,8 @@ def test_a_baseline_is_saved_and_the_same_again_is_no_regression(suite: Suite) -
     (entry,) = suite.report["tests"]
     (gated,) = [found for found in entry["comparisons"] if found["gated"]]
     assert (gated["metric"], gated["verdict"]) == ("tpot.p50", "equivalent")
-    assert gated["mde"] > 0.05
+    assert gated["change"]["upper"] == 0  # the same lengths, in virtual time
+    assert (gated["paired"], gated["unit_of_replication"]) == (True, "run")
     assert any(found["metric"] == "ttft.p99" for found in entry["comparisons"])
     lengths = next(f for f in entry["validity"]["findings"] if f["check"] == "output_lengths")
     assert lengths["ok"]
@@ -195,10 +196,12 @@ def test_a_limit_of_the_command_line_decides(suite: Suite) -> None:
 def test_an_inconclusive_comparison_follows_the_policy(suite: Suite) -> None:
     saved(suite)
     suite.write(ONE.replace("tpot.p50", "ttft.p99"))
-    result = measure(suite, "--llm-compare=main")
+    given: dict[str, str] = {"endpoint": "replay:fast?eos_mean_tokens=60&seed=5"}
+    result = measure(suite, "--llm-compare=main", WAIVED, **given)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*INCONCLUSIVE ttft.p99 *"])
-    measure(suite, "--llm-compare=main", "--llm-inconclusive=pass").assert_outcomes(passed=1)
+    passing = "--llm-inconclusive=pass"
+    measure(suite, "--llm-compare=main", WAIVED, passing, **given).assert_outcomes(passed=1)
 
 
 def test_a_search_is_repeated_as_a_whole(suite: Suite) -> None:
