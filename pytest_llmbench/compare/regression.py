@@ -106,7 +106,7 @@ def compared_by_session(
     if len(whole) < FEWEST_SESSIONS:
         return None
     logs = [np.log(np.asarray(own, float)) for own in whole]
-    obstacle = _undefined([candidate], names[1:])
+    obstacle = _undefined([candidate or [None]], names[1:])
     now = None if obstacle else np.log(np.asarray(candidate, float))
     found = None if now is None else session_ratio(logs, now, same_runs=same_runs, level=level)
     change = Estimate.undefined(unit="1", method="none", level=level, n=len(whole) + 1)

@@ -255,16 +255,19 @@ def read_baseline(path: Path) -> Baseline:
         ) from error
 
 
-def read_earlier(path: Path, given: str) -> dict[Path, Baseline]:
-    """The latest sessions that were saved before this one under its name, the oldest first; none where
-    ``given`` is not that name, as one session was asked for. StoreError for one that cannot be read."""
-    if _FILE.fullmatch(path.name) is None:
-        return {}
-    number, name = _split(path)
-    if given != name:
-        return {}
-    before = [other for count, own, other in _listed(path.parent) if own == name and count < number]
-    return {other: read_baseline(other) for other in before[-MOST_READ:]}
+def read_earlier(path: Path, given: str) -> tuple[dict[Path, Baseline], list[str]]:
+    """The latest sessions that were saved before this one under its name, the oldest first, and messages on
+    those that cannot be read. None where ``given`` is not that name, as one session was asked for."""
+    if _FILE.fullmatch(path.name) is None or _split(path)[1] != given:
+        return {}, []
+    number, found, problems = _split(path)[0], {}, []
+    before = [other for count, own, other in _listed(path.parent) if own == given and count < number]
+    for other in before[-MOST_READ:]:
+        try:
+            found[other] = read_baseline(other)
+        except StoreError as error:
+            problems.append(f"left out: {' '.join(str(error).split())}")
+    return found, problems
 
 
 def _of_another_version(version: object, path: Path) -> StoreError:

@@ -62,6 +62,8 @@ class Comparing:
     waivers: tuple[Waiver, ...] = ()
     earlier: tuple[Baseline, ...] = ()
     """The sessions that were saved before under its name, if that is what was given; the oldest first."""
+    problems: tuple[str, ...] = ()
+    """Messages on those of them that cannot be read."""
 
     def reference(self, nodeid: str, identity: Mapping[str, Any]) -> Reference | None:
         """What the test is compared with; None where the baseline has no results of it."""
@@ -92,7 +94,8 @@ def comparing_by(settings: Settings, today: date) -> Comparing | ForeignComparin
     foreign = _foreign(path, waivers)
     if foreign is not None:
         return foreign
-    return Comparing(path, read_baseline(path), waivers, tuple(read_earlier(path, settings.compare).values()))
+    earlier, problems = read_earlier(path, settings.compare)
+    return Comparing(path, read_baseline(path), waivers, tuple(earlier.values()), tuple(problems))
 
 
 def _foreign(path: Path, waivers: tuple[Waiver, ...]) -> ForeignComparing | None:
@@ -192,6 +195,7 @@ def compared_with(
             *result.notes,
             f"compared with the baseline {name}, {found.runs} runs",
             *reference.notes(asked.baseline.name),
+            *asked.problems,
             *(f"{limit.origin}: {limit.metric} is no metric of this test" for limit in absent),
             *(f"beside the baseline: {text}" for text in match.shown),
         ),

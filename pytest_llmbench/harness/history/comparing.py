@@ -345,7 +345,7 @@ def main(arguments: Sequence[str]) -> int:
         limits = limits_of_option(given.fail, "--fail") if given.fail else ()
         waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
         first, *others = _sessions(given)
-        named = read_earlier(first.path, given.sessions[0])
+        named, problems = read_earlier(first.path, given.sessions[0])
         earlier = [named[path] for path in named if all(path != other.path for other in others)]
         found = compared_sessions(first, others, limits, waivers, earlier)
         if given.metrics is not None:
@@ -356,7 +356,7 @@ def main(arguments: Sequence[str]) -> int:
         return refused(error)
     lines = heading(first, others, limited=bool(limits))
     lines += grouped(_entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width())
-    say([*lines, *_told(found, only_there(first, others), width())])
+    say([*lines, *_told(found, only_there(first, others), width()), *problems])
     idle = unused_limits(found, limits)
     say(idle)
     return NOT_GOOD if idle or (limits and not all(test.good for test in found)) else GOOD
