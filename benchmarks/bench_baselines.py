@@ -2,14 +2,15 @@
 
     python benchmarks/bench_baselines.py [--sessions 400] [--replay] [--only MODE]
 
-The first table is simulated: the logarithm of a run's figure is the sum of what its day, its requests and the run
-itself add, each normal. Sessions are judged as the plugin judges them (``Reference``). Columns: median half-width
-of the interval; how often it lies wholly on the worse and on the better side where nothing has changed (nominal
-2.5 % each); how often a candidate 5 % slower is found with nothing allowed, and one 10 % slower with 5 % allowed.
+The first table is simulated: the logarithm of a run's figure is the sum of what its day, its requests and
+the run itself add, each normal; requests add 4 % where their lengths are others. Sessions are judged as the
+plugin judges them (``Reference``). Columns: median half-width of the interval; how often it lies wholly on
+the worse and on the better side where nothing has changed (nominal 2.5 % each); how often a candidate 5 %
+slower is found with nothing allowed, and one 10 % slower with 5 % allowed.
 
-``--replay`` measures the same with jobs and an open loop of the embedded engine in virtual time, whose speed
-differs from run to run and from day to day; requests have the lengths that the plugin gives them, or new ones in
-each run, as in versions before (``drawn``).
+``--replay`` measures the same with a job and an open loop of the embedded engine in virtual time, whose speed
+differs by 1 % from run to run; requests have the lengths that the plugin gives them, or new ones in each run
+(``drawn``), as before there were lists.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ MODES = {
     "the same, 10 sessions": ("repeated", 10),
 }
 """Name → whose lengths, and the stored sessions."""
+METRICS = ("ttft.p50", "tpot.p50", "e2e.p50")
 STEP_COSTS = ("step_base_us", "prefill_us_per_token", "decode_us_per_sequence", "kv_us_per_token")
 
 
@@ -101,24 +103,22 @@ class Noise:
     """Standard deviations of logarithms."""
 
     run: float
-    session: float
-    lengths: float
+    day: float
+    lengths: float = 0.0
 
 
 def simulated(noise: Noise, lists: str, stored: int, runs: int, count: int) -> Comparisons:
+    """Sessions whose days, lengths and runs add to the logarithm of a figure what ``noise`` says."""
     generator = np.random.default_rng(
-        [stored, runs, len(lists), *(round(1e4 * n) for n in noise.__dict__.values())]
+        [stored, runs, len(lists), round(1e4 * noise.run), round(1e4 * noise.day)]
     )
+    shape = stored + 1, runs
+    of_lengths = {"drawn": shape, "shared": (1, runs), "repeated": (1, 1)}[lists]
     ends = []
     for _ in range(count):
-        shape = stored + 1, runs
-        day = noise.session * generator.standard_normal(stored + 1)
-        of_lengths = {
-            "drawn": lambda: generator.standard_normal(shape),
-            "shared": lambda: np.broadcast_to(generator.standard_normal(runs), shape),
-            "repeated": lambda: np.full(shape, generator.standard_normal()),
-        }[lists]()
-        logs = day[:, None] + noise.lengths * of_lengths + noise.run * generator.standard_normal(shape)
+        days = noise.day * generator.standard_normal((stored + 1, 1))
+        lengths = noise.lengths * generator.standard_normal(of_lengths)
+        logs = days + lengths + noise.run * generator.standard_normal(shape)
         ends.append(compared(list(100 * np.exp(logs)), lists))
     return Comparisons(*np.array(ends).T)
 
@@ -142,7 +142,6 @@ def replayed(
     noise: Noise,
     runs: int,
     generator: np.random.Generator,
-    metrics: Sequence[str],
 ) -> dict[str, Floats]:
     """The figures of the runs of a session on ``replay:h100-8b``, a day of its own."""
     laws = Uniform(128, 512), Uniform(64, 256)
@@ -152,7 +151,7 @@ def replayed(
         workload, 42, warmup=WarmupPolicy.none(), salt=str(generator.integers(1 << 30)),
         lengths="drawn" if lists == "drawn" else "shared",
     )  # fmt: skip
-    day = noise.session * generator.standard_normal()
+    day = noise.day * generator.standard_normal()
 
     def execute(plan: LoadPlan) -> Observation:
         slower = math.exp(day + noise.run * generator.standard_normal())
@@ -160,20 +159,18 @@ def replayed(
         return ReplayEngine(parse_scenario(f"h100-8b?{costs}")).run(plan)
 
     by_run = drive(TEST.procedure(parameters, setting), execute).by_run
-    return {name: np.array(by_run[name], float) for name in metrics}
+    return {name: np.array(by_run[name], float) for name in METRICS}
 
 
-def of_replays(count: int, noise: Noise, runs: int, metrics: Sequence[str]) -> Iterator[str]:
+def of_replays(count: int, noise: Noise, runs: int) -> Iterator[str]:
+    """Rows of the second table."""
     for name, load in LOADS.items():
         for lists in ("drawn", "repeated" if "concurrency" in load else "shared"):
             generator = np.random.default_rng(5)
-            ends: dict[str, list[tuple[float, float]]] = {metric: [] for metric in metrics}
-            for _ in range(count):
-                two = [replayed(load, lists, noise, runs, generator, metrics) for _ in range(2)]
-                for metric in metrics:
-                    ends[metric].append(compared([own[metric] for own in two], lists))
-            for metric in metrics:
-                found = Comparisons(*np.array(ends[metric]).T)
+            pairs = [[replayed(load, lists, noise, runs, generator) for _ in range(2)] for _ in range(count)]
+            for metric in METRICS:
+                ends = [compared([own[metric] for own in two], lists) for two in pairs]
+                found = Comparisons(*np.array(ends).T)
                 yield f"| {name} | {lists} | {metric} | {found.row()} |"
 
 
@@ -189,8 +186,7 @@ def main() -> None:
     figures = "half-width | false alarms, worse | better | 5 % slower | 10 % slower, 5 % allowed"
     if given.replay:
         print(f"| load | lengths | metric | {figures} |\n|{'---|' * 8}")
-        metrics = ("ttft.p50", "tpot.p50", "e2e.p50")
-        for line in of_replays(given.sessions, Noise(0.01, 0.0, 0.0), given.runs, metrics):
+        for line in of_replays(given.sessions, Noise(run=0.01, day=0.0), given.runs):
             print(line, flush=True)
         return
     print(f"| noise of runs | of days | runs | lengths | {figures} |\n|{'---|' * 9}")
