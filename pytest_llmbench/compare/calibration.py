@@ -74,13 +74,14 @@ class Noise:
             return None
         return math.expm1(beyond) if self.better == "lower" else -math.expm1(-beyond)
 
-    def halfwidth(self, runs: int) -> float:
-        """Half-width of the interval of the change between two equal builds, from ``runs`` pairs; a share."""
-        return math.expm1(self._pairs(runs).halfwidth)
+    def halfwidth(self, runs: int, *, paired: bool = True) -> float:
+        """Half-width of the interval of the change between two equal builds, from ``runs`` pairs, or from so
+        many runs of each; a share."""
+        return math.expm1(self._pairs(runs, 1 if paired else 2).halfwidth)
 
-    def _pairs(self, runs: int) -> LogRatio:
+    def _pairs(self, runs: int, arms: int = 1) -> LogRatio:
         error = self.spread_log * math.sqrt(2.0 / runs)
-        return LogRatio(0.0, error, runs - 1.0, LEVEL, "", noise_freedom=self.runs - 1.0)
+        return LogRatio(0.0, error, arms * (runs - 1.0), LEVEL, "", noise_freedom=self.runs - 1.0)
 
     @property
     def proposed(self) -> float:
@@ -151,14 +152,16 @@ def tight_limits(objectives: Sequence[Objective], noise: Mapping[str, Noise]) ->
     return found
 
 
-def tight_margins(margins: Mapping[str, float], runs: int, noise: Mapping[str, Noise]) -> list[Finding]:
+def tight_margins(
+    margins: Mapping[str, float], runs: int, noise: Mapping[str, Noise], *, paired: bool = True
+) -> list[Finding]:
     """Warnings for margins that lie within the difference between equal builds."""
     found = []
     for metric, margin in margins.items():
         own = noise.get(metric)
         if own is None or runs < FEWEST_RUNS:
             continue
-        half = own.halfwidth(runs)
+        half = own.halfwidth(runs, paired=paired)
         if half > margin:
             found.append(
                 _finding(

@@ -7,8 +7,9 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pytest_llmbench.compare.regression import better_of, compared
+from pytest_llmbench.compare.regression import better_of, compared, compared_by_session
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.judgement import Comparison, Finding
@@ -97,11 +98,13 @@ def comparisons(
     *,
     names: tuple[str, str] = ("baseline", "candidate"),
     paired: bool,
+    sessions: Sequence[ByRun] = (),
     level: float = 0.95,
 ) -> tuple[Comparison, ...]:
     """Compare two arms, given by run, in every metric with a limit and in every metric that is shown.
 
-    Only a metric with a limit is gated.
+    Only a metric with a limit is gated. ``sessions``: all earlier ones, the baseline among them; a metric
+    that three of them have is compared by session.
 
     A metric with a limit that an arm lacks is compared with an arm that is undefined in every run.
     """
@@ -114,13 +117,12 @@ def comparisons(
         better = better_of(name)
         if better is None:
             continue
-        arms = [_values(name, arm, other) for arm, other in ((baseline, candidate), (candidate, baseline))]
-        found.append(
-            compared(
-                name, metric_unit(name), better, *arms,
-                margin=margin, names=names, paired=paired, gated=name in strictest, level=level,
-            )
-        )  # fmt: skip
+        before, now = _values(name, baseline, candidate), _values(name, candidate, baseline)
+        about: Any = {"margin": margin, "names": names, "gated": name in strictest, "level": level}
+        what = name, metric_unit(name), better
+        earlier = [own.get(name, ()) for own in sessions]
+        by_session = compared_by_session(*what, earlier, now, same_runs=paired, **about)
+        found.append(by_session or compared(*what, before, now, paired=paired, **about))
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""The difference of two arms on the logarithmic scale, from the values of whole runs.
+"""The difference of two arms on the logarithmic scale, from the values of whole runs, or of whole sessions.
 
 A ratio of medians, tails or rates spreads evenly on logarithms, and the noise of a run is a share of its
 level: so differences of logarithms are judged by Student's t.
@@ -8,6 +8,15 @@ Independent runs: difference of the mean logarithms, s² / n of each arm added, 
 34) and Satterthwaite (1946, Biometrics Bulletin 2):
 
     ν = (v_b + v_c)² / (v_b² / (n_b - 1) + v_c² / (n_c - 1)),      v = s² / n.
+
+Sessions: runs of one session know nothing of other days. y_h is the mean logarithm over the K runs of
+session h, x that of the candidate's, whose own squared error is e². With s² the variance of the H values y,
+
+    x - mean(y) ± t(H - 1) √(max(s², e²) + s² / H),
+
+which is exact where sessions are alike in their noise, whatever it is. It is never less than what the runs
+tell, with their pooled variance w² of ν degrees of freedom: t(ν) w √(1/K + 1/(K H)). So luck with few days
+makes no narrow interval.
 
 Power: with a true difference δ beyond the margin, (x - margin) / se follows the noncentral t distribution
 with noncentrality δ / σ, and "lower > margin" is "above t(ν)". σ is known as se only, with ν₀ degrees of
@@ -150,6 +159,35 @@ def _paired(before: FloatArray, after: FloatArray, level: float) -> LogRatio:
     return LogRatio(
         float(pairs.mean()), error, len(pairs) - 1.0, level, f"Student's t on {len(pairs)} paired log ratios"
     )
+
+
+def session_ratio(
+    sessions: Sequence[FloatArray], candidate: FloatArray, *, same_runs: bool, level: float = 0.95
+) -> LogRatio:
+    """The ratio of a session to earlier ones, at least two, from the logarithms of their runs. ``same_runs``:
+    run i of all sessions has the same requests, which are not those of run k; then only the runs that all of
+    them have are compared."""
+    count = len(sessions)
+    fewest = min(map(len, (*sessions, candidate))) if same_runs else None
+    logs = [own[:fewest] for own in (*sessions, candidate)]
+    left, kept = [own - own.mean() for own in logs], 1.0
+    if same_runs:  # without the mean of each run in all sessions, which takes a share of the freedom
+        left, kept = [own - np.mean(left, axis=0) for own in left], count / (count + 1)
+    runs, squares = np.array([len(own) for own in logs]), np.array([(own**2).sum() for own in left])
+    freedom = kept * (runs - 1)
+    own = float(squares[-1] / freedom[-1] / runs[-1]) if freedom[-1] else 0.0
+    pooled = float(squares.sum() / freedom.sum()) if freedom.any() else 0.0
+
+    figures = np.array([own.mean() for own in logs])
+    point, spread = float(figures[-1] - figures[:-1].mean()), float(figures[:-1].var(ddof=1))
+    days = math.sqrt(max(spread, own) + spread / count)
+    noise = math.sqrt(pooled * (1 / runs[-1] + (1 / runs[:-1]).sum() / count**2))
+    if max(days, noise) < _ROUNDING:
+        return _noiseless(point, level)
+    method = f"Student's t on logarithms, one session against {count}"
+    by_days = LogRatio(point, days, count - 1.0, level, method)
+    by_runs = LogRatio(point, noise, float(freedom.sum()), level, f"{method}, by the noise of their runs")
+    return max(by_days, by_runs, key=lambda found: found.halfwidth)
 
 
 def _noiseless(point: float, level: float) -> LogRatio:

@@ -1,9 +1,9 @@
 """Two arms compared on one metric: regressed, improved, equivalent, not worse, or not decided.
 
-The unit of replication is the run (DESIGN §6). The interval of the change comes from ``log_ratio.py``; the
-worsening is the change of a metric that should be low and minus the change of one that should be high, so
-that 5 % is 5 % of the baseline in both. The verdict is read off the whole interval [lower, upper] of the
-worsening and the margin m (``model/judgement.py``).
+The unit of replication is the run, or, with three earlier sessions or more, the session. The interval of the
+change comes from ``log_ratio.py``; the worsening is the change of a metric that should be low and minus the
+change of one that should be high, so that 5 % is 5 % of the baseline in both. The verdict is read off the
+whole interval [lower, upper] of the worsening and the margin m (``model/judgement.py``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_llmbench.compare.log_ratio import LogRatio, log_ratio
+import numpy as np
+
+from pytest_llmbench.compare.log_ratio import LogRatio, log_ratio, session_ratio
 from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.judgement import FEWEST_RUNS, Better, Comparison, ComparisonVerdict
+from pytest_llmbench.model.judgement import (
+    FEWEST_RUNS,
+    FEWEST_SESSIONS,
+    Better,
+    Comparison,
+    ComparisonVerdict,
+    Unit,
+)
 
 _NEAR_FOUND = 0.75
 """Share of the way from the margin to the detectable worsening, beyond which a change that is not decided
@@ -52,9 +61,10 @@ def compared(
     paired: bool,
     gated: bool = False,
     level: float = 0.95,
+    of: Unit = "run",
 ) -> Comparison:
     """Compare two arms on one metric, given by run in the order of the runs; ``paired``: run i of both was
-    measured side by side.
+    measured side by side, or of requests with the same lengths. ``of``: what the values are of.
 
     ``mde`` is the worsening, counted from no change, that these runs would call regressed with power 0.8.
     A value that is undefined, zero or negative has no logarithm; it is never left out, since a run that
@@ -64,15 +74,56 @@ def compared(
     if paired and len(baseline) != len(candidate):
         raise ValueError(f"{len(baseline)} runs of the baseline cannot be paired with {len(candidate)}")
     kept = _finite(arms[0]), _finite(arms[1])
+    obstacle = _obstacle(arms, names)
+    found = log_ratio(*kept, paired=paired, level=level) if obstacle is None else None
     change = Estimate.undefined(unit="1", method="none", level=level, n=len(baseline) + len(candidate))
-    mde, verdict, reason = None, ComparisonVerdict.INCONCLUSIVE, _obstacle(arms, names)
-    if reason is None:
-        found = log_ratio(*kept, paired=paired, level=level)
-        change, mde = _change(found, change.n), _mde(found, better, margin)
-        verdict, reason = _verdict(change, better, margin, _power(better, mde))
-    return Comparison(
-        metric, unit, better, *names, *kept, paired, change, margin, mde, verdict, reason, gated
+    undecided = Comparison(
+        metric, unit, better, *names, *kept, paired, change, margin, None,
+        ComparisonVerdict.INCONCLUSIVE, obstacle or "", gated, of,
     )  # fmt: skip
+    return undecided if found is None else _judged(undecided, found)
+
+
+def compared_by_session(
+    metric: str,
+    unit: str,
+    better: Better,
+    sessions: Sequence[Sequence[float | None]],
+    candidate: Sequence[float | None],
+    *,
+    margin: float,
+    names: tuple[str, str] = ("baseline", "candidate"),
+    same_runs: bool,
+    gated: bool = False,
+    level: float = 0.95,
+) -> Comparison | None:
+    """Compare a session with earlier ones, all given by their runs (see :func:`session_ratio`); its interval
+    has the spread between days in it. A single run of each will do.
+
+    None where fewer than three of the earlier ones have the metric in every run.
+    """
+    whole = [own for own in sessions if own and not _undefined([own], names)]
+    if len(whole) < FEWEST_SESSIONS:
+        return None
+    logs = [np.log(np.asarray(own, float)) for own in whole]
+    obstacle = _undefined([candidate or [None]], names[1:])
+    now = None if obstacle else np.log(np.asarray(candidate, float))
+    found = None if now is None else session_ratio(logs, now, same_runs=same_runs, level=level)
+    change = Estimate.undefined(unit="1", method="none", level=level, n=len(whole) + 1)
+    undecided = Comparison(
+        metric, unit, better, *names,
+        tuple(math.exp(own.mean()) for own in logs), () if now is None else (math.exp(now.mean()),),
+        False, change, margin, None, ComparisonVerdict.INCONCLUSIVE, obstacle or "", gated, "session",
+    )  # fmt: skip
+    return undecided if found is None else _judged(undecided, found)
+
+
+def _judged(undecided: Comparison, found: LogRatio) -> Comparison:
+    """The comparison with its change, and the verdict on that."""
+    better, margin = undecided.better, undecided.margin
+    change, mde = _change(found, undecided.change.n), _mde(found, better, margin)
+    verdict, reason = _verdict(change, better, margin, _power(better, mde, undecided.unit_of_replication))
+    return replace(undecided, change=change, mde=mde, verdict=verdict, reason=reason)
 
 
 def worsening(change: Estimate, better: Better) -> tuple[float | None, float | None]:
@@ -85,7 +136,7 @@ def worsening(change: Estimate, better: Better) -> tuple[float | None, float | N
     )
 
 
-def _obstacle(arms: tuple[Sequence[float | None], ...], names: tuple[str, str]) -> str | None:
+def _obstacle(arms: Sequence[Sequence[float | None]], names: Sequence[str]) -> str | None:
     """Why there is no ratio, in words; None if there is one."""
     few = [
         f"{name} has {_runs(len(arm))}"
@@ -94,8 +145,13 @@ def _obstacle(arms: tuple[Sequence[float | None], ...], names: tuple[str, str]) 
     ]
     if few:
         return f"{' and '.join(few)}: at least {FEWEST_RUNS} of each are needed to tell a change from noise"
+    return _undefined(arms, names)
+
+
+def _undefined(arms: Sequence[Sequence[float | None]], names: Sequence[str]) -> str | None:
+    """Which of the arms have runs without a logarithm, in words; None if none has."""
     said = []
-    for arm, name in zip(arms, names, strict=True):
+    for arm, name in zip(arms, names, strict=False):
         undefined = len(arm) - len(_finite(arm))
         if undefined:
             said.append(f"it is undefined in {undefined} of {_runs(len(arm))} of {name}")
@@ -166,13 +222,12 @@ def as_promised(found: Comparison, promised: float) -> Comparison:
     return replace(found, verdict=ComparisonVerdict.NOT_WORSE, reason=reason)
 
 
-def _power(better: Better, mde: float | None) -> str:
+def _power(better: Better, mde: float | None, unit: Unit) -> str:
     if mde is None:
-        return "the noise between runs cannot be told"
+        return f"the noise between {unit}s cannot be told"
     what = "a rise" if better == "lower" else "a drop"
-    return (
-        f"these runs would find {what} of {_share(mde)} four times out of five; more runs see a smaller one"
-    )
+    more = "more runs see" if unit == "run" else "more saved sessions see"
+    return f"these {unit}s would find {what} of {_share(mde)} four times out of five; {more} a smaller one"
 
 
 def _share(value: float) -> str:

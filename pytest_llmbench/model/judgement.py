@@ -18,7 +18,14 @@ from pytest_llmbench.model.objective import Objective
 FEWEST_RUNS = 3
 """Fewest runs of each arm for a comparison (METHODOLOGY §12)."""
 
+FEWEST_SESSIONS = 3
+"""Fewest earlier sessions whose spread is used; from so many on the session is the unit of replication."""
+
+MOST_SESSIONS = 10
+"""The most earlier sessions that count; the latest ones."""
+
 Better = Literal["lower", "higher"]
+Unit = Literal["run", "session"]
 
 
 class ComparisonVerdict(StrEnum):
@@ -39,7 +46,7 @@ class ComparisonVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One metric of a candidate compared with a baseline, with the run as the unit of replication."""
+    """One metric of a candidate compared with a baseline, by runs or by sessions."""
 
     metric: str
     """Full name of the metric, such as ``ttft.p99``."""
@@ -48,10 +55,12 @@ class Comparison:
     baseline_name: str
     candidate_name: str
     baseline: tuple[float, ...]
-    """The value of the metric in each run, in order; runs in which it is undefined are left out."""
+    """The value of the metric in each run, in order; runs in which it is undefined are left out. By session:
+    the geometric mean over the runs of each."""
     candidate: tuple[float, ...]
     paired: bool
-    """Whether run i of both arms was measured side by side, so that a drift cancels out of their ratio."""
+    """Whether run i of both arms was measured side by side, so that a drift cancels out of their ratio; or of
+    requests with the same lengths, so that these do."""
     change: Estimate
     """exp(mean log(candidate / baseline)) - 1 with its interval; a share, unit ``1``: 0.05 is 5 % more."""
     margin: float
@@ -64,6 +73,9 @@ class Comparison:
     """The reason for the verdict in words; if it is inconclusive, what would decide it."""
     gated: bool = False
     """Whether a marker or an option asked for it: only then does it decide about the test's outcome."""
+    unit_of_replication: Unit = "run"
+    """``run``: the interval knows the noise between runs, and takes days to be alike. ``session``: it knows
+    that between sessions."""
 
 
 class ValidityVerdict(StrEnum):

@@ -297,7 +297,7 @@ class LoadPlan:
     derived from the seed of the session; empty where ``seed`` is that seed itself. Not part of the key: the
     seed is."""
     lengths_seed: int | None = None
-    """Seed of the list of lengths that the workload has (workloads/same_lengths.py), and so of the arrivals:
+    """Seed of the list of lengths that the workload has (workloads/adapted.py), and so of the arrivals:
     loads of one list have one schedule too. None: both are drawn with ``seed``."""
 
     @property

@@ -42,8 +42,8 @@ def allowed_text(comparison: Entry) -> str:
 
 
 def detectable_text(comparison: Entry) -> str:
-    """The smallest worsening, in words, that these runs would have called regressed four times out of
-    five."""
+    """The smallest worsening, in words, that so many runs, or sessions, would have called regressed four
+    times out of five."""
     if comparison["mde"] is None:
         return "not known"
     sign = "+" if comparison["better"] == "lower" else "-"
@@ -51,12 +51,14 @@ def detectable_text(comparison: Entry) -> str:
 
 
 def means_text(comparison: Entry, arm: str) -> str:
-    """The geometric mean of an arm, ``524 ms (3 runs)``; the change is the ratio of the two means."""
+    """The geometric mean of an arm, ``524 ms (3 runs)``, or ``(1 session)``; the change is the ratio of the
+    two means."""
     values = comparison[arm]
     if not values:
         return numbers.NOT_MEASURED
     unit = shown_unit(comparison["metric"], comparison["unit"])
-    return f"{numbers.quantity(mean_of(values), unit)} ({len(values)} runs)"
+    count = f"{len(values)} {_unit_of(comparison)}{'' if len(values) == 1 else 's'}"
+    return f"{numbers.quantity(mean_of(values), unit)} ({count})"
 
 
 def comparison_text(comparison: Entry) -> str:
@@ -115,10 +117,14 @@ def judged_rows(found: Sequence[Entry]) -> list[tuple[tuple[str, ...], str, str]
 
 def caption(found: Sequence[Entry]) -> str:
     first = found[0]
-    how = "runs side by side, in pairs" if first["paired"] else "independent runs"
+    how = "runs in pairs" if first["paired"] else f"independent {_unit_of(first)}s"
     candidates = _candidates(found)
     each = ", each" if len(candidates) > 1 else ""
     return f"{', '.join(candidates)}{each} compared with {first['baseline_name']} ({how})"
+
+
+def _unit_of(comparison: Entry) -> str:
+    return str(comparison.get("unit_of_replication", "run"))
 
 
 def mean_of(values: Sequence[float]) -> float | None:

@@ -18,18 +18,21 @@ from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.store.files import machine_id, read_object
 from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
 
-BASELINE_VERSION: Final = "1.1"
-_READ = ("1.0", BASELINE_VERSION)
-"""Versions that can be read; 1.0 lacks the commit."""
+BASELINE_VERSION: Final = "1.2"
+_READ = ("1.0", "1.1", BASELINE_VERSION)
+"""Versions that can be read; 1.0 lacks the commit, 1.1 the verdict on the limits."""
 _FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".json", ".jsonl")
 """Endings of the path of a file; the name of a baseline has none of them."""
 _LONGEST_NAME = 100
 _MOST_TRIES = 1000
+MOST_READ: Final = 30
+"""The most sessions of one name that are read together, the latest."""
 _MOST_TOLD = 20
 
 
@@ -45,6 +48,8 @@ class BaselineTest(Shape):
     metrics: dict[str, Estimate]
     """The metrics over all runs together."""
     output_lengths: OutputLengths | None = None
+    gate: GateVerdict | None = None
+    """The verdict on the limits; ``null``: not known."""
 
 
 class Commit(Shape):
@@ -59,7 +64,7 @@ class Commit(Shape):
 class Baseline(Shape):
     """One saved session: the content of a baseline file."""
 
-    baseline_version: Literal["1.1"] = BASELINE_VERSION
+    baseline_version: Literal["1.2"] = BASELINE_VERSION
     name: str
     saved: Instant
     generator_version: str
@@ -248,6 +253,21 @@ def read_baseline(path: Path) -> Baseline:
         raise StoreError(
             f"no whole baseline: {listed}", where=str(path), remedy="save it again with --llm-save"
         ) from error
+
+
+def read_earlier(path: Path, given: str) -> tuple[dict[Path, Baseline], list[str]]:
+    """The latest sessions that were saved before this one under its name, the oldest first, and messages on
+    those that cannot be read. None where ``given`` is not that name, as one session was asked for."""
+    if _FILE.fullmatch(path.name) is None or _split(path)[1] != given:
+        return {}, []
+    number, found, problems = _split(path)[0], {}, []
+    before = [other for count, own, other in _listed(path.parent) if own == given and count < number]
+    for other in before[-MOST_READ:]:
+        try:
+            found[other] = read_baseline(other)
+        except StoreError as error:
+            problems.append(f"left out: {' '.join(str(error).split())}")
+    return found, problems
 
 
 def _of_another_version(version: object, path: Path) -> StoreError:

@@ -16,6 +16,7 @@ from pytest_llmbench.model.session import Answers, OfSessions
 from pytest_llmbench.workloads.adapted import (
     Cuts,
     Salted,
+    SameLengths,
     SharedPrefix,
     WithCuts,
     WithFixedOutput,
@@ -25,7 +26,6 @@ from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part, SessionMix
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
-from pytest_llmbench.workloads.same_lengths import CHANGED, SameLengths
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.stream import StreamedWorkload
 from pytest_llmbench.workloads.synthetic import (
@@ -175,9 +175,9 @@ def _made_anew(name: str, specification: Mapping[str, Any]) -> Workload | None:
         ]
         made = ClassMix(tuple(classes), made)
     changes = specification.get("deviations", ())
-    if made is not None and any(change["what"] != CHANGED for change in changes):
+    if made is not None and any("lengths_seed" not in change for change in changes):
         made = WithFixedOutput(made, specification["output_length"]["params"]["tokens"])
-    for seed in (change["lengths_seed"] for change in changes if change["what"] == CHANGED):
+    for seed in (change["lengths_seed"] for change in changes if "lengths_seed" in change):
         made = SameLengths(made, seed) if isinstance(made, StreamedWorkload) else None
     return made
 

@@ -26,10 +26,12 @@ from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.sessions import SessionWorkload
 
 PLAIN = workload("synthetic-uniform")
 TTFT, PREFIX_CACHE = (definition(name, where="here") for name in ("ttft", "prefix_cache"))
+OPEN = TTFT.parameters(rate=20, requests=3)
 
 
 def arm(name: str, url: str, variant: str = "", *, of: Workload = PLAIN, **own: Any) -> Arm:
@@ -53,7 +55,7 @@ def prompts(of: Arm) -> list[list[int]]:
 
 def test_two_servers_are_sent_exactly_the_same() -> None:
     arms = [arm("candidate", "http://a:1/v1"), arm("baseline", "http://b:1/v1")]
-    kept, said = apart(arms, TTFT)
+    kept, said = apart(arms, TTFT, OPEN)
     assert kept == arms
     assert said is None
     assert arms[0].server != arm("baseline", "http://a:2/v1").server
@@ -64,7 +66,7 @@ def test_two_servers_are_sent_exactly_the_same() -> None:
 )
 def test_arms_on_one_server_begin_otherwise_and_go_on_alike(second: str, variant: str) -> None:
     arms = [arm("candidate", "http://a:1/v1"), arm("baseline", second, variant)]
-    (ours, theirs), said = apart(arms, TTFT)
+    (ours, theirs), said = apart(arms, TTFT, OPEN)
     assert said is not None
     assert "salt" in said
     for mine, other in zip(prompts(ours), prompts(theirs), strict=True):
@@ -73,25 +75,46 @@ def test_arms_on_one_server_begin_otherwise_and_go_on_alike(second: str, variant
         assert mine[6:] == other[6:]
 
 
+@pytest.mark.parametrize("of", [PLAIN, SharedPrefix("shared", PLAIN, Fixed(64), 0.5)], ids=lambda of: of.name)
+@pytest.mark.parametrize("given", [{"rate": 20}, {"concurrency": 2}], ids=str)
+def test_arms_of_one_list_on_one_server_have_its_lengths_and_their_own_words(
+    of: Workload, given: dict[str, Any]
+) -> None:
+    parameters = TTFT.parameters(requests=20, runs=2, **given)
+    arms = [arm(name, "http://a:1/v1", of=of) for name in ("candidate", "baseline")]
+    arms = [replace(each, setting=replace(each.setting, lengths="shared", salt="monday")) for each in arms]
+    made, said = apart(arms, TTFT, parameters)
+    assert said is not None
+    assert "words of its own" in said
+    ours, theirs = (TTFT.plans(parameters, each.setting) for each in made)
+    assert [plan.workload.name for plan in ours] == [of.name] * 2
+    for mine, other in zip(ours, theirs, strict=True):
+        sent, asked = (drawn(each.workload, each.first, 20, each.seed) for each in (mine, other))
+        assert [request.input_tokens for request in sent] == [request.input_tokens for request in asked]
+        assert mine.schedule_seed == other.schedule_seed
+        beginnings = [[tuple(request.token_ids or ())[:6] for request in each] for each in (sent, asked)]
+        assert not set(beginnings[0]) & set(beginnings[1])
+
+
 def test_a_variant_with_a_server_of_its_own_is_another_server() -> None:
     arms = [arm("candidate", "http://a:1/v1"), arm("baseline", "http://a:1/v1", "elsewhere")]
-    assert apart(arms, TTFT) == (arms, None)
+    assert apart(arms, TTFT, OPEN) == (arms, None)
 
 
 def test_replays_have_engines_of_their_own() -> None:
     arms = [arm(name, "replay", virtual=True) for name in ("candidate", "baseline")]
-    assert apart(arms, TTFT) == (arms, None)
+    assert apart(arms, TTFT, OPEN) == (arms, None)
 
 
 def test_the_test_of_the_cache_keeps_its_prompts() -> None:
     arms = [arm(name, "http://a:1/v1") for name in ("candidate", "baseline")]
-    assert apart(arms, PREFIX_CACHE) == (arms, None)
+    assert apart(arms, PREFIX_CACHE, PREFIX_CACHE.parameters()) == (arms, None)
 
 
 def test_a_workload_that_shares_prefixes_is_left_alone_with_a_word() -> None:
     shared = SharedPrefix("shared", PLAIN, Fixed(64), 0.5)
     arms = [arm(name, "http://a:1/v1", of=shared) for name in ("candidate", "baseline")]
-    kept, said = apart(arms, TTFT)
+    kept, said = apart(arms, TTFT, OPEN)
     assert kept == arms
     assert said is not None
     assert "could not be salted" in said
@@ -101,7 +124,7 @@ def test_sessions_are_left_alone_with_a_word() -> None:
     """Salted turns would not begin with those before them, and be turns no more."""
     talk = SessionWorkload("talk", Fixed(3), Fixed(20), Fixed(5))
     arms = [arm(name, "http://a:1/v1", of=talk) for name in ("candidate", "baseline")]
-    kept, said = apart(arms, TTFT)
+    kept, said = apart(arms, TTFT, OPEN)
     assert kept == arms
     assert said is not None
     assert "could not be salted, since the workload is of sessions" in said

@@ -65,7 +65,8 @@ def test_a_baseline_is_saved_and_the_same_again_is_no_regression(suite: Suite) -
     (entry,) = suite.report["tests"]
     (gated,) = [found for found in entry["comparisons"] if found["gated"]]
     assert (gated["metric"], gated["verdict"]) == ("tpot.p50", "equivalent")
-    assert gated["mde"] > 0.05
+    assert gated["change"]["upper"] == 0  # the same lengths, in virtual time
+    assert (gated["paired"], gated["unit_of_replication"]) == (True, "run")
     assert any(found["metric"] == "ttft.p99" for found in entry["comparisons"])
     lengths = next(f for f in entry["validity"]["findings"] if f["check"] == "output_lengths")
     assert lengths["ok"]
@@ -195,10 +196,12 @@ def test_a_limit_of_the_command_line_decides(suite: Suite) -> None:
 def test_an_inconclusive_comparison_follows_the_policy(suite: Suite) -> None:
     saved(suite)
     suite.write(ONE.replace("tpot.p50", "ttft.p99"))
-    result = measure(suite, "--llm-compare=main")
+    given: dict[str, str] = {"endpoint": "replay:fast?eos_mean_tokens=60&seed=5"}
+    result = measure(suite, "--llm-compare=main", WAIVED, **given)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*INCONCLUSIVE ttft.p99 *"])
-    measure(suite, "--llm-compare=main", "--llm-inconclusive=pass").assert_outcomes(passed=1)
+    passing = "--llm-inconclusive=pass"
+    measure(suite, "--llm-compare=main", WAIVED, passing, **given).assert_outcomes(passed=1)
 
 
 def test_a_search_is_repeated_as_a_whole(suite: Suite) -> None:
@@ -383,3 +386,23 @@ def test_options_may_stand_in_the_ini_file(suite: Suite) -> None:
     result.assert_outcomes(passed=1)
     (found,) = [each for each in suite.report["tests"][0]["comparisons"] if each["gated"]]
     assert found["metric"] == "tpot.p50"
+
+
+def test_from_three_sessions_on_days_are_what_is_compared(suite: Suite) -> None:
+    first = saved(suite)
+    for number, level in ((2, 1.03), (3, 0.97)):
+        document = json.loads(MAIN["text"])
+        by_run = document["tests"][0]["by_run"]
+        by_run["tpot.p50"] = [level * value for value in by_run["tpot.p50"]]
+        first.with_name(f"000{number}_main.json").write_text(json.dumps(document), "utf-8")
+    suite.write(ONE)
+    one_run = suite.measure("replay", "--llm-compare=main")
+    one_run.assert_outcomes(failed=1)  # days 3 % apart: 5 % are not told from them
+    one_run.stdout.fnmatch_lines(["*INCONCLUSIVE tpot.p50 *main * (3 sessions), this session * (1 session)*"])
+    (entry,) = suite.report["tests"]
+    (gated,) = [found for found in entry["comparisons"] if found["gated"]]
+    assert gated["unit_of_replication"] == "session"
+    assert len(gated["baseline"]) == 3
+    assert len(gated["candidate"]) == 1
+    assert any("last 3 sessions of 'main'" in note for note in entry["notes"])
+    measure(suite, "--llm-compare=0001").assert_outcomes(passed=1)  # one session, as alike as runs are

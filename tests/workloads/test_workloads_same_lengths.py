@@ -7,13 +7,21 @@ import pytest
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.store.objects import encoded, rebuilt
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.adapted import Cuts, Salted, SharedPrefix, WithCuts, WithFixedOutput
+from pytest_llmbench.workloads.adapted import (
+    Cuts,
+    Salted,
+    SameLengths,
+    SharedPrefix,
+    WithCuts,
+    WithFixedOutput,
+    lengths_seed_of,
+    with_lengths_of,
+)
 from pytest_llmbench.workloads.catalogue import mixed, reference_variant, workload
 from pytest_llmbench.workloads.classes import ClassMix
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.long_context import LongContextWorkload
-from pytest_llmbench.workloads.same_lengths import SameLengths, lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.sharing import SharesPrefixes
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SYNTHETIC_UNIFORM, SyntheticWorkload
 

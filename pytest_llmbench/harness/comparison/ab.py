@@ -12,13 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_llmbench.compare.equivalence import cache_apart, output_lengths
-from pytest_llmbench.compare.limits import RegressionLimit, comparisons, nothing_decides
+from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons, nothing_decides
 from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.regression import as_promised
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, cached_share, measured_records
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
-from pytest_llmbench.model.estimate import ByRun
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult

@@ -28,6 +28,7 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.loads import Recording, recording
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
+from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation
@@ -322,16 +323,24 @@ def _recorded(
     return recording(arm.path, request.nodeid, arm.opened.anchor(), about | which)
 
 
-def apart(arms: Sequence[Arm], definition: TestDefinition) -> tuple[list[Arm], str | None]:
+def apart(
+    arms: Sequence[Arm], definition: TestDefinition, parameters: TestParameters
+) -> tuple[list[Arm], str | None]:
     """The arms, changed so that none finds in a prefix cache what another left there; and what was done, in
     words.
 
-    Arms on one server get prompts with another beginning, all of them, so that they stay alike. Not where the
-    cache is what is tested, nor where the workload's own sharing would be lost with its beginnings.
+    Arms on one server get other words of the same lengths where there is one list of them; else prompts with
+    another beginning, all of them, so that they stay alike. Not where the cache is what is tested, nor where
+    the workload's own sharing would be lost with its beginnings.
     """
     shared = len({arm.server for arm in arms}) < len(arms)
     if not shared or definition.name == "prefix_cache":
         return list(arms), None
+    plans = definition.plans(parameters, arms[0].setting)
+    if plans and all(plan.lengths_seed is not None for plan in plans):
+        named = [(arm, f"{arm.setting.salt} arm {arm.name}".strip()) for arm in arms]
+        made = [replace(arm, setting=replace(arm.setting, salt=salt)) for arm, salt in named]
+        return made, "the arms are one server: each has words of its own, of the same lengths"
     specification = arms[0].setting.workload.specification()
     shares = specification.get("prefix_sharing", {}).get("fraction", 0) != 0
     exact = specification.get("input_length", {}).get("exact") is True

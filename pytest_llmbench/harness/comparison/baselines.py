@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
-from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option, nothing_decides
+from pytest_llmbench.compare.limits import ByRun, RegressionLimit, limits_of_option, nothing_decides
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.identity import (
     identity_of,
@@ -27,8 +27,10 @@ from pytest_llmbench.harness.comparison.identity import (
     refuse_mismatch,
     waived,
 )
+from pytest_llmbench.harness.comparison.reference import Reference
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import FEWEST_RUNS, ComparisonVerdict
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.probes.repository import checked_out
@@ -39,6 +41,7 @@ from pytest_llmbench.store.baselines import (
     check_name,
     find_baseline,
     read_baseline,
+    read_earlier,
     save_baseline,
 )
 from pytest_llmbench.store.files import machine_id
@@ -57,9 +60,17 @@ class Comparing:
     path: Path
     baseline: Baseline
     waivers: tuple[Waiver, ...] = ()
+    earlier: tuple[Baseline, ...] = ()
+    """The sessions that were saved before under its name, if that is what was given; the oldest first."""
+    problems: tuple[str, ...] = ()
+    """Messages on those of them that cannot be read."""
 
-    def test(self, nodeid: str) -> BaselineTest | None:
-        return next((test for test in self.baseline.tests if test.nodeid == nodeid), None)
+    def reference(self, nodeid: str, identity: Mapping[str, Any]) -> Reference | None:
+        """What the test is compared with; None where the baseline has no results of it."""
+        tests = [test for session in (*self.earlier, self.baseline) for test in session.tests]
+        if all(test.nodeid != nodeid for test in self.baseline.tests):
+            return None
+        return Reference.of([test for test in tests if test.nodeid == nodeid], identity, self.waivers)
 
 
 def comparing_by(settings: Settings, today: date) -> Comparing | ForeignComparing | None:
@@ -80,7 +91,11 @@ def comparing_by(settings: Settings, today: date) -> Comparing | ForeignComparin
     if settings.baseline_endpoint is not None:
         raise SuiteError("--llm-compare and --llm-baseline-endpoint exclude each other: give one baseline")
     path = find_baseline(settings.storage, settings.compare)
-    return _foreign(path, waivers) or Comparing(path, read_baseline(path), waivers)
+    foreign = _foreign(path, waivers)
+    if foreign is not None:
+        return foreign
+    earlier, problems = read_earlier(path, settings.compare)
+    return Comparing(path, read_baseline(path), waivers, tuple(earlier.values()), tuple(problems))
 
 
 def _foreign(path: Path, waivers: tuple[Waiver, ...]) -> ForeignComparing | None:
@@ -127,7 +142,7 @@ def refuse_early(
 ) -> None:
     """Raise SuiteError if something already known keeps the comparison from being made."""
     where = f"--llm-compare {asked.path}"
-    found = asked.test(nodeid)
+    found = asked.reference(nodeid, identity)
     if found is None:
         if limits:
             there = ", ".join(test.nodeid for test in asked.baseline.tests) or "none"
@@ -137,9 +152,10 @@ def refuse_early(
                 remedy="save a baseline that includes this test",
             )
         return
-    refuse_mismatch(matched(found.identity, identity, asked.waivers), where)
-    how = f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing"
-    refuse_few_runs(found.runs, runs, where, how)
+    refuse_mismatch(matched(found.named.identity, identity, asked.waivers), where)
+    if not found.sessions:
+        how = f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing"
+        refuse_few_runs(found.named.runs, runs, where, how)
 
 
 def compared_with(
@@ -152,23 +168,24 @@ def compared_with(
     note, where the baseline has none of this test."""
     if not isinstance(asked, Comparing):
         return asked.compared(request.parameters, request.identity, limits, result)
-    found = asked.test(request.nodeid)
-    if found is None:
+    reference = asked.reference(request.nodeid, request.identity)
+    if reference is None:
         why = f"{asked.path.name} has no results of this test"
         return replace(
             result,
             findings=(*result.findings, *nothing_decides(limits, why=why)),
             notes=(*result.notes, f"{why}: nothing is compared"),
         )
+    found = reference.named
     match = matched(found.identity, request.identity, asked.waivers)
     lengths = output_lengths(
         lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
     )
     name = f"{asked.path.name.removesuffix('.json')} of {asked.baseline.saved}"
-    absent = [limit for limit in limits if not limit.everywhere and limit.metric not in result.by_run]
-    compared = comparisons(
-        found.by_run, result.by_run, limits, names=(asked.baseline.name, "this session"), paired=False
-    )
+    by_run: ByRun = result.by_run or _of_one_run(result.metrics)
+    absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
+    names = asked.baseline.name, "this session"
+    compared = reference.compared(by_run, limits, names)
     told = (*([lengths] if lengths else []), *waived(match), *nothing_decides(limits, compared))
     return replace(
         result,
@@ -177,10 +194,16 @@ def compared_with(
         notes=(
             *result.notes,
             f"compared with the baseline {name}, {found.runs} runs",
+            *reference.notes(asked.baseline.name),
+            *asked.problems,
             *(f"{limit.origin}: {limit.metric} is no metric of this test" for limit in absent),
             *(f"beside the baseline: {text}" for text in match.shown),
         ),
     )
+
+
+def _of_one_run(metrics: Mapping[str, Estimate]) -> ByRun:
+    return {name: (metric.point,) for name, metric in metrics.items()}
 
 
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:
@@ -246,4 +269,5 @@ def _test(entry: Mapping[str, Any]) -> BaselineTest:
         by_run=by_run,
         metrics=entry["metrics"],
         output_lengths=entry["output_lengths"],
+        gate=entry["gate"]["verdict"],
     )

@@ -112,8 +112,10 @@ class Calibrations:
         noise = {name: _noise(name, entry, of_job) for name, entry in known.noise.items()}
         found = tight_limits(result.objectives, noise)
         for each in guarded:
+            if each.unit_of_replication == "session":
+                continue  # the noise that is known is that of runs
             runs = min(len(each.baseline), len(each.candidate))
-            found += tight_margins({each.metric: each.margin}, runs, noise)
+            found += tight_margins({each.metric: each.margin}, runs, noise, paired=each.paired)
         return replace(
             result,
             findings=(*result.findings, *found),

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, SHOWN, Match
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Lengths, Setting, TestDefinition
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
@@ -31,6 +31,10 @@ from pytest_llmbench.store.schema import OutputLengths
 from pytest_llmbench.workloads.catalogue import workload
 
 WAIVED = "waived"
+LENGTHS: Final = "lengths"
+"""The field of the list of lengths. It need not agree: it decides how runs are compared."""
+REPEATED: Final[Lengths] = "repeated"
+SHARED: Final[Lengths] = "shared"
 _UNDER_CRITERIA = ("throughput", "tradeoff", "capacity")
 """Tests whose figures belong to the highest load that meets the latency limits."""
 
@@ -41,6 +45,7 @@ def identity_of(
     """The identity as JSON values. ``virtual``: in virtual time the host does not matter and is left out."""
     # Not the bound one of the setting, which knows the address of the server.
     asked = workload(parameters.workload)
+    once = definition.plans(replace(parameters, runs=None), replace(setting, least_runs=1))
     found = {
         "test": definition.name,
         "model": setting.facts.value("endpoint.model") or setting.facts.value("sut.model.name"),
@@ -50,7 +55,8 @@ def identity_of(
         "seed": setting.seed,
         "workload": asked.name,
         "workload.sha256": _digest(dict(asked.specification())),
-        "load": _load(definition, parameters, setting),
+        "load": _load(once),
+        LENGTHS: _list_of_lengths(once, parameters),
         "criteria": _criteria(definition, parameters),
         "generator.version": version("pytest-llmbench"),
         **({} if virtual else _host()),
@@ -59,9 +65,17 @@ def identity_of(
     return plain_object({name: value for name, value in (found | facts).items() if value is not None})
 
 
-def _load(definition: TestDefinition, parameters: TestParameters, setting: Setting) -> str:
+def _list_of_lengths(once: Sequence[LoadPlan], parameters: TestParameters) -> str | None:
+    """The list of lengths of the requests: ``repeated 123``, the same in every run, or ``shared 123``, a
+    stretch for each; None where lengths are drawn with the words."""
+    seeds = {plan.lengths_seed for plan in once}
+    if len(seeds) != 1 or None in seeds:
+        return None
+    return f"{REPEATED if parameters.is_job else SHARED} {seeds.pop()}"
+
+
+def _load(once: Sequence[LoadPlan]) -> str:
     """The load of one run in words, with a digest of the number of requests and the duration of each load."""
-    once = definition.plans(replace(parameters, runs=None), replace(setting, least_runs=1))
     described = describe_loads([plan.load for plan in once])
     return f"{described}; plan {_digest([_amount(plan) for plan in once])[:12]}"
 

@@ -106,7 +106,7 @@ class ComparisonPlanner:
             from pytest_llmbench.harness.comparison.identity import refuse_live_answers
 
             refuse_live_answers(request.setting.workload, request.definition.title)
-        prepared, said = apart(arms, request.definition)
+        prepared, said = apart(arms, request.definition, request.replication.parameters)
         return PlannedArms(prepared, () if said is None else (said,))
 
     def _baseline(self, wanted: str, own: Arm, request: MeasurementRequest, warmup: WarmupPolicy) -> Arm:

@@ -19,9 +19,10 @@ from typing import Any
 
 from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
-from pytest_llmbench.compare.limits import SHOWN_MARGIN, RegressionLimit, comparisons, limits_of_option
+from pytest_llmbench.compare.limits import SHOWN_MARGIN, RegressionLimit, limits_of_option
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.comparison.identity import lengths_vector
+from pytest_llmbench.harness.comparison.reference import Reference
 from pytest_llmbench.harness.history.sessions import (
     Session,
     add_common,
@@ -38,7 +39,13 @@ from pytest_llmbench.reports import numbers
 from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.reports.vocabulary import shown_unit
-from pytest_llmbench.store.baselines import BaselineTest, choose_baseline, read_baseline
+from pytest_llmbench.store.baselines import (
+    Baseline,
+    BaselineTest,
+    choose_baseline,
+    read_baseline,
+    read_earlier,
+)
 from pytest_llmbench.store.csv_file import Cell, write_csv
 from pytest_llmbench.store.objects import plain_object
 
@@ -215,9 +222,15 @@ def compared_sessions(
     others: Sequence[Session],
     limits: Sequence[RegressionLimit] = (),
     waivers: Sequence[Waiver] = (),
+    earlier: Sequence[Baseline] = (),
 ) -> list[TestComparison]:
-    """Every test of the first session compared with each of the others, in the order of the first."""
-    return [_compared(first, own, other, limits, waivers) for own in first.baseline.tests for other in others]
+    """Every test of the first session compared with each of the others, in the order of the first.
+    ``earlier``: the sessions that the first stands for too."""
+    return [
+        _compared(first, own, other, limits, waivers, earlier)
+        for own in first.baseline.tests
+        for other in others
+    ]
 
 
 def _compared(
@@ -226,6 +239,7 @@ def _compared(
     other: Session,
     limits: Sequence[RegressionLimit],
     waivers: Sequence[Waiver],
+    earlier: Sequence[Baseline],
 ) -> TestComparison:
     theirs = other.test(own.nodeid)
     if theirs is None:
@@ -239,8 +253,10 @@ def _compared(
         notes.insert(0, lengths.message)
     # A metric that is there no more is no reason to be content.
     held = [replace(limit, everywhere=True) for limit in limits if limit.metric in own.by_run]
-    names = first.name, other.name
-    found = comparisons(own.by_run, theirs.by_run, held, names=names, paired=False)
+    before = [test for session in earlier for test in session.tests if test.nodeid == own.nodeid]
+    reference = Reference.of([*before, own], theirs.identity, waivers)
+    found = reference.compared(theirs.by_run, held, (first.name, other.name))
+    notes += reference.notes(first.baseline.name)
     notes += dict.fromkeys(each.reason for each in found if each.change.point is None)
     return TestComparison(own.nodeid, other.name, found, notes=tuple(notes))
 
@@ -329,7 +345,9 @@ def main(arguments: Sequence[str]) -> int:
         limits = limits_of_option(given.fail, "--fail") if given.fail else ()
         waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
         first, *others = _sessions(given)
-        found = compared_sessions(first, others, limits, waivers)
+        named, problems = read_earlier(first.path, given.sessions[0])
+        earlier = [named[path] for path in named if all(path != other.path for other in others)]
+        found = compared_sessions(first, others, limits, waivers, earlier)
         if given.metrics is not None:
             found = of_metrics(found, [part.strip() for part in given.metrics.split(",")])
         if given.csv is not None:
@@ -338,7 +356,7 @@ def main(arguments: Sequence[str]) -> int:
         return refused(error)
     lines = heading(first, others, limited=bool(limits))
     lines += grouped(_entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width())
-    say([*lines, *_told(found, only_there(first, others), width())])
+    say([*lines, *_told(found, only_there(first, others), width()), *problems])
     idle = unused_limits(found, limits)
     say(idle)
     return NOT_GOOD if idle or (limits and not all(test.good for test in found)) else GOOD

@@ -152,7 +152,7 @@ def _step(metric: str, before: Sequence[float], after: Sequence[float]) -> Compa
         return None
     return compared(
         metric, metric_unit(metric), better, before, after,
-        margin=SHOWN_MARGIN, names=("the sessions before", "those after"), paired=False,
+        margin=SHOWN_MARGIN, names=("the sessions before", "those after"), paired=False, of="session",
     )  # fmt: skip
 
 

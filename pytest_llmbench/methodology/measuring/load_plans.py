@@ -22,7 +22,7 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.same_lengths import lengths_seed_of, with_lengths_of
+from pytest_llmbench.workloads.adapted import lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.stream import part_seed
 
 _DIGITS = 8

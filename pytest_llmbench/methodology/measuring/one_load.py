@@ -45,7 +45,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, Quantity
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupReport
-from pytest_llmbench.workloads.same_lengths import lengths_seed_of
+from pytest_llmbench.workloads.adapted import lengths_seed_of
 from pytest_llmbench.workloads.stream import draws_anew
 
 GATE_REQUESTS = 1_000

@@ -1,0 +1,82 @@
+"""What a test is compared with: the session that is named, or all that were saved under its name.
+
+From three stored sessions on the session is the unit of replication, since runs of one session know nothing
+of other days. Below that runs are compared, and days are taken to be alike, which is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmbench.compare.identity import Waiver, matched
+from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons
+from pytest_llmbench.harness.comparison.ab import paired_runs
+from pytest_llmbench.harness.comparison.identity import LENGTHS, SHARED
+from pytest_llmbench.model.judgement import FEWEST_SESSIONS, MOST_SESSIONS, Comparison, GateVerdict
+from pytest_llmbench.store.baselines import BaselineTest
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The saved results of one test that another is compared with."""
+
+    named: BaselineTest
+    """The result of the session that was named."""
+    identity: Mapping[str, Any]
+    """The identity of what is compared with it."""
+    alike: tuple[BaselineTest, ...]
+    """The sessions that count, the oldest first."""
+
+    @classmethod
+    def of(
+        cls, saved: Sequence[BaselineTest], identity: Mapping[str, Any], waivers: Sequence[Waiver] = ()
+    ) -> Reference:
+        """The reference out of the results that were saved under a name, the oldest first; the last is that
+        of the session that was named. Those count that are of the same thing, and did not fail."""
+        kept = (test for test in saved if test.gate is not GateVerdict.FAIL)
+        alike = [test for test in kept if not matched(test.identity, identity, waivers).mismatches]
+        return cls(saved[-1], identity, tuple(alike[-MOST_SESSIONS:]))
+
+    @property
+    def sessions(self) -> tuple[BaselineTest, ...]:
+        """The sessions by whose spread is judged; empty where they are too few, and runs are compared."""
+        return self.alike if len(self.alike) >= FEWEST_SESSIONS else ()
+
+    def compared(
+        self, by_run: ByRun, limits: Sequence[RegressionLimit], names: tuple[str, str]
+    ) -> tuple[Comparison, ...]:
+        """The comparisons of a session with these values."""
+        before: ByRun = self.named.by_run
+        paired = self._same_runs
+        if paired and not self.sessions:
+            before, by_run = paired_runs(before, by_run)
+        earlier = [test.by_run for test in self.sessions]
+        return comparisons(before, by_run, limits, names=names, paired=paired, sessions=earlier)
+
+    def notes(self, name: str) -> list[str]:
+        """What the comparison takes for granted, in words. ``name``: of the baseline."""
+        count = len(self.alike)
+        if self.sessions:
+            return [f"compared with the last {count} sessions of {name!r}, by the spread between sessions"]
+        said = []
+        if self.identity.get(LENGTHS) != self.named.identity.get(LENGTHS):
+            said.append(
+                "the baseline had other lengths of prompts and replies, whose noise is in the interval: save "
+                "it again, and it will be narrower"
+            )
+        if "host.machine" in self.identity:  # not in virtual time, whose days are alike
+            said.append(
+                "days are assumed to be alike, as runs of one session know nothing of others: save "
+                f"{FEWEST_SESSIONS - count} more under {name!r} and compare with that name, or compare both "
+                "builds in one session (--llm-baseline-endpoint)"
+            )
+        return said
+
+    @property
+    def _same_runs(self) -> bool:
+        """Whether run i of all sessions has requests of the same lengths, which are not those of run k."""
+        saved = self.sessions or (self.named,)
+        lists = {str(known.get(LENGTHS)) for known in (self.identity, *(test.identity for test in saved))}
+        return len(lists) == 1 and lists.pop().startswith(SHARED)

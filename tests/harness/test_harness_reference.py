@@ -1,0 +1,133 @@
+"""What a test is compared with: the session that was named, or all that were saved under its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import pytest
+from saved_sessions import IDENTITY, TTFT, measured, saved
+
+from pytest_llmbench.compare.identity import waivers_of_option
+from pytest_llmbench.compare.limits import RegressionLimit
+from pytest_llmbench.harness.comparison.baselines import Comparing
+from pytest_llmbench.harness.comparison.reference import Reference
+from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict, GateVerdict
+from pytest_llmbench.store.baselines import BaselineTest, read_baseline, read_earlier
+
+STRETCHES = (100.0, 130.0, 80.0)
+"""The figure of three runs with other lengths each, on a day like all others."""
+LIMIT = RegressionLimit("ttft.p50", 0.05, "test")
+
+
+def _session(level: float = 1.0, runs: Sequence[float] = STRETCHES, lists: str = "shared 7") -> BaselineTest:
+    identity = {**IDENTITY, "lengths": lists} if lists else dict(IDENTITY)
+    made = measured({"ttft.p50": [level * value for value in runs]})
+    return made.model_copy(update={"identity": identity})
+
+
+def _compared(reference: Reference, runs: Sequence[float]) -> Comparison:
+    (found,) = reference.compared({"ttft.p50": list(runs)}, [LIMIT], ("main", "now"))
+    return found
+
+
+def _reference(*saved_: BaselineTest, lists: str = "shared 7") -> Reference:
+    return Reference.of(saved_, {**IDENTITY, "lengths": lists} if lists else IDENTITY)
+
+
+def test_runs_of_one_list_are_paired_stretch_by_stretch() -> None:
+    found = _compared(_reference(_session()), [101.0, 131.5, 80.7])
+    assert (found.paired, found.unit_of_replication) == (True, "run")
+    assert found.verdict is ComparisonVerdict.EQUIVALENT
+
+
+def test_only_the_runs_that_both_have_are_paired() -> None:
+    found = _compared(_reference(_session(runs=[*STRETCHES, 300.0, 310.0])), [101.0, 131.5, 80.7])
+    assert len(found.baseline) == 3
+    assert found.verdict is ComparisonVerdict.EQUIVALENT
+
+
+@pytest.mark.parametrize(("before", "now"), [("", "shared 7"), ("shared 8", "shared 7"), ("", "")])
+def test_runs_of_other_lists_have_the_noise_of_lengths_in_their_interval(before: str, now: str) -> None:
+    found = _compared(_reference(_session(lists=before), lists=now), [101.0, 131.5, 80.7])
+    assert not found.paired
+    assert found.verdict is ComparisonVerdict.INCONCLUSIVE
+    told = " ".join(_reference(_session(lists=before), lists=now).notes("main"))
+    assert ("other lengths of prompts" in told) == (before != now)
+
+
+def test_the_runs_of_a_job_have_one_list_and_are_no_pairs() -> None:
+    jobs = _session(runs=[100.0, 101.0, 99.0], lists="repeated 7")
+    found = _compared(_reference(jobs, lists="repeated 7"), [99.0, 101.0, 100.0, 102.0])
+    assert not found.paired
+    assert len(found.candidate) == 4
+    assert "Welch" in found.change.method
+    assert found.verdict is ComparisonVerdict.EQUIVALENT
+
+
+def test_from_three_sessions_on_the_unit_is_the_session() -> None:
+    two, three = ([_session(level) for level in levels] for levels in ((1.02, 0.98), (1.02, 0.98, 1.0)))
+    now = [1.01 * value for value in STRETCHES]
+    assert _compared(_reference(*two), now).unit_of_replication == "run"
+    found = _compared(_reference(*three), now)
+    assert found.unit_of_replication == "session"
+    assert len(found.baseline) == 3
+    assert found.change.lower is not None
+    assert found.change.lower < -0.05
+    single = _compared(_reference(*three), now[:1])
+    assert single.change.point == pytest.approx(found.change.point, abs=1e-3)
+
+
+def test_days_are_said_to_be_alike_while_nothing_is_known_of_them() -> None:
+    (said,) = _reference(_session()).notes("main")
+    assert "days are assumed to be alike" in said
+    assert "save 2 more under 'main'" in said
+    assert "save 1 more" in _reference(_session(), _session()).notes("main")[0]
+    (three,) = _reference(_session(), _session(), _session()).notes("main")
+    assert three == "compared with the last 3 sessions of 'main', by the spread between sessions"
+    virtual = {name: value for name, value in IDENTITY.items() if not name.startswith("host")}
+    assert Reference.of([_session(lists="")], virtual).notes("main") == []
+
+
+def test_sessions_that_failed_or_measured_another_thing_do_not_count() -> None:
+    failed = _session(2.0).model_copy(update={"gate": GateVerdict.FAIL})
+    other = measured({"ttft.p50": list(STRETCHES)}, sut__boundary="gateway")
+    good = [_session(level) for level in (1.0, 1.01, 0.99)]
+    found = _reference(failed, good[0], other, good[1], failed, good[2])
+    assert found.sessions == tuple(good)
+    assert _reference(*good, failed).sessions == tuple(good)
+    assert _reference(good[0], failed, other, good[1]).sessions == ()
+    (waiver,) = waivers_of_option(["sut.boundary=alike@2999-01-01"], date(2026, 1, 1))
+    assert len(Reference.of([good[0], other, good[1]], good[0].identity, [waiver]).sessions) == 3
+
+
+def test_the_latest_ten_sessions_count() -> None:
+    every = [_session(1 + number / 1000) for number in range(14)]
+    assert _reference(*every).sessions == tuple(every[-10:])
+
+
+def test_all_sessions_of_a_name_are_read_and_one_of_a_number(tmp_path: Path) -> None:
+    names = ["main", "v1", "main", "main"]
+    paths = [saved(tmp_path, name, _session(), day=day) for day, name in enumerate(names)]
+    earlier, problems = read_earlier(paths[3], "main")
+    assert list(earlier) == [paths[0], paths[2]]
+    assert problems == []
+    assert read_earlier(paths[2], "main")[0].keys() == {paths[0]}
+    assert read_earlier(paths[3], "0004") == ({}, [])
+    assert read_earlier(tmp_path / "copied.json", "main") == ({}, [])
+    paths[0].write_text("{")
+    earlier, problems = read_earlier(paths[3], "main")
+    assert list(earlier) == [paths[2]]
+    assert "0001_main.json" in problems[0]
+
+
+def test_a_test_that_some_of_the_sessions_lack_is_compared_with_the_others(tmp_path: Path) -> None:
+    counts = [1, 0, 1, 1]
+    paths = [saved(tmp_path, "main", *[_session()] * count, day=day) for day, count in enumerate(counts)]
+    earlier, _ = read_earlier(paths[3], "main")
+    asked = Comparing(paths[3], read_baseline(paths[3]), (), tuple(earlier.values()))
+    found = asked.reference(TTFT, {**IDENTITY, "lengths": "shared 7"})
+    assert found is not None
+    assert len(found.sessions) == 3
+    assert asked.reference("gates/other.py::t", IDENTITY) is None
