@@ -19,7 +19,7 @@ from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.workloads.adapted import WithFixedOutput
+from pytest_llmbench.workloads.adapted import WithFixedOutput, lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -73,6 +73,18 @@ def test_bound_to_a_server_every_prompt_has_its_length() -> None:
     count.close()
     count.close()
     assert made[0].closed == 1
+
+
+def test_lengths_of_a_list_have_texts_of_their_own() -> None:
+    count, _ = counter()
+    listed = with_lengths_of(bound(ExactLengths(BASE), count), 7)
+    assert lengths_seed_of(listed) == 7
+    one, other = listed.requests(8, 1), listed.requests(8, 2)
+    lengths = [request.input_tokens for request in BASE.requests(8, 7)]
+    for drawn in (one, other):
+        assert [request.input_tokens for request in drawn] == lengths
+        assert [words_and_template(request.text or "") for request in drawn] == lengths
+    assert not {request.text for request in one} & {request.text for request in other}
 
 
 def test_where_counting_runs_the_model_the_prompts_that_are_sent_are_others() -> None:

@@ -12,6 +12,7 @@ from plugin_suite import SMALL_WARMUP, Suite
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.plugin.session import name_of_this_session
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.store.records_reader import read_runs
 
 pytestmark = pytest.mark.usefixtures("without_pictures", "however_late")
 BODY = """
@@ -53,6 +54,21 @@ def test_the_next_session_finds_nothing_of_its_prompts_there(suite: Suite, keepi
     assert "prompts_of_others" not in checks(entry)
     page = (suite.path / "out" / "report.html").read_text("utf-8")
     assert f"{names[1]}; --llm-prompts={names[1]} sends them again" in page
+
+
+def test_all_runs_of_a_job_in_all_sessions_have_one_list_of_lengths(
+    suite: Suite, keeping: EmbeddedEngine
+) -> None:
+    lengths = []
+    for _ in range(2):
+        entry = measured(suite, keeping.url, "--llm-runs=2", "--llm-save=job")
+        assert checks(entry)["prefix_cache_hits"]["value"] < 0.01
+        runs = read_runs(suite.path / "out" / entry["records_file"]).runs
+        sent = [run.records for run in runs if run.label.startswith("run")]
+        lengths += [sorted(records.requested_input_tokens.tolist()) for records in sent]
+    assert len(set(lengths[0])) > 6
+    assert lengths == [lengths[0]] * 4
+    assert entry["workload"]["name"] == "synthetic-uniform"
 
 
 @pytest.mark.parametrize("name", ["seed", "mine"])
