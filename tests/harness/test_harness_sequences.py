@@ -16,6 +16,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.workloads.same_lengths import with_lengths_of
 from pytest_llmbench.workloads.sequence import sequence_sha256
 from pytest_llmbench.workloads.stream import part_seed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
@@ -37,7 +38,8 @@ def test_the_file_holds_exactly_what_was_sent(tmp_path: Path) -> None:
     (file,) = facts.value("workload.sequence_files")
     content = (tmp_path / file["file"]).read_bytes()
     ((part, seed),) = facts.value("workload.parts")
-    again = SYNTHETIC_UNIFORM.requests(100, part_seed(42, part))
+    listed = facts.value("workload.deviations")[-1]["lengths_seed"]  # a job has one list of lengths
+    again = with_lengths_of(SYNTHETIC_UNIFORM, listed).requests(100, part_seed(42, part))
     assert hashlib.sha256(content).hexdigest() == sequence_sha256(again) == file["sha256"]
     assert file["sha256"] == facts.value("workload.sequence_sha256")
     assert (file["workload"], file["seed"], file["requests"]) == ("synthetic-uniform", seed, 100)
