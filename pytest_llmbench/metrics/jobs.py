@@ -1,13 +1,12 @@
 """The metrics of a finite job: exact in each run, with the interval of what the next run of it would give.
 
-Latencies, durations and rates spread as a share of themselves (:mod:`~pytest_llmbench.stats.job`). Shares of
-requests do not: how many requests keep a limit may change from all to none with a little less speed. Their
-interval is that of the requests' latencies: the share if all were twice as long, and half as long.
+Latencies, durations and rates spread as a share of themselves (:mod:`~pytest_llmbench.stats.job`). The share
+of good requests does not: how many keep their limits may change from all to none with a little less speed.
+Its interval is that of their latencies: of one run the share if all were twice as long, and half as long.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -15,12 +14,11 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.definitions import definition
-from pytest_llmbench.metrics.goodput import Limits, good
+from pytest_llmbench.metrics.goodput import Limits
 from pytest_llmbench.model.estimate import ByRun, Estimate, IntervalKind, SavedSpread
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.job import FEWEST_RUNS, job_interval
-from pytest_llmbench.stats.proportion import exact_share_interval
-from pytest_llmbench.stats.spectral import student_quantile
+from pytest_llmbench.stats.interim.samples import Ends, scores
+from pytest_llmbench.stats.job import FEWEST_RUNS, half_widths, job_interval
 
 _SPREADING = ("ms", "s", "tok/s", "req/s")
 """Units of figures that spread as a share of themselves."""
@@ -31,6 +29,9 @@ simulated jobs of nine servers, with 3 % of noise between runs, a limit at the t
 and 0.2 % of runs."""
 _CENTRAL = ("mean", "p50", "min")
 _FAR = ("p99_9", "max", "std")
+_SCORES = (1e-9, 1e9)
+"""Bounds of the scores of requests; a failed one has the largest."""
+_GOOD_RATES = {"goodput": "request_throughput", "output_token_goodput": "output_token_throughput"}
 _GAPS = ("itl", "tpot", "output_itl", "jitter", "longest_pause")
 
 
@@ -103,37 +104,33 @@ def _method(kind: IntervalKind, runs: int, factor: float, saved: SavedSpread | N
 def job_goodput(
     metrics: Mapping[str, Estimate], runs: Sequence[Records], limits_ms: Limits
 ) -> dict[str, Estimate]:
-    """``metrics`` with the interval of a job for ``goodput_share``, and rates of good requests no lower than
-    that share allows.
+    """``metrics`` with the interval of a job for ``goodput_share``, and rates of good requests that reach as
+    far as that share.
 
-    Fewer than three runs: the share if every latency were twice, or half, as long. More: Student's t over the
-    shares of the runs, and at least Clopper and Pearson's interval of all their requests.
+    A score is the largest share of its limits that a request used. The interval of the share reaches from the
+    highest quantile of the scores whose whole interval is at most 1 to the highest that may be: all requests
+    just within a limit are many that a little less speed would put beyond it.
     """
     share = metrics["goodput_share"]
-    judged = [run.select(run.judged) for run in runs]
-    counts = [len(run) for run in judged]
-    if share.point is None or not all(counts):
+    every = [np.sort(scores(limits_ms, Ends.of_records(run.select(run.judged)))) for run in runs]
+    fewest = min(map(len, every), default=0)
+    if share.point is None or not fewest:
         return dict(metrics)
-    shares = [float(np.mean(good(run, limits_ms))) for run in judged]
-    point = float(np.mean(shares))
-    if len(shares) < FEWEST_RUNS:
-        kind = IntervalKind.ASSUMED_SPREAD
-        shorter, longer = ([(name, limit * by) for name, limit in limits_ms] for by in (1 / _TAIL, _TAIL))
-        lower = min(float(np.mean(good(run, shorter))) for run in judged)
-        upper = max(float(np.mean(good(run, longer))) for run in judged)
-        method = f"exact in its run, latencies assumed to spread by a factor of {_TAIL:g}"
-    else:
-        kind, count = IntervalKind.RUNS, len(shares)
-        half = student_quantile(count - 1, share.level) * float(np.std(shares, ddof=1)) / math.sqrt(count)
-        good_ones = round(sum(own * of for own, of in zip(shares, counts, strict=True)))
-        exact = exact_share_interval(good_ones, sum(counts), tail=(1 - share.level) / 2)
-        lower, upper = max(0.0, min(point - half, exact[0])), min(1.0, max(point + half, exact[1]))
-        method = f"mean of {count} runs, t with {count - 1} degrees of freedom"
-    found = dict(metrics)
-    inside = replace(share, point=point, lower=min(lower, point), upper=max(upper, point))
-    found["goodput_share"] = replace(inside, method=method, n_required=None, kind=kind, runs=len(shares))
-    for name in ("goodput", "output_token_goodput"):
-        rate = metrics[name]
-        if rate.point is not None and rate.lower is not None and len(shares) < FEWEST_RUNS and point > 0:
-            found[name] = replace(rate, lower=min(rate.lower, rate.point * lower / point))
+    ranks = [np.ceil(np.arange(1, fewest + 1) * (len(own) / fewest)).astype(int) - 1 for own in every]
+    by_rank = [np.clip(own[rank], *_SCORES) for own, rank in zip(every, ranks, strict=True)]
+    logs = np.log(np.array(by_rank))
+    half, mean = half_widths(logs, _TAIL, level=share.level), np.mean(logs, axis=0)
+    surely, maybe = np.maximum.accumulate(mean + half) <= 0.0, mean - half <= 0.0
+    point = float(np.mean([np.mean(own <= 1.0) for own in every]))
+    lower = min(point, float(np.mean(surely)))
+    upper = max(point, float(np.max(np.flatnonzero(maybe), initial=-1) + 1) / fewest)
+    kind = IntervalKind.RUNS if len(runs) >= FEWEST_RUNS else IntervalKind.ASSUMED_SPREAD
+    method = f"{_method(kind, len(runs), _TAIL, None)}, of latencies"
+    told = replace(share, point=point, lower=lower, upper=upper, method=method, n_required=None)
+    found = {**metrics, "goodput_share": replace(told, kind=kind, runs=len(runs))}
+    for name, of in _GOOD_RATES.items():
+        rate, most = metrics[name], metrics[of].upper
+        if rate.lower is not None and rate.upper is not None and rate.point is not None and most is not None:
+            least = rate.point * lower / point if point > 0 else rate.lower
+            found[name] = replace(rate, lower=min(rate.lower, least), upper=max(rate.upper, most * upper))
     return found

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.model.estimate import IntervalKind, SavedSpread
+from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.stats.spectral import student_quantile
 
 FEWEST_RUNS = 3
@@ -52,15 +53,22 @@ def job_interval(
     1, the spread that is assumed where neither the runs nor ``saved`` tell it."""
     logs = np.log(np.asarray(runs, dtype=np.float64))
     count, mean = len(logs), float(np.mean(logs))
-    if count >= FEWEST_RUNS:
-        kind, floor = IntervalKind.RUNS, _FLOOR if count < _FREE_FROM else 0.0
-        spread = max(float(np.std(logs, ddof=1)), floor)
-        half = student_quantile(count - 1, level) * spread / math.sqrt(count)
-    elif saved is not None and saved.count > 1:
+    if count < FEWEST_RUNS and saved is not None and saved.count > 1:
         kind, spread = IntervalKind.SAVED_SPREAD, max(saved.deviation, _LEAST_SAVED)
         half = student_quantile(saved.count - 1, level) * spread / math.sqrt(count)
     else:
-        kind, half = IntervalKind.ASSUMED_SPREAD, math.log(factor)
+        kind = IntervalKind.RUNS if count >= FEWEST_RUNS else IntervalKind.ASSUMED_SPREAD
+        half = float(half_widths(logs, factor, level=level))
     point = float(runs[0]) if count == 1 else math.exp(mean)
     lower, upper = (math.exp(min(mean + leg, _MOST_LOG)) for leg in (-half, half))
     return JobInterval(point, min(lower, point), max(upper, point), kind, half)
+
+
+def half_widths(logs: FloatArray, factor: float, *, level: float = 0.95) -> FloatArray:
+    """h of figures by their own runs, or by ``factor`` where there are fewer than three. ``logs``: one row of
+    logarithms for each run."""
+    count = len(logs)
+    if count < FEWEST_RUNS:
+        return np.full(logs.shape[1:], math.log(factor))
+    spread = np.maximum(np.std(logs, axis=0, ddof=1), _FLOOR if count < _FREE_FROM else 0.0)
+    return np.asarray(student_quantile(count - 1, level) * spread / math.sqrt(count))

@@ -47,6 +47,9 @@ SUITE: tuple[tuple[str, Given], ...] = (
     ("ttft", {"rate": 50, "requests": "auto", "max_requests": 300, "p50_ms": 500}),
     ("ttft", {"rate": 50, "requests": "auto", "max_seconds": 3, "p50_ms": 500}),
     ("goodput", {"rate": 20, "ttft_ms": 500}),
+    ("job", {"prompts": 40}),
+    ("job", {"prompts": 40, "concurrency": 4, "runs": 3}),
+    ("job", {"prompts": 30, "rate": 20, "max_makespan_s": 900}),
     ("reasoning", {"rate": 20}),
     ("sessions", {"rate": 2}),
     ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
@@ -90,6 +93,8 @@ SUITE: tuple[tuple[str, Given], ...] = (
 STANDARD: tuple[tuple[str, Given], ...] = (
     ("ttft", {"rate": 20}),
     ("ttft", {"concurrency": 3, "runs": 2}),
+    ("job", {"prompts": 100, "ttft_p99_ms": 0.01}),
+    ("job", {"prompts": 100, "concurrency": 8, "ttft_mean_ms": 1e5, "tpot_mean_ms": 9}),
     ("ttft", {"rate": 50, "requests": "auto", "max_requests": 300, "p50_ms": 500}),
     ("ttft", {"rate": 50, "requests": "auto", "max_seconds": 3, "p50_ms": 500}),
     ("itl", {}),

@@ -202,12 +202,16 @@ SPOILED = {
 
 
 @pytest.mark.parametrize(
-    ("how", "given"), [("read late", {}), ("refilled late", {"rate": None, "concurrency": 4})]
+    ("how", "given", "first"),
+    [("read late", {}, 400), ("refilled late", {"rate": None, "concurrency": 4}, 0)],
+    ids=("read late", "refilled late"),
 )
-def test_it_is_measured_again_with_new_requests(how: str, given: dict[str, Any]) -> None:
+def test_it_is_measured_again_with_new_requests(how: str, given: dict[str, Any], first: int) -> None:
+    """The next requests of a sequence; of a job the same list of lengths, with words of its own."""
     world = World(SPOILED[how], 1)
     result = measured(world, **given)
-    assert [(one.attempt, one.first) for one in world.plans] == [(1, 0), (2, 400)]
+    assert [(one.attempt, one.first) for one in world.plans] == [(1, 0), (2, first)]
+    assert (world.plans[0].seed == world.plans[1].seed) == (first > 0)
     assert validity(result.observations, Budget()).verdict is ValidityVerdict.VALID
     (void,) = result.void_loads
     assert void.causes
