@@ -9,6 +9,7 @@ interval of that look and on no other, so what ended the load and the verdict ca
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.methodology.measuring.fewest import fewest_requests
 from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
@@ -107,6 +109,12 @@ class AdaptiveParameters(LoadParameters):
         return self.requests if isinstance(self.requests, int) else None
 
     @property
+    def most_requests(self) -> int | None:
+        if self.is_auto:
+            return self.max_requests or MOST_REQUESTS
+        return len(self.offsets_ns) if self.count is None and self.arrival == "trace" else self.count
+
+    @property
     def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
         """The limits in ms that make a request good, for a test of goodput."""
         return ()
@@ -138,6 +146,25 @@ class AdaptiveParameters(LoadParameters):
             if watched(each, self) is None
         ]
 
+    def undecidable(self) -> list[str]:
+        """Mistakes: limits of an open loop that its requests cannot keep, however good they are. In a job all
+        is exact."""
+        most = self.most_requests
+        if self.is_job:
+            return []
+        told = f"{'max_requests' if self.is_auto else 'requests'}={most}"
+        told += f", runs={self.run_count}" if self.run_count > 1 else ""
+        found = []
+        for each in self.objectives:
+            fewest = fewest_requests(each)
+            if math.isinf(fewest):
+                found.append(f"{each} is decided by no number of requests: limit a share below it")
+            elif most is not None and most * self.run_count < fewest:
+                lower = _nearest_decided(each, most * self.run_count)
+                needs = f"{each} needs at least {fewest:.0f} requests to be decided, {told}"
+                found.append(f"{needs}: ask for {fewest:.0f} or more{lower}")
+        return found
+
     def _unsteady(self) -> list[str]:
         """Mistakes in a steady state that is asked for."""
         if not self.steady:
@@ -164,6 +191,17 @@ class AdaptiveParameters(LoadParameters):
 
     def _of_load(self) -> list[str]:
         return LoadParameters.contradictions(self)
+
+
+def _nearest_decided(limit: Objective, count: int) -> str:
+    """The highest percentile that ``count`` requests decide, in words; empty for other limits, and if there
+    is none."""
+    stem, _, statistic = limit.metric.rpartition(".")
+    if statistic not in PERCENTILES:
+        return ""
+    lower = [f"{stem}.{each}" for each in PERCENTILES]
+    decided = [each for each in lower if fewest_requests(replace(limit, metric=each)) <= count]
+    return f", or for {decided[-1]}" if decided else ""
 
 
 def watched(objective: Objective, parameters: AdaptiveParameters) -> Watched | None:
