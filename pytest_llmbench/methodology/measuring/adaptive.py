@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.methodology.measuring.fewest import fewest_requests
 from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
@@ -152,6 +151,9 @@ class AdaptiveParameters(LoadParameters):
         most = self.most_requests
         if self.is_job:
             return []
+        # Imported here: only sessions of the usual scale ask.
+        from pytest_llmbench.methodology.measuring.fewest import fewest_requests, highest_decided
+
         told = f"{'max_requests' if self.is_auto else 'requests'}={most}"
         told += f", runs={self.run_count}" if self.run_count > 1 else ""
         found = []
@@ -160,9 +162,11 @@ class AdaptiveParameters(LoadParameters):
             if math.isinf(fewest):
                 found.append(f"{each} is decided by no number of requests: limit a share below it")
             elif most is not None and most * self.run_count < fewest:
-                lower = _nearest_decided(each, most * self.run_count)
+                lower = highest_decided(each.metric, most * self.run_count)
                 needs = f"{each} needs at least {fewest:.0f} requests to be decided, {told}"
-                found.append(f"{needs}: ask for {fewest:.0f} or more{lower}")
+                found.append(
+                    f"{needs}: ask for {fewest:.0f} or more" + (f", or for {lower}" if lower else "")
+                )
         return found
 
     def _unsteady(self) -> list[str]:
@@ -191,17 +195,6 @@ class AdaptiveParameters(LoadParameters):
 
     def _of_load(self) -> list[str]:
         return LoadParameters.contradictions(self)
-
-
-def _nearest_decided(limit: Objective, count: int) -> str:
-    """The highest percentile that ``count`` requests decide, in words; empty for other limits, and if there
-    is none."""
-    stem, _, statistic = limit.metric.rpartition(".")
-    if statistic not in PERCENTILES:
-        return ""
-    lower = [f"{stem}.{each}" for each in PERCENTILES]
-    decided = [each for each in lower if fewest_requests(replace(limit, metric=each)) <= count]
-    return f", or for {decided[-1]}" if decided else ""
 
 
 def watched(objective: Objective, parameters: AdaptiveParameters) -> Watched | None:

@@ -35,8 +35,21 @@ def fewest_requests(limit: Objective) -> float:
     statistic = limit.metric.rpartition(".")[2]
     if statistic == "mean":
         return FEWEST_EFFECTIVE
-    q = PERCENTILES.get(statistic)
-    return 0 if q is None else min(samples_required(q), CRUDE_FROM)
+    return _of_percentile(statistic) if statistic in PERCENTILES else 0
+
+
+def highest_decided(metric: str, count: int) -> str | None:
+    """The metric with the highest percentile that ``count`` requests may bound; None for what is no
+    percentile."""
+    stem, _, statistic = metric.rpartition(".")
+    if statistic not in PERCENTILES:
+        return None
+    bounded = [each for each in PERCENTILES if _of_percentile(each) <= count]
+    return f"{stem}.{bounded[-1]}" if bounded else None
+
+
+def _of_percentile(statistic: str) -> int:
+    return min(samples_required(PERCENTILES[statistic]), CRUDE_FROM)
 
 
 def _alike(share: float) -> float:
