@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.methodology.given import not_given
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggestions
 from pytest_llmbench.model.objective import Objective
@@ -249,10 +250,13 @@ def arrival_mistakes(arrival: Arrival | None, burstiness: float | None) -> list[
     return []
 
 
-def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None, counted: bool = False) -> P:
+def build(
+    cls: type[P], raw: Mapping[str, Any], *, where: str | None = None, test: str = "", counted: bool = False
+) -> P:
     """Make the parameters from a marker's keywords; SuiteError with all mistakes.
 
-    ``counted``: the load has the numbers of the marker, so what these cannot decide is a mistake.
+    ``test``: its name; ``slo`` may limit what that test measures and nothing else. ``counted``: the load has
+    the numbers of the marker, so what these cannot decide is a mistake.
     """
     checks = _checks(cls)  # type: ignore[arg-type]  # mypy takes no class of a TypeVar for hashable
     mistakes = [_unknown(name, list(checks)) for name in raw if name not in checks]
@@ -264,6 +268,7 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None, cou
         built = cls(**{name: _made(name, value) for name, value in raw.items() if value is not None})
         mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]
         mistakes += built.not_without_output()
+        mistakes += not_given(test, built.slo)
         mistakes += built.undecidable() if counted else []
         if not mistakes:
             return built

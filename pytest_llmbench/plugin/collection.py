@@ -233,7 +233,9 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         given["workload"] = {label: _part(label, entry, named) for label, entry in workload.items()}
     if parametrized:
         where += f" with {', '.join(parametrized)} by parametrize"
-    parameters: TestParameters = build(chosen.parameters, given, where=where, counted=_counted(item.config))
+    parameters: TestParameters = build(
+        chosen.parameters, given, where=where, test=chosen.name, counted=_counted(item.config)
+    )
     return MarkedTest(chosen, parameters, _limits(item), _wanted(item), parametrized)
 
 
