@@ -5,8 +5,7 @@
 The first table is in docs/reference/statistics.md: how often the upper end of P99 lies above the true one,
 and how often it lies below limits of 2, 3 and 5 times the true one. The second is in
 docs/explanation/undecided-p99.md: sessions of 1000 requests with a limit near the true value. An undecided
-one is followed by a session of as many requests as it asks for, and that one by another if it is undecided
-too. Compared with the least number at which 85 of 100 sessions decide. ``--replay`` adds the tutorial's:
+one is followed by sessions of as many requests as it asks for. ``--replay`` adds the tutorial's:
 TTFT of ``replay:h100-8b`` at 20 requests per second, limit 100 ms. ``--table possible`` says what any method
 could decide that looks at one statistic of a session (docs/reference/statistics.md).
 """
@@ -18,7 +17,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -59,9 +58,9 @@ class Session(NamedTuple):
 
 Draw = Callable[[int, int, np.random.Generator], Iterable[Session]]
 """``draw(n, rows, random)``: so many sessions of n requests."""
-DEFAULT, LARGEST, SERIES, DECIDED = 1000, 32_000, 40, 0.85
-SIZES = tuple(round(DEFAULT * 2 ** (step / 2)) for step in range(11))
-FAR, NEAR = (2.0, 3.0, 5.0), (0.7, 1.3, 1.6, 2.0)
+DEFAULT, SERIES = 1000, 40
+SIZES = tuple(round(DEFAULT * 2 ** (step / 2)) for step in range(13))
+FAR, NEAR = (2.0, 3.0, 5.0), (0.8, 1.2, 1.3, 1.5, 2.0)
 
 
 def stamped(latencies: Floats, sent: Floats) -> Iterator[Session]:
@@ -127,8 +126,8 @@ SYSTEMS: dict[str, Draw] = {
     "M/M/1 at 90%": queue(exponential, 0.9),
 }
 FOLLOWED = (
-    "independent, exponential", "closed loop, 24 users of 8 slots", "M/M/1 at 50%", "M/M/1 at 70%",
-    "M/G/1 (log-normal) at 50%", "M/M/8 at 70%", "M/M/8 at 80%", "MMPP/M/1 at 40%",
+    "independent, exponential", "M/M/1 at 50%", "M/M/1 at 70%", "M/G/1 (log-normal) at 50%", "M/M/8 at 70%",
+    "M/M/8 at 80%", "MMPP/M/1 at 40%",
 )  # fmt: skip
 REPLAYED = "replay:h100-8b at 20 req/s"
 
@@ -178,10 +177,13 @@ class System:
         return [one.upto(DEFAULT) for one in self.draw(DEFAULT, self.sessions, self.random(2))]
 
     @cached_property
-    def larger(self) -> list[list[Estimate]]:
-        """Of each size, the same sessions from their beginning."""
-        long = list(self.draw(max(SIZES), SERIES, self.random(3)))
-        return [[one.upto(n) for one in long] for n in SIZES]
+    def long(self) -> list[Session]:
+        return list(self.draw(max(SIZES), SERIES, self.random(3)))
+
+    @cache  # noqa: B019  # a few systems, each for the whole run
+    def of_size(self, place: int) -> list[Estimate]:
+        """Sessions of that size: the long ones from their beginning."""
+        return [one.upto(SIZES[place]) for one in self.long]
 
 
 def judged(estimate: Estimate, limit: float) -> JudgedObjective:
@@ -198,55 +200,40 @@ def far_limits(system: System) -> str:
     return f"| {system.name} | {np.mean(ends >= system.true):.1%} | " + " | ".join(cells) + " |"
 
 
-def least(system: System, limit: float) -> float:
-    """The least number with which 85 of 100 decide, between two sizes by its logarithm; ∞ for more."""
-    shares = [np.mean([is_decided(one, limit) for one in some]) for some in system.larger]
-    shares = list(np.maximum.accumulate(shares))
-    place = int(np.searchsorted(shares, DECIDED))
-    if place in (0, len(SIZES)):
-        return float(DEFAULT) if place == 0 else math.inf
-    below, above = shares[place - 1], shares[place]
-    return float(SIZES[place - 1] * 2 ** (0.5 * (DECIDED - below) / (above - below)))
-
-
-@dataclass(frozen=True)
-class Followed:
+class Followed(NamedTuple):
+    undecided: float
+    """Share of the sessions that are undecided."""
+    numbered: float
+    """Share of these that get a number."""
+    decided: float
+    """Share of the sessions of that number that decide."""
     asked: float
-    """Requests of the first advice."""
-    rounds: int
-    """Sessions after the first one until it is decided; 0 for none of two."""
+    """The number in the median."""
 
 
-def follow(system: System, first: Estimate, limit: float, random: np.random.Generator) -> Followed:
-    estimate, requests, asked = first, float(DEFAULT), math.nan
-    for rounds in (1, 2):
-        growth = judged(estimate, limit).growth
-        requests *= math.inf if growth is None else growth
-        asked = requests if rounds == 1 else asked
-        if requests > max(SIZES):
-            break
-        place = int(np.argmin([abs(math.log(requests / n)) for n in SIZES]))
-        estimate = system.larger[place][random.integers(SERIES)]
-        if is_decided(estimate, limit):
-            return Followed(asked, rounds)
-    return Followed(asked, 0)
+def follow(system: System, limit: float) -> Followed | None:
+    """What becomes of the undecided sessions; None where hardly any is."""
+    undecided = [one for one in system.usual if not is_decided(one, limit)]
+    if len(undecided) < 5:
+        return None
+    times = [judged(one, limit).growth for one in undecided]
+    asked = [DEFAULT * each for each in times if each is not None and math.isfinite(each)]
+    places = [int(np.argmin([abs(math.log(requests / n)) for n in SIZES])) for requests in asked]
+    decided = [np.mean([is_decided(one, limit) for one in system.of_size(place)]) for place in places]
+    return Followed(
+        len(undecided) / system.sessions,
+        len(asked) / len(undecided),
+        float(np.mean(decided)),
+        float(np.median(asked)),
+    )
 
 
 def near_limits(system: System) -> Iterator[str]:
     for limit in system.limits or [times * system.true for times in NEAR]:
-        random = system.random(4)
-        undecided = [one for one in system.usual if not is_decided(one, limit)]
-        if len(undecided) < 5:
-            continue
-        found = [follow(system, one, limit, random) for one in undecided]
-        enough, asked = least(system, limit), float(np.median([one.asked for one in found]))
-        yield "| " + " | ".join((
-            system.name, f"{limit / system.true:.2g} x", f"{len(undecided) / system.sessions:.0%}",
-            f"{np.mean([one.rounds == 1 for one in found]):.0%}",
-            f"{np.mean([one.rounds > 0 for one in found]):.0%}", f"{asked:,.0f}",
-            f"> {max(SIZES):,}" if math.isinf(enough) else f"{enough:,.0f}",
-            "" if math.isinf(enough) else f"{asked / enough:.1f}",
-        )) + " |"  # fmt: skip
+        found = follow(system, limit)
+        if found is not None:
+            shares = " | ".join(f"{each:.0%}" for each in found[:3])
+            yield f"| {system.name} | {limit / system.true:.2g} x | {shares} | {found.asked:,.0f} |"
 
 
 STATISTICS: dict[str, Callable[[Floats], Floats]] = {
@@ -302,8 +289,8 @@ def main() -> None:
         for system in chosen:
             print(far_limits(system), flush=True)
     if asked.table != "far":
-        print("\n| latencies | limit | undecided | followed once | twice | asked | least | asked / least |")
-        print("|---|" + "---:|" * 7)
+        print("\n| latencies | limit | undecided | get a number | decide with it | the number |")
+        print("|---|" + "---:|" * 5)
         for system in chosen:
             if system.name in (*FOLLOWED, REPLAYED):
                 print("\n".join(near_limits(system)), flush=True)

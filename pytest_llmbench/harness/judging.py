@@ -228,7 +228,7 @@ def _short_line(judged: JudgedObjective) -> str:
 def _seen(judged: JudgedObjective) -> str:
     unit = shown_unit(judged.objective.metric, judged.objective.unit)
     numbers = {
-        name: getattr(judged, name) for name in ("point", "lower", "upper", "too_high_by", "too_low_by")
+        name: getattr(judged, name) for name in ("point", "lower", "upper", "n", "too_high_by", "too_low_by")
     }
     return estimate(numbers | {"unit": unit})
 

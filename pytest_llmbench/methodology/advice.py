@@ -63,15 +63,17 @@ def _advised(
     if unbounded:
         setting = None
     elif scale == "quick" and setting is not None:
-        there = isinstance(parameters, LoadParameters) and total <= _standard(parameters)
-        setting = _STANDARD if unit == "pairs" or there else f"{_STANDARD} and {setting}"
+        there = unit == "pairs" or total <= _standard(parameters, unit)
+        setting = _STANDARD if there else f"{_STANDARD} and {setting}"
     advice = Advice(unit, now, total, setting, more_than=unbounded)
     return replace(judged, advice=advice, reason=f"{advice}")
 
 
-def _standard(parameters: LoadParameters) -> int:
-    """The requests of the marker's load at the usual scale."""
-    asked = getattr(parameters, "count", parameters.requests)
+def _standard(parameters: TestParameters, unit: str) -> int:
+    """The runs, or requests, of the marker's load at the usual scale; 0 where that is not one number."""
+    if unit == "runs":
+        return parameters.run_count
+    asked = parameters.most_requests if isinstance(parameters, LoadParameters) else 0
     return GATE_REQUESTS if asked is None else asked
 
 
@@ -90,7 +92,7 @@ def _loads(metric: str, result: TestResult) -> Sequence[Observation]:
 
 def _more_load(loads: Sequence[Observation], parameters: TestParameters, times: float) -> _Counted:
     """A metric of some of the requests, or of their tokens, needs as many times the load as samples."""
-    known = {each.name for each in fields(parameters)}
+    known = {each.name for each in fields(parameters) if each.init}
     plans = [load.plan for load in loads]
     if "duration_s" in known and any(plan.duration_s is not None for plan in plans):
         lasted = max(map(_lasted_s, loads))
@@ -101,9 +103,11 @@ def _more_load(loads: Sequence[Observation], parameters: TestParameters, times: 
     most = max(plan.most_requests for plan in plans)
     wanted, load = math.ceil(round(times * most, 6)), plans[0].load
     beyond = isinstance(load, OpenLoop) and load.arrival == "trace" and wanted > len(load.offsets_ns)
+    if "prompts" in known:
+        return _Counted("prompts", most, wanted, f"prompts={wanted}")
     if "requests" not in known or beyond:
         return _Counted("requests", most, wanted, None)
-    if plans[0].looks is not None:
+    if getattr(parameters, "is_auto", False):
         longest_s = getattr(parameters, "max_seconds", None)
         seconds = "" if longest_s is None else f", max_seconds={math.ceil(times * longest_s)}"
         return _Counted("requests", most, wanted, f"max_requests={wanted}{seconds}")

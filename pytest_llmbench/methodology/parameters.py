@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.methodology.given import not_given
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggestions
 from pytest_llmbench.model.objective import Objective
@@ -140,6 +141,10 @@ class TestParameters:
             "runs is not for this test: it has many levels and runs each once; parametrize it to repeat it"
         ]
 
+    def undecidable(self) -> list[str]:
+        """Mistakes: limits that the number of requests cannot decide, whatever they come out at."""
+        return []
+
     @property
     def is_job(self) -> bool:
         """Whether the figures are those of these requests, exact in each run, and not those of a sample."""
@@ -217,6 +222,11 @@ class LoadParameters(TestParameters):
         return []
 
     @property
+    def most_requests(self) -> int | None:
+        """The most requests of a run that the author asked for; None where he named no number."""
+        return self.requests
+
+    @property
     def load(self) -> Load:
         if self.arrival == "trace":
             offsets = tuple(self.offsets_ns)
@@ -240,8 +250,14 @@ def arrival_mistakes(arrival: Arrival | None, burstiness: float | None) -> list[
     return []
 
 
-def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> P:
-    """Make the parameters from a marker's keywords; SuiteError with all mistakes."""
+def build(
+    cls: type[P], raw: Mapping[str, Any], *, where: str | None = None, test: str = "", counted: bool = False
+) -> P:
+    """Make the parameters from a marker's keywords; SuiteError with all mistakes.
+
+    ``test``: its name; ``slo`` may limit what that test measures and nothing else. ``counted``: the load has
+    the numbers of the marker, so what these cannot decide is a mistake.
+    """
     checks = _checks(cls)  # type: ignore[arg-type]  # mypy takes no class of a TypeVar for hashable
     mistakes = [_unknown(name, list(checks)) for name in raw if name not in checks]
     for name, value in raw.items():
@@ -252,6 +268,8 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> 
         built = cls(**{name: _made(name, value) for name, value in raw.items() if value is not None})
         mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]
         mistakes += built.not_without_output()
+        mistakes += not_given(test, built.slo)
+        mistakes += built.undecidable() if counted else []
         if not mistakes:
             return built
     raise SuiteError.from_mistakes(mistakes, where=where)

@@ -233,8 +233,18 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         given["workload"] = {label: _part(label, entry, named) for label, entry in workload.items()}
     if parametrized:
         where += f" with {', '.join(parametrized)} by parametrize"
-    parameters: TestParameters = build(chosen.parameters, given, where=where)
+    parameters: TestParameters = build(
+        chosen.parameters, given, where=where, test=chosen.name, counted=_counted(item.config)
+    )
     return MarkedTest(chosen, parameters, _limits(item), _wanted(item), parametrized)
+
+
+def _counted(config: pytest.Config) -> bool:
+    """Whether a load has the numbers of its marker: no smoke run, and no more requests or runs than it asks
+    for."""
+    given = values(config)
+    more = ("runs", "budget", "save", "autosave", "compare", "baseline_endpoint", "calibrate")
+    return given["scale"] in (None, "", "standard") and not any(given.get(name) for name in more)
 
 
 def _part(label: Any, entry: Any, named: Mapping[str, Any]) -> Any:

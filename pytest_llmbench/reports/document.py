@@ -408,5 +408,5 @@ def measured_text(objective: Entry) -> str:
     doubt = numbers.machine_doubt(objective, unit)
     if objective["lower"] == objective["upper"] == objective["point"]:
         return f"{point}{doubt}"
-    ends = numbers.interval(objective["lower"], objective["upper"], unit)
+    ends = numbers.interval(objective["lower"], objective["upper"], unit, objective.get("n"))
     return f"{point} {ends}{doubt}" if ends.startswith("[") else f"{point} ({ends}){doubt}"

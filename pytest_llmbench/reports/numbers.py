@@ -66,14 +66,14 @@ def percentage(share: float) -> str:
     return f"{text} %"
 
 
-def interval(lower: float | None, upper: float | None, unit: str = "") -> str:
-    """An interval, ``[498, 561]``; with open ends ``> 498 ms``, ``< 561 ms`` or ``open``. Ratios are in per
-    cent.
+def interval(lower: float | None, upper: float | None, unit: str = "", n: int | None = None) -> str:
+    """An interval, ``[498, 561]``; with an open end ``> 498 ms`` or ``< 561 ms``; with two, of how many
+    samples its value is: ``of 50 samples``. Ratios are in per cent.
 
     A closed interval stands beside its value and leaves the unit to it.
     """
     if lower is None and upper is None:
-        return "open"
+        return "no interval" if n is None else f"of {n} samples"
     if upper is None:
         return f"> {quantity(lower, unit)}"
     if lower is None:
@@ -82,7 +82,7 @@ def interval(lower: float | None, upper: float | None, unit: str = "") -> str:
 
 
 def estimate(metric: Mapping[str, Any] | None) -> str:
-    """A metric of the report, ``524 ms [498, 561]``, or ``524 ms (> 498 ms)`` if open; with how far the
+    """A metric of the report, ``524 ms [498, 561]``, or ``524 ms (> 498 ms)`` if open above; with how far the
     measuring machine may have put it off."""
     if metric is None or metric["point"] is None:
         return undefined(metric)
@@ -104,7 +104,7 @@ def _estimate(metric: Mapping[str, Any]) -> str:
     if lower == upper == metric["point"] or _is_exact(metric):
         return point
     if lower is None or upper is None:
-        return f"{point} ({interval(lower, upper, metric['unit'])})"
+        return f"{point} ({interval(lower, upper, metric['unit'], metric.get('n'))})"
     return f"{point} {interval(lower, upper, metric['unit'])}"
 
 

@@ -90,7 +90,7 @@ def _contents(test: TestView) -> list[Child]:
         _lines(f"{metric_label(o['metric'])}: {_point(o)}" for o in test.objectives),
         _lines(f"{o['op']} {numbers.quantity(o['limit'], _unit(o))}" for o in test.objectives),
         _lines(
-            "" if o["point"] is None else numbers.interval(o["lower"], o["upper"], _unit(o))
+            "" if o["point"] is None else numbers.interval(o["lower"], o["upper"], _unit(o), o.get("n"))
             for o in test.objectives
         ),
         compliance,

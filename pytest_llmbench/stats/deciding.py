@@ -38,9 +38,9 @@ _CLOSING, _OF_FEW = 1.25, 5.0
 _STEPS = 40
 FEWEST_RUNS, MOST_RUNS = 5, 50
 """The fewest and the most runs of a job that are advised."""
-_USUAL_NOISE, _LEAST_NOISE = 0.03, 0.02
-"""Spread of the logarithms of a figure between runs of a job, where fewer than three runs say nothing of it;
-and the least that is assumed of more."""
+_USUAL_NOISE = 0.03
+"""Spread of the logarithms of a figure between runs of a job, where fewer than three runs say nothing of
+it."""
 
 
 def times_to_decide(
@@ -79,23 +79,22 @@ def times_to_close(required: int, n: int) -> float:
 
 
 def runs_to_decide(point: float, ends: Interval, limit: float, runs: int) -> int | None:
-    """The fewest runs of a job, more than there are, after which Student's t on logarithms decides in four of
-    five sessions: with K runs the half-width is t(K - 1) s / √K, and the mean of them lies off by s √(1/K +
+    """The fewest runs of a job, more than there are, after which Student's t decides in four of five
+    sessions: with K runs the half-width is t(K - 1) s / √K, and the mean of them lies off by s √(1/K +
     1/runs). ``None`` for more than fifty.
 
     ``ends``: by Student's t over ``runs``; of fewer than three nothing is known of s, so it is taken as 3 %.
-    ValueError for figures that are not positive.
+    On logarithms where all figures are positive.
     """
-    if min(point, limit) <= 0:
-        raise ValueError("figures of a job are positive")
+    scale = math.log if min(point, limit, *(end for end in ends if end is not None)) > 0 else float
     spread = _USUAL_NOISE
-    if runs >= 3 and ends.upper is not None:
-        half = math.log(ends.upper / point)
-        spread = max(_LEAST_NOISE, half * math.sqrt(runs) / student_quantile(runs - 1, 0.95))
+    if runs >= 3 and None not in ends:
+        half = max(abs(scale(end) - scale(point)) for end in ends if end is not None)
+        spread = half * math.sqrt(runs) / student_quantile(runs - 1, 0.95)
     off = normal_quantile(2 * CHANCE - 1) * spread
     for more in range(max(FEWEST_RUNS, runs + 1), MOST_RUNS + 1):
         half = student_quantile(more - 1, 0.95) * spread / math.sqrt(more)
-        if abs(math.log(limit / point)) >= half + off * math.sqrt(1 / more + 1 / runs):
+        if abs(scale(limit) - scale(point)) >= half + off * math.sqrt(1 / more + 1 / runs):
             return more
     return None
 

@@ -16,7 +16,7 @@ from watched_session import WITHOUT_PICTURES
 SUITE = """
 from pytest_llmbench import llmbench
 
-@llmbench.ttft(p99_ms=5000, rate=100, requests=100)
+@llmbench.ttft(p50_ms=5000, rate=100, requests=100)
 def test_ttft(llm_result):
     seen = llm_result
 """

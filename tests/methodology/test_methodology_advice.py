@@ -130,7 +130,7 @@ def test_a_smoke_run_has_to_be_left_first() -> None:
 def test_what_no_advice_decides_is_said_without_a_keyword() -> None:
     given = {"rate": 20, "requests": 200, "slo": [_slow("ttft.p50")]}
     result = ReplayedSUT(QUARTER).measure(ttft.TEST, **given)
-    near = replace(result.metrics["ttft.p50"], point=99.9, lower=90.0, upper=110.0)
+    near = replace(result.metrics["ttft.p50"], point=99.9, lower=90.0, upper=110.0, level=0.99)
     limit = Objective("ttft.p50", "<=", 100.0, "ms")
     judged = gate([limit], {"ttft.p50": near})
     (told,) = advised(judged, result, build(ttft.TEST.parameters, given), "standard").objectives

@@ -10,10 +10,10 @@ pytestmark = pytest.mark.usefixtures("without_pictures")
 TWO = """
 from pytest_llmbench import llmbench
 
-@llmbench.ttft(p99_ms=5000, rate=20, requests=40)
+@llmbench.ttft(p50_ms=5000, rate=20, requests=40)
 def test_a(): ...
 
-@llmbench.ttft(p99_ms=5000, rate=20, requests=45, seed=7)
+@llmbench.ttft(p50_ms=5000, rate=20, requests=45, seed=7)
 def test_b(): ...
 """
 
@@ -73,10 +73,10 @@ def test_a_workload_that_raises_hides_no_budget_of_others(suite: Suite) -> None:
             def specification(self):
                 return SyntheticWorkload("whole", Fixed(16), Fixed(8)).specification()
 
-        @llmbench.ttft(p99_ms=5000, rate=20, requests=40, workload=Broken())
+        @llmbench.ttft(p50_ms=5000, rate=20, requests=40, workload=Broken())
         def test_a(): ...
 
-        @llmbench.ttft(p99_ms=5000, rate=20, requests=40)
+        @llmbench.ttft(p50_ms=5000, rate=20, requests=40)
         def test_b(): ...
         """
     )

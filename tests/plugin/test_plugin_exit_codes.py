@@ -133,7 +133,7 @@ from pytest_llmbench import llmbench
 @llmbench.ttft(p50_ms=0.001, rate=20, requests=20)
 def test_broken(): ...
 
-@llmbench.ttft(p99_ms=60_000, rate=20, requests=20)
+@llmbench.ttft(p50_ms=60_000, rate=20, requests=20)
 def test_undecided(): ...
 
 @llmbench.ttft(rate=20, requests=20, timeout_s=0.0001)

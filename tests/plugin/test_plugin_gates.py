@@ -146,7 +146,7 @@ def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
     suite.write("""
         from pytest_llmbench import llmbench
 
-        LOAD = {"rate": 1, "requests": 120}
+        LOAD = {"rate": 1, "requests": 200}
 
         @llmbench.reasoning(**LOAD, ttot_p50_ms=50, max_critical_evictions=0, max_budget_force_rate=0.5)
         def test_kept(llm_result):

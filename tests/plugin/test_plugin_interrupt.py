@@ -34,7 +34,7 @@ def test_long(): ...
 def test_never_reached(): ...
 """
 QUICK = """
-@llmbench.ttft(p99_ms=5000, rate=50, requests=10, workload=TINY)
+@llmbench.ttft(p50_ms=5000, rate=50, requests=10, workload=TINY)
 def test_quick(): ...
 
 """
@@ -206,7 +206,7 @@ SEARCH = f"""
 @llmbench.throughput(min_rate=5, max_rate=40, rate_step=5, probe_s=2, workload=TINY)
 def test_search(): ...
 
-@llmbench.ttft(p99_ms=500, rate=20, requests=20)
+@llmbench.ttft(p50_ms=500, rate=20, requests=20)
 def test_never_reached(): ...
 """
 

@@ -27,7 +27,7 @@ from pytest_llmbench.store.files import write_text
 SUITE = """
 from pytest_llmbench import llmbench
 
-@llmbench.ttft(rate=20, requests=60, p99_ms=5000)
+@llmbench.ttft(rate=20, requests=60, p50_ms=5000)
 def test_first(): ...
 
 @llmbench.ttft(rate=20, requests=60)
@@ -75,7 +75,7 @@ def test_figures_have_types_and_the_records_give_them_again(finished: Path) -> N
     assert p50.lower < p50.point
     assert np.nanpercentile(first.records.ttft_ms, 50) == pytest.approx(p50.point)
     assert np.nanpercentile(first.records.tpot_ms, 99) == pytest.approx(first.metrics["tpot.p99"].point)
-    assert [own.metric for own in first.objectives] == ["ttft.p99"]
+    assert [own.metric for own in first.objectives] == ["ttft.p50"]
     assert len(first.by_run["ttft.p50"]) == 2
     assert repr(first) == "<LoadedTest 'test_suite.py::test_first': ttft, passed>"
     assert "2 tests" in repr(report)

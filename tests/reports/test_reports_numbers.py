@@ -47,7 +47,7 @@ def test_percentage_never_rounds_to_all_or_nothing(share: float, text: str) -> N
         (498.2, 561.7, "ms", "[498.2, 561.7]"),
         (498.0, None, "ms", "> 498 ms"),
         (None, 561.0, "ms", "< 561 ms"),
-        (None, None, "ms", "open"),
+        (None, None, "ms", "no interval"),
         (0.0, 1.0, "tok/s", "[0, 1]"),
         (0.992, 1.0, "ratio", "[99.2, 100]"),
         (0.992, None, "ratio", "> 99.2 %"),
@@ -62,7 +62,7 @@ def test_interval(lower: float | None, upper: float | None, unit: str, text: str
     [
         (524.0, 498.0, 561.0, "524 ms [498, 561]"),
         (524.0, 498.0, None, "524 ms (> 498 ms)"),
-        (524.0, None, None, "524 ms (open)"),
+        (524.0, None, None, "524 ms (no interval)"),
         (None, None, None, "not measured"),
     ],
 )
@@ -136,8 +136,8 @@ def test_a_count_is_told_from_its_limit() -> None:
 def test_what_has_no_interval_by_nature_shows_none(method: str) -> None:
     metric = {"point": 64.0, "lower": None, "upper": None, "unit": "count", "method": method}
     assert numbers.estimate(metric) == "64"
-    assert numbers.estimate(metric | {"method": "bootstrap"}) == "64 (open)"
-    assert numbers.estimate(metric | {"n_required": 10}) == "64 (open)"
+    assert numbers.estimate(metric | {"method": "bootstrap"}) == "64 (no interval)"
+    assert numbers.estimate(metric | {"n_required": 10}) == "64 (no interval)"
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ def test_what_the_machine_may_have_added_is_told_from_a_hundredth_on(
     metric = {"point": 100.0, "lower": 90.0, "upper": 120.0, "unit": "ms"}
     metric |= {"too_high_by": high, "too_low_by": low}
     assert numbers.estimate(metric) == f"100 ms [90, 120]{text}"
-    assert numbers.estimate(metric | {"lower": None, "upper": None}) == f"100 ms (open){text}"
+    assert numbers.estimate(metric | {"lower": None, "upper": None}) == f"100 ms (no interval){text}"

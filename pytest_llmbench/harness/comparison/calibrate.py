@@ -60,6 +60,11 @@ class Calibrations:
         notes = [self._saved(request.nodeid, identity, runs, noise) if kept else "no calibration is saved"]
         if result.objectives:
             notes.append("limits are not judged while calibrating")
+            if not request.parameters.is_job:
+                notes.append(
+                    "a proposed limit allows for the noise between runs; one run of this load is a sample, "
+                    "whose interval may be wider: more requests decide it"
+                )
         return replace(
             result,
             tables=(*result.tables, *([table(told)] if told else [])),

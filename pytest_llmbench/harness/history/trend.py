@@ -216,7 +216,9 @@ def table(series: Series, *, width: int = 80) -> list[str]:
 
 def _row(number: int, point: Point, metric: str, *, new: bool, wide: bool) -> list[str]:
     estimate, unit = point.estimate, shown_unit(metric, point.estimate.unit)
-    interval = "" if estimate.point is None else numbers.interval(estimate.lower, estimate.upper, unit)
+    interval = (
+        "" if estimate.point is None else numbers.interval(estimate.lower, estimate.upper, unit, estimate.n)
+    )
     return [
         str(number + 1),
         point.session.name,

@@ -9,6 +9,7 @@ interval of that look and on no other, so what ended the load and the verdict ca
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,6 +108,12 @@ class AdaptiveParameters(LoadParameters):
         return self.requests if isinstance(self.requests, int) else None
 
     @property
+    def most_requests(self) -> int | None:
+        if self.is_auto:
+            return self.max_requests or MOST_REQUESTS
+        return len(self.offsets_ns) if self.count is None and self.arrival == "trace" else self.count
+
+    @property
     def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
         """The limits in ms that make a request good, for a test of goodput."""
         return ()
@@ -137,6 +144,30 @@ class AdaptiveParameters(LoadParameters):
             for each in self.objectives
             if watched(each, self) is None
         ]
+
+    def undecidable(self) -> list[str]:
+        """Mistakes: limits of an open loop that its requests cannot keep, however good they are. In a job all
+        is exact."""
+        most = self.most_requests
+        if self.is_job:
+            return []
+        # Imported here: only sessions of the usual scale ask.
+        from pytest_llmbench.methodology.measuring.fewest import fewest_requests, highest_decided
+
+        told = f"{'max_requests' if self.is_auto else 'requests'}={most}"
+        told += f", runs={self.run_count}" if self.run_count > 1 else ""
+        found = []
+        for each in self.objectives:
+            fewest = fewest_requests(each)
+            if math.isinf(fewest):
+                found.append(f"{each} is decided by no number of requests: limit a share below it")
+            elif most is not None and most * self.run_count < fewest:
+                lower = highest_decided(each.metric, most * self.run_count)
+                needs = f"{each} needs at least {fewest:.0f} requests to be decided, {told}"
+                found.append(
+                    f"{needs}: ask for {fewest:.0f} or more" + (f", or for {lower}" if lower else "")
+                )
+        return found
 
     def _unsteady(self) -> list[str]:
         """Mistakes in a steady state that is asked for."""

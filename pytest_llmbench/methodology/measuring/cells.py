@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pytest_llmbench.model.estimate import Estimate
 
@@ -52,18 +52,22 @@ def tail(estimate: Estimate | None, statistic: str) -> str:
 
 
 def interval(estimate: Estimate | None, *, digits: int | None = None) -> str:
-    """The interval without its unit; empty for an undefined estimate."""
+    """The interval without its unit, or its known end, or of how many samples the value is; empty for an
+    undefined estimate."""
+    return _interval(estimate, lambda value: number(value, digits))
+
+
+def _interval(estimate: Estimate | None, shown: Callable[[float], str]) -> str:
     if estimate is None or estimate.point is None:
         return ""
     if estimate.method.startswith("observed"):
         return "as observed"
-    if estimate.lower is None and estimate.upper is None:
-        return "open"
-    if estimate.lower is None or estimate.upper is None:
-        bound = estimate.lower if estimate.upper is None else estimate.upper
-        assert bound is not None
-        return f"{'>' if estimate.upper is None else '<'} {number(bound, digits)}"
-    return f"{number(estimate.lower, digits)} … {number(estimate.upper, digits)}"
+    lower, upper = estimate.lower, estimate.upper
+    if lower is not None and upper is not None:
+        return f"{shown(lower)} … {shown(upper)}"
+    if lower is not None:
+        return f"> {shown(lower)}"
+    return f"of {estimate.n}" if upper is None else f"< {shown(upper)}"
 
 
 def share_value(estimate: Estimate | None) -> str:
@@ -72,9 +76,7 @@ def share_value(estimate: Estimate | None) -> str:
 
 def share_interval(estimate: Estimate | None) -> str:
     """The interval of a share, as percentages."""
-    if estimate is None or estimate.lower is None or estimate.upper is None:
-        return interval(estimate)
-    return f"{share(estimate.lower)} … {share(estimate.upper)}"
+    return _interval(estimate, share)
 
 
 def cell(estimate: Estimate | None, *, interval: bool = False) -> str:
@@ -87,7 +89,5 @@ def cell(estimate: Estimate | None, *, interval: bool = False) -> str:
     text = share(estimate.point) if ratio else f"{number(estimate.point)} {estimate.unit}".rstrip()
     if not interval or (estimate.lower is None and estimate.upper is None):
         return text
-    ends = [
-        "open" if e is None else share(e) if ratio else number(e) for e in (estimate.lower, estimate.upper)
-    ]
-    return f"{text} [{ends[0]}, {ends[1]}]"
+    ends = _interval(estimate, share if ratio else number).replace(" …", ",")
+    return f"{text} [{ends}]"

@@ -12,9 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_llmbench.methodology.given import MEASURED_IF_LIMITED
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
+from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.metrics.throughput import Window, rates
 from pytest_llmbench.metrics.windows import submitted_inside
@@ -41,6 +44,7 @@ def figures(
     ``measure``: the metrics of some runs, as those of a sample of the system at this load.
     """
     concurrency = parameters.load.concurrency if isinstance(parameters.load, ClosedLoop) else None
+    measure = _with_limited(measure, parameters.objectives)
     if concurrency is not None and parameters.steady:
         measure = _steady(measure, concurrency, setting.seed)
     together = measure(seen)
@@ -51,6 +55,25 @@ def figures(
     if parameters.limits_ms and "goodput_share" in found:
         found = job_goodput(found, [run.records for run in seen], parameters.limits_ms)
     return found, runs
+
+
+def _with_limited(
+    measure: Callable[[Sequence[Observation]], Metrics], limits: Sequence[Objective]
+) -> Callable[[Sequence[Observation]], Metrics]:
+    """``measure`` with the families that a limit names and only some tests show."""
+    limited = {each.metric.partition(".")[0] for each in limits} & MEASURED_IF_LIMITED
+
+    def more(runs: Sequence[Observation]) -> Metrics:
+        found = measure(runs)
+        records = [run.records for run in runs]
+        for family in (each for each in limited if f"{each}.mean" not in found):
+            if family == "itl":
+                found |= itl_distribution([itl_samples(run, choose_option(run)) for run in records])
+            else:
+                found |= distribution_of(family, records)
+        return found
+
+    return more if limited else measure
 
 
 def _steady(

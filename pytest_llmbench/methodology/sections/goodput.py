@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.cells import share_interval
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -175,16 +176,10 @@ def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequen
     rows += [
         (f"{_NAMES[name]} ≤ {limit:g} ms", kept([(name, limit)]), "") for name, limit in parameters.limits_ms
     ]
-    rows.append(("All limits together", kept(parameters.limits_ms), _interval(metrics[GOODPUT_SHARE])))
+    rows.append(("All limits together", kept(parameters.limits_ms), share_interval(metrics[GOODPUT_SHARE])))
     for title, name in (("Goodput", "goodput"), ("Output token goodput", "output_token_goodput")):
         rows.append((title, *value_and_interval(metrics[name])))
     return Table("goodput_results", "Goodput Results", ("Metric", "Value", "95 % interval"), tuple(rows))
-
-
-def _interval(share: Estimate) -> str:
-    if share.lower is None or share.upper is None:
-        return "open"
-    return f"{share.lower:.2%} … {share.upper:.2%}"
 
 
 plans = one_load_plans

@@ -483,8 +483,11 @@ def _signed(reduction: Estimate | None) -> str:
         return "-"
     if reduction.point is None:
         return cell(reduction)
+    point = f"{-100 * reduction.point:+.1f}%"
+    if reduction.lower is None and reduction.upper is None:
+        return f"{point} (of {reduction.n})"
     ends = ["open" if end is None else f"{-100 * end:+.1f}%" for end in (reduction.upper, reduction.lower)]
-    return f"{-100 * reduction.point:+.1f}% [{ends[0]}, {ends[1]}]"
+    return f"{point} [{ends[0]}, {ends[1]}]"
 
 
 procedure = framed(HEADING, measure, warm=False)

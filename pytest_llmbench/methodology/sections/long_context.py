@@ -457,7 +457,7 @@ def _lengths_table(measured: Sequence[Measured], concurrency: int) -> Table:
 def _with_interval(level: Measured, name: str) -> str:
     estimate = level.metrics[name]
     ends = interval(estimate)
-    return value(estimate) + (f" ({ends})" if ends not in ("", "open") else "")
+    return value(estimate) + (f" ({ends})" if ends and not ends.startswith("of ") else "")
 
 
 def _fit_table(scaling: PrefillScaling, measured: Sequence[Measured], best: str | None) -> Table:

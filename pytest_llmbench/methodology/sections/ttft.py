@@ -232,19 +232,16 @@ def value_and_interval(estimate: Estimate, samples_required: int = 1) -> tuple[s
     point = f"{_number(estimate.point)} {estimate.unit}"
     if estimate.method == "observed":
         return point, "as observed"
-    if estimate.lower is None and estimate.upper is None:
-        return point, "open"
-    if estimate.upper is None:
-        return point, f"> {_number(estimate.lower)}"
-    if estimate.lower is None:
-        return point, f"< {_number(estimate.upper)}"
-    return point, f"{_number(estimate.lower)} … {_number(estimate.upper)}"
+    lower, upper = estimate.lower, estimate.upper
+    if lower is not None and upper is not None:
+        return point, f"{_number(lower)} … {_number(upper)}"
+    if lower is not None:
+        return point, f"> {_number(lower)}"
+    return point, f"of {estimate.n}" if upper is None else f"< {_number(upper)}"
 
 
-def _number(value: float | None) -> str:
+def _number(value: float) -> str:
     """Three or four significant digits without exponents."""
-    if value is None:
-        return "open"
     digits = 2 if abs(value) < 10 else 1 if abs(value) < 1000 else 0
     return f"{value:.{digits}f}"
 
