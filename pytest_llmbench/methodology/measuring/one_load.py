@@ -23,6 +23,7 @@ from pytest_llmbench.methodology.measuring.adaptive import (
 )
 from pytest_llmbench.methodology.measuring.cells import cell, tail
 from pytest_llmbench.methodology.measuring.load_plans import Part, part_of
+from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.patience import patient
@@ -31,7 +32,7 @@ from pytest_llmbench.methodology.remeasured import disturbed, measured_again, vo
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
-from pytest_llmbench.metrics.overload import as_overloaded, overload
+from pytest_llmbench.metrics.overload import as_busy, as_overloaded, load_at_full_slots, overload
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.judgement import Finding
@@ -80,7 +81,7 @@ def one_load_procedure(
         if by_class:
             made = with_classes(made, setting.workload, setting.seed)
         good_by = [quantity for quantity, _ in getattr(parameters, "limits_ms", ())]
-        return with_void(_with_overload(made, good_by), void)
+        return with_void(_by_load(made, good_by), void)
 
     return patient(procedure)
 
@@ -111,34 +112,25 @@ def measured_runs(
     return seen, void
 
 
-def _with_overload(made: TestResult, good_by: Sequence[str]) -> TestResult:
-    """The result with how much more was offered than served, where it was. ``good_by``: the latencies that
-    decide which requests are good."""
-    loads = {_rate(run) for run in made.observations}
-    rate = loads.pop() if len(loads) == 1 else None
+def _by_load(made: TestResult, good_by: Sequence[str]) -> TestResult:
+    """The result of an open loop with how much more was offered than served, where it was; else without the
+    ends that so busy a server does not allow. ``good_by``: the latencies that decide which requests are
+    good."""
+    rates_of_runs = {offered_rate(run) for run in made.observations}
+    rate = rates_of_runs.pop() if len(rates_of_runs) == 1 else None
     if rate is None:
         return made
     found = overload([run.records for run in made.observations], rate, good_by)
     if found is None:
-        return made
+        loads = [load for run in made.observations if (load := load_at_full_slots(run, rate)) is not None]
+        if len(loads) < len(made.observations):
+            return made
+        return replace(made, metrics=as_busy(made.metrics, loads, good_by))
     warning = Finding(
         "overload", ok=False, voids=False, message=str(found), value=found.served_rps, limit=rate
     )
     metrics = as_overloaded(made.metrics, found)
     return replace(made, metrics=metrics, overload=found, findings=(*made.findings, warning))
-
-
-def _rate(run: Observation) -> float | None:
-    """The rate at which requests are due, per second; None for a load that waits for replies. Of a trace that
-    of the part that was sent."""
-    load = run.plan.load
-    if not isinstance(load, OpenLoop):
-        return None
-    if load.arrival != "trace":
-        return load.rate
-    due_ns = run.records.scheduled_ns
-    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
-    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
 
 
 def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:
