@@ -1,12 +1,13 @@
 """How often a system is called overloaded: one that is, and one that is only busy.
 
-    python benchmarks/bench_overload.py [--table queues|engines] [--replications 200] [--only NAME ...]
+    python benchmarks/bench_overload.py [--table queues|engines|busy] [--replications 200] [--only NAME ...]
 
-Loads in percent of what the system carries, from an empty system on. ``queues``: requests taken in the
-order sent by so many slots, with exponential, constant, log-normal and hyperexponential services, and with
+Loads in percent of what the system carries, from an empty system on. ``queues``: requests taken in the order
+sent by so many slots, with exponential, constant, Erlang, log-normal and hyperexponential services, and with
 bursts; told by first outputs, and by ends alone. ``engines``: whole sessions of the test of TTFT on the
 embedded engine, with a limit of twice what P50 is at half its capacity: FAIL, INVALID, and what is called
-overloaded.
+overloaded. ``busy``: the same engine with a limit on P99 of TTFT at the true P99 of a long run, at 1/1.25
+and at half of it (all of them should not pass), and at two and three times it (that should).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Overload: whether an open loop offered more than was served, by the stamps of all requests."""
+"""Whether an open loop offered more than was served, or nearly as much, by the stamps of all requests."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,9 +11,11 @@ import numpy as np
 from pytest_llmbench.metrics.latency import WAITING
 from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.judgement import Overload
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import BLOCK, MISSING, Records
-from pytest_llmbench.stats.backlog import SlotQueue
+from pytest_llmbench.stats.backlog import FEWEST, SlotQueue
+from pytest_llmbench.stats.queues.batching import ENOUGH, FullLoad, full_load
 from pytest_llmbench.stats.queues.overload import Passage, backing
 
 TO_THE_END = frozenset({"e2e", "e2e_scheduled", "latency", "latency_scheduled"})
@@ -20,6 +23,8 @@ TO_THE_END = frozenset({"e2e", "e2e_scheduled", "latency", "latency_scheduled"})
 TO_FIRST_OUTPUT = (WAITING - TO_THE_END) | {"ttfo", "ttft_reasoning", "ttft_queue_wait", "ttft_outside"}
 """Families whose latency ends with the first output, and may hold a wait for a slot."""
 GOODPUT = frozenset({"goodput_share", "goodput", "output_token_goodput"})
+_MOST_TIMES = 16
+"""The largest factor by which more requests are recommended."""
 _METHOD = "overload: as long as this run"
 
 
@@ -69,6 +74,52 @@ def _passage(records: Records, left_ns: np.ndarray, served: np.ndarray) -> Passa
         (served | cut)[order],
         records.failed[order],
     )
+
+
+def load_at_full_slots(run: Observation, rate: float) -> FullLoad | None:
+    """The load of a server whose requests slow each other down; ``None`` where they do not, and where that is
+    not known."""
+    records = run.records
+    known = records.ok & (records.first_content_ns != MISSING) & (records.output_tokens != MISSING)
+    if len(records) > BLOCK or not known.any():
+        return None
+    there = np.flatnonzero(known)[np.argsort(records.submitted_ns[known], kind="stable")]
+    slots = None if run.engine is None else run.engine.max_num_seqs
+    return full_load(
+        records.submitted_ns[there],
+        records.first_content_ns[there],
+        records.finished_ns[there],
+        records.output_tokens[there],
+        rate,
+        slots,
+    )
+
+
+def as_busy(
+    metrics: Mapping[str, Estimate], loads: Sequence[FullLoad], good_by: Iterable[str]
+) -> dict[str, Estimate]:
+    """The metrics of runs at these loads. Where they span fewer than ten relaxation times, ends are open that
+    a queue might move: the upper ones of means and of percentiles beyond the median, the lower ones of
+    goodput."""
+    requests, times = sum(each.requests for each in loads), sum(each.relaxation_times for each in loads)
+    if requests < FEWEST or times >= ENOUGH:
+        return dict(metrics)
+    families = TO_FIRST_OUTPUT | TO_THE_END
+    moved = families | (GOODPUT if families.intersection(good_by) else frozenset())
+    longer = min(ENOUGH / times, _MOST_TIMES) if times > 0 else _MOST_TIMES
+    return {
+        name: _opened(metric, longer)
+        if name.partition("[")[0].partition(".")[0] in moved and not name.endswith((".p50", ".min", ".max"))
+        else metric
+        for name, metric in metrics.items()
+    }
+
+
+def _opened(metric: Estimate, longer: float) -> Estimate:
+    required = math.ceil(longer * metric.n)
+    if metric.unit == "ms":
+        return replace(metric, upper=None, n_required=required, kind=IntervalKind.SAMPLE)
+    return replace(metric, lower=None, n_required=required, kind=IntervalKind.SAMPLE)
 
 
 def as_overloaded(metrics: Mapping[str, Estimate], found: Overload) -> dict[str, Estimate]:

@@ -52,6 +52,19 @@ def _scheduled_rate(run: Observation) -> float | None:
     return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
 
 
+def offered_rate(run: Observation) -> float | None:
+    """The rate of an open loop, per second: that which was asked for, of a trace that of the part that was
+    sent. None for a load that waits for replies."""
+    load = run.plan.load
+    if not isinstance(load, OpenLoop):
+        return None
+    if load.arrival != "trace":
+        return load.rate
+    due_ns = run.records.scheduled_ns
+    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
+    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
+
+
 def growing_lag(run: Observation) -> Finding | None:
     first, last = run.selfcheck.send_lag_first_tenth_p50_ns, run.selfcheck.send_lag_last_tenth_p50_ns
     rate = _scheduled_rate(run)

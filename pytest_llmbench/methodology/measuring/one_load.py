@@ -29,6 +29,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     is_decided,
 )
 from pytest_llmbench.methodology.measuring.load_plans import Part, part_of, with_lengths
+from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
 from pytest_llmbench.methodology.patience import patient
@@ -37,7 +38,7 @@ from pytest_llmbench.methodology.remeasured import disturbed, measured_again, vo
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
-from pytest_llmbench.metrics.overload import as_overloaded, overload
+from pytest_llmbench.metrics.overload import as_busy, as_overloaded, load_at_full_slots, overload
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
@@ -95,7 +96,7 @@ def one_load_procedure(
             made = with_classes(made, parameters, setting)
         found = (*first_wave(parameters), *equal_lengths(parameters, seen))
         made = replace(made, findings=(*made.findings, *found))
-        return with_void(made if parameters.is_job else _with_overload(made, parameters.limits_ms), void)
+        return with_void(made if parameters.is_job else _by_load(made, parameters.limits_ms), void)
 
     return patient(procedure)
 
@@ -135,35 +136,26 @@ def measured_runs(
     return seen, void
 
 
-def _with_overload(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> TestResult:
-    """The result with how much more was offered than served, where it was. ``limits_ms``: the limits that
-    decide which requests are good."""
-    loads = {_rate(run) for run in made.observations}
-    rate = loads.pop() if len(loads) == 1 else None
+def _by_load(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> TestResult:
+    """The result of an open loop with how much more was offered than served, where it was; else without the
+    ends that so busy a server does not allow. ``limits_ms``: the limits that decide which requests
+    are good."""
+    rates_of_runs = {offered_rate(run) for run in made.observations}
+    rate = rates_of_runs.pop() if len(rates_of_runs) == 1 else None
     if rate is None:
         return made
     good_by = [quantity for quantity, _ in limits_ms]
     found = overload([run.records for run in made.observations], rate, good_by)
     if found is None:
-        return made
+        loads = [load for run in made.observations if (load := load_at_full_slots(run, rate)) is not None]
+        if len(loads) < len(made.observations):
+            return made
+        return replace(made, metrics=as_busy(made.metrics, loads, good_by))
     warning = Finding(
         "overload", ok=False, voids=False, message=str(found), value=found.served_rps, limit=rate
     )
     metrics = as_overloaded(made.metrics, found)
     return replace(made, metrics=metrics, overload=found, findings=(*made.findings, warning))
-
-
-def _rate(run: Observation) -> float | None:
-    """The rate at which requests are due, per second; None for a load that waits for replies. Of a trace that
-    of the part that was sent."""
-    load = run.plan.load
-    if not isinstance(load, OpenLoop):
-        return None
-    if load.arrival != "trace":
-        return load.rate
-    due_ns = run.records.scheduled_ns
-    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
-    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
 
 
 def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:

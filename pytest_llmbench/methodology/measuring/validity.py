@@ -5,7 +5,6 @@ Each check gives one Finding. A voiding one that is not ok makes the run invalid
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from pytest_llmbench.methodology.measuring.replies import (
     gathered,
     other_models,
 )
+from pytest_llmbench.methodology.measuring.run_length import shortest_run
 from pytest_llmbench.methodology.measuring.server_state import (
     beyond_context,
     model_loaded,
@@ -28,7 +28,6 @@ from pytest_llmbench.methodology.measuring.server_state import (
 )
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.chunking import Runs, buffering, early_pause
-from pytest_llmbench.metrics.latency import waiting
 from pytest_llmbench.metrics.server_side import (
     BY_SERVER,
     LEAST_READ_SHARE,
@@ -46,7 +45,6 @@ from pytest_llmbench.model.record import NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import answers_of
-from pytest_llmbench.stats.spectral import normal_quantile
 
 LOOP_LAG_WARNING_MS = 10.0
 _BY_FILE = TOKEN_SOURCES.index(TokenSource.TOKENIZER_FILE)
@@ -58,8 +56,6 @@ SENT_AHEAD_SHARE = 0.9
 FEWEST_TOKENS_APART, AGREEMENT_SHARE = 2, 0.01
 """The largest difference between two prompts, in tokens and as a share of their length, that counts as
 agreement: a template may remove the space that a prompt begins with."""
-
-RUN_LEVEL, FEWEST_WAITED, MOST_TIMES_LONGER = 0.95, 5, 16
 
 BEYOND_OURS_NS, BEYOND_OURS_SHARE = 5_000_000, 0.01
 """Nanoseconds by which a time that the server reports may exceed the one measured here, and the share of
@@ -98,7 +94,7 @@ def validity(
         _not_offered(seen, set_aside),
         _error_budget(kept, budget) if kept is not None else None,
         _sessions_cut_off(counted, budget),
-        _shortest_run([run for run in counted if not any(run is seen[index] for index in set_aside)]),
+        shortest_run([run for run in counted if not any(run is seen[index] for index in set_aside)]),
         *(check(kept) for check in (_planned_cuts, beyond_context) if kept is not None),
         stream_fidelity(offered, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         gathered(offered),
@@ -134,9 +130,9 @@ def validity_of(result: TestResult, budget: Budget) -> Validity:
 
 
 def _of_overload(findings: Sequence[Finding], result: TestResult) -> list[Finding]:
-    """The findings on an overloaded system. Requests that failed, that we gave up on, that were not sent
-    since too many had failed, or that it was slow to take void nothing: they are data. What would tell it
-    from a busy system is not said of it."""
+    """The findings on an overloaded system. Requests that failed, that we gave up on, that were not sent as
+    too many had failed, or that it was slow to take void nothing: they are data. What would tell it from a
+    busy system is not said of it."""
     runs = result.observations
     void_none = {"error_budget", *(("achieved_rate",) if not any(map(begun_late, runs)) else ())}
     cuts = (BUDGET_SPENT, TIME_IS_UP)
@@ -430,49 +426,6 @@ def _loop_lag(run: Observation) -> Finding | None:
         value=lag / 1e6,
         limit=LOOP_LAG_WARNING_MS,
         unit="ms",
-    )
-
-
-def _shortest_run(counted: Sequence[Observation]) -> Finding | None:
-    """The finding about the run that spans the fewest relaxation times."""
-    found = [finding for finding in map(_run_length, counted) if finding is not None]
-    return min(found, key=lambda finding: finding.value or 0.0, default=None)
-
-
-def _run_length(run: Observation) -> Finding | None:
-    """The finding on whether an open loop spans enough relaxation times of its queue to tell it from that of
-    an overloaded system; None where that is not known, or hardly a request waited for others."""
-    records = run.records
-    if not isinstance(run.plan.load, OpenLoop):
-        return None
-    samples, waited = waiting("latency", [records])
-    if waited is None or waited.load is None or np.count_nonzero(waited.waits[0]) < FEWEST_WAITED:
-        return None
-    if not waited.may_lengthen(samples):
-        samples, before = waiting("ttft", [records])
-        if before is None or not before.may_lengthen(samples):
-            return None
-    load, longer = waited.load, waited.load.longer(RUN_LEVEL)
-    message = (
-        f"{len(records)} requests span about {load.relaxation_times:.1f} relaxation times of the queue "
-        f"(work for {load.utilisation:.0%} of {load.slots:.0f} slots)"
-    )
-    if longer > 1:
-        message += ": too few to tell it from one that grows without end, so upper ends of means are open; "
-        enough = math.ceil(min(longer, MOST_TIMES_LONGER) * len(records) / 100) * 100
-        message += (
-            f"about {enough} requests would do if it is as it seems, or lower the rate"
-            if longer <= MOST_TIMES_LONGER
-            else f"more than {enough} requests would be needed, or a lower rate"
-        )
-    return Finding(
-        "run_length",
-        ok=longer <= 1,
-        voids=False,
-        message=message,
-        value=load.relaxation_times,
-        # From about two on the upper end of the utilisation is less than 1.
-        limit=normal_quantile(RUN_LEVEL) ** 2 / 2,
     )
 
 

@@ -1,0 +1,94 @@
+"""How busy a server is whose requests slow each other down, told by what it does with all slots at work.
+
+Slot-time at work tells too low a load of it: with all slots at work each request takes longer. So the time
+per output token, t, is regressed on the mean number k under way meanwhile, t = a + b k, weighted by tokens.
+With all c slots at work a request of N tokens takes S = p + (N - 1)(a + b c), p the usual time to its first
+token without a wait, and requests at rate λ take λ S / c of the slots. c is what the engine says, or the
+most that were under way.
+
+A queue at load ρ relaxes within τ = 2 (c_a² + c_s²) / ln² ρ requests, c_a and c_s the coefficients of
+variation of the gaps between sends and of N. In fewer than ten of them a run may be a calm stretch, and its
+higher percentiles know nothing of the queue: docs/reference/statistics.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from pytest_llmbench.stats.growth import IntArray
+from pytest_llmbench.stats.runs import FloatArray
+
+ENOUGH = 10.0
+"""The relaxation times that a run has to span for an upper end of a higher percentile."""
+_CERTAIN = 3.0
+"""Standard errors by which the slope is above 0 where requests slow each other down."""
+_OWN = 10.0
+"""The percentile of the time to the first token that holds no wait."""
+_FEWEST = 100
+
+
+class FullLoad(NamedTuple):
+    """The load of a server by its speed with all slots at work."""
+
+    load: float
+    slots: int
+    requests: int
+    relaxation_times: float
+    """How many relaxation times of the queue the requests span; 0 for an overloaded server."""
+
+
+def full_load(
+    sent_ns: IntArray,
+    first_ns: IntArray,
+    ended_ns: IntArray,
+    tokens: IntArray,
+    rate: float,
+    slots: int | None,
+) -> FullLoad | None:
+    """The load of one run at ``rate`` requests per second; ``None`` where requests do not slow each other
+    down, and of fewer than 100.
+
+    ``sent_ns``: ascending, of requests that ended well. ``slots``: how many are at work at most; None where
+    that is not known.
+    """
+    n = len(sent_ns)
+    if n < _FEWEST or sent_ns[0] == sent_ns[-1]:
+        return None
+    under_way, most = _mean_under_way(first_ns - sent_ns[0], ended_ns - sent_ns[0])
+    several = (tokens >= 2) & (ended_ns > first_ns)
+    if np.count_nonzero(several) < _FEWEST:
+        return None
+    later = (tokens[several] - 1).astype(np.float64)
+    per_token_s = (ended_ns - first_ns)[several] / 1e9 / later
+    around = under_way[several] - np.average(under_way[several], weights=later)
+    squares = float(later @ around**2)
+    if squares == 0.0:
+        return None
+    mean_s = float(np.average(per_token_s, weights=later))
+    slope = float((later * around) @ per_token_s) / squares
+    rest = later * around * (per_token_s - mean_s - slope * around)
+    if slope <= _CERTAIN * math.sqrt(float(rest @ rest)) / squares:
+        return None
+    full = most if slots is None else max(slots, most)
+    beyond = full - float(np.average(under_way[several], weights=later))
+    own_s = float(np.percentile(first_ns - sent_ns, _OWN)) / 1e9
+    took_s = own_s + (float(tokens.mean()) - 1) * (mean_s + slope * beyond)
+    load = rate * took_s / full
+    gaps = np.diff(sent_ns).astype(np.float64)
+    varied = float(gaps.var() / gaps.mean() ** 2 + tokens.var() / tokens.mean() ** 2)
+    times = 0.0 if load >= 1 else n * math.log(load) ** 2 / (2 * varied)
+    return FullLoad(load, full, n, times)
+
+
+def _mean_under_way(starts: IntArray, ends: IntArray) -> tuple[FloatArray, int]:
+    """For each of the requests [start, end) the mean number under way from its start to its end; and the
+    most."""
+    instants = np.sort(np.concatenate((starts, ends)))
+    begun, ended = np.sort(starts), np.sort(ends)
+    count = np.searchsorted(begun, instants, "right") - np.searchsorted(ended, instants, "right")
+    area = np.concatenate(([0.0], np.cumsum(count[:-1] * np.diff(instants) / 1e9)))
+    spans = np.interp(ends, instants, area) - np.interp(starts, instants, area)
+    return spans / np.maximum((ends - starts) / 1e9, 1e-9), int(count.max())
