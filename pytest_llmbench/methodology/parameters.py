@@ -374,7 +374,7 @@ def seconds_of(budget: float | str) -> float:
         return float(budget)
     match = _BUDGET.fullmatch(budget.strip())
     if match is None:
-        raise ValueError(f"{budget!r} is not a time: write for example 5m or 90s")
+        raise ValueError(f"{shown(budget)} is not a time: write for example 5m or 90s")
     return float(match["number"]) * {"s": 1, "m": 60, "h": 3600, "": 1}[match["unit"]]
 
 

@@ -15,7 +15,7 @@ NAMES = (
     "calibrate", "save", "autosave", "compare", "compare-fail", "waive", "storage", "seed", "prompts",
     "intervals", "inconclusive", "exit-codes", "require", "import", "workloads", "records", "export-sequence",
     "allow-overload", "timeout", "wait", "workers", "remeasure", "worker-cpus", "max-requests", "max-tokens",
-    "max-seconds", "max-rate", "max-concurrency", "insecure", "proxy", "api-key-file",
+    "budget", "max-seconds", "max-rate", "max-concurrency", "insecure", "proxy", "api-key-file",
 )  # fmt: skip
 
 PLANNED = """

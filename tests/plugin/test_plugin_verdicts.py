@@ -301,7 +301,7 @@ def test_a_marker_of_one_parameter_is_not_that_of_its_siblings(suite: Suite) -> 
 def test_a_run_too_short_for_its_queue_is_told_everywhere(
     suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """16 places complete some 11.6 requests per second."""
+    """16 places complete some 11.6 requests per second, and 11 when lengths are unlucky."""
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -324,9 +324,8 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
     assert not busy["ok"]
     assert not busy["voids"]
     told = re.compile(
-        r"1000 requests span about [\d.]+ relaxation times of the queue \(work for \d+% of \d+ slots\): "
-        r"too few to tell it from one that grows without end, so upper ends of means are open; "
-        r"(about|more than) \d+ "
+        r"with 16 requests under way the server is 1\d\d% busy at this rate: nothing tells how far its queue "
+        r"grows, so upper ends are open; lower the rate"
     )
     assert told.match(busy["message"])
     assert busy["value"] < busy["limit"]

@@ -74,7 +74,8 @@ def one_load_procedure(
     """
 
     def procedure(parameters: AdaptiveParameters, setting: Setting) -> Procedure[TestResult]:
-        concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
+        load = parameters.load
+        concurrency = load.concurrency if isinstance(load, ClosedLoop) else None
         warmup = yield from warm_up(setting, concurrency=concurrency)
         setting = _listed(parameters, setting)
         count = request_count(parameters, setting)

@@ -68,13 +68,16 @@ def _run_length(run: Observation) -> Finding | None:
 
 def _busy(full: FullLoad) -> Finding:
     """The finding on an open loop of a server whose requests slow each other down."""
+    busy = f"with {full.slots} requests under way the server is {full.load:.0%} busy at this rate"
+    if full.load >= 1:
+        message = f"{busy}: nothing tells how far its queue grows, so upper ends are open; lower the rate"
+        return Finding("run_length", ok=False, voids=False, message=message, value=0.0, limit=ENOUGH)
     longer = ENOUGH / full.relaxation_times if full.relaxation_times else math.inf
     more = f"{'about' if longer <= MOST_TIMES_LONGER else 'more than'} "
     more += f"{math.ceil(min(longer, MOST_TIMES_LONGER) * full.requests / 100) * 100} requests"
     message = (
         f"{full.requests} requests span about {full.relaxation_times:.1f} relaxation times of the queue: "
-        f"with {full.slots} requests under way the server is {full.load:.0%} busy at this rate. Upper ends "
-        f"of percentiles beyond the median are open; {more} would do, or a lower rate"
+        f"{busy}. Upper ends of percentiles beyond the median are open; {more} would do, or a lower rate"
     )
     value = full.relaxation_times
     return Finding("run_length", ok=False, voids=False, message=message, value=value, limit=ENOUGH)
