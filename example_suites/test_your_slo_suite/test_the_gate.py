@@ -51,4 +51,5 @@ def test_too_small_a_sample_is_left_open(llm_bench: Bench) -> None:
     result = llm_bench.measure("ttft", **GATE | {"requests": 40})
     assert result.gate.verdict == "inconclusive"
     (open_one,) = [judged for judged in result.gate.objectives if judged.objective.metric == "ttft.p99"]
+    assert open_one.advice is not None
     assert open_one.advice.total > 40
