@@ -37,7 +37,7 @@ from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_sam
 from pytest_llmbench.metrics.latency import distributions
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
@@ -130,7 +130,9 @@ def _observed(times: Floats, sent: Floats) -> Observation:
         )
         for place, (start, end) in enumerate(zip(starts_ns, ends_ns, strict=True))
     ]  # fmt: skip
-    return Observation(_QUEUED, Records.from_rows(rows), started_ns=starts_ns[0], ended_ns=max(ends_ns))
+    return Observation(
+        _QUEUED, Records.from_rows(rows), anchor=ClockAnchor(0, 0), started_ns=starts_ns[0], ended_ns=max(ends_ns)
+    )  # fmt: skip
 
 
 def slots(count: int, load: float, n: int, rows: int, random: np.random.Generator) -> tuple[Floats, Floats]:

@@ -36,23 +36,6 @@ class MomentBound(NamedTuple):
     end: float
     power: float
 
-    def __str__(self) -> str:
-        return "the mean (Markov)" if self.power == 1 else f"the moment E[(X - min)^{self.power:.2g}]"
-
-
-def bound_by_mean(mean_upper: float | None, least: float, q: float) -> MomentBound | None:
-    """The bound by the upper end of the mean: P(X > u) ≤ E[X] / u. For P50 that is twice the mean; it holds
-    wherever the mean's interval does, for few samples too. ``None`` above P50, where it says next to nothing,
-    where the mean is open, and for negative samples. ``least``: the smallest sample."""
-    if mean_upper is None or least < 0 or q > 50:
-        return None
-    return MomentBound(mean_upper / (1 - q / 100), 1)
-
-
-def nearest(*bounds: MomentBound | None) -> MomentBound | None:
-    """The lowest of the bounds; None if there are none."""
-    return min((bound for bound in bounds if bound is not None), default=None)
-
 
 def samples_required(q: float, *, lags: int) -> int:
     """Fewest samples with this memory for which the q-th percentile has a bound."""
