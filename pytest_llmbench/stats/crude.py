@@ -27,7 +27,7 @@ from pytest_llmbench.stats.backlog import NO_RISE, Rise
 from pytest_llmbench.stats.moments import moment_bound
 from pytest_llmbench.stats.percentile_intervals import risen
 from pytest_llmbench.stats.percentiles import Ordered
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, mean_of, pooled
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, mean_of, middle, pooled
 from pytest_llmbench.stats.spectral import (
     FEWEST_EFFECTIVE,
     Spread,
@@ -67,11 +67,8 @@ class Crude(NamedTuple):
         height = mean - least
         if height <= 0:
             return cls(least, mean, 1.0, level)
-        stretch = min(_LONGEST_STRETCH, stretched(of.recalled, level) or _LONGEST_STRETCH)
-        error = of.error * math.sqrt(1 + of.dependence * (stretch**2 - 1))
-        middle = mean_of(np.concatenate([_middle(run) for run in runs])) - least
-        idle = max(0.0, math.log(middle / height)) if middle > 0 else 0.0
-        return cls(least, mean, math.exp(quantile(of, level) * error / height + idle), level)
+        inner = mean_of(np.concatenate([middle(run) for run in runs])) - least
+        return cls(least, mean, level_factor(height, of, level) * max(1.0, inner / height), level)
 
     def of_mean(self) -> Interval:
         height = self.mean - self.least
@@ -108,6 +105,15 @@ class Crude(NamedTuple):
         return float(1 - ((1 - self.level) / 2) ** (1 / n))
 
 
+def level_factor(height: float, of: Spread, level: float) -> float:
+    """e^ℓ of a positive figure with this spread; 1 for a figure of 0."""
+    if height <= 0:
+        return 1.0
+    stretch = min(_LONGEST_STRETCH, stretched(of.recalled, level) or _LONGEST_STRETCH)
+    error = of.error * math.sqrt(1 + of.dependence * (stretch**2 - 1))
+    return math.exp(quantile(of, level) * error / height)
+
+
 def mean_ends(runs: Runs, of: Spread, *, level: float, rise: Rise) -> tuple[Interval, bool]:
     """The interval of the mean of latencies, and whether it has a crude end: where the sample is worth fewer
     than 30, or bounds nothing above."""
@@ -133,8 +139,3 @@ def far_ends(
     if bound is not None:
         upper = bound.end if upper is None else min(upper, bound.end)
     return Interval(lower, risen(upper, ordered, q, level=level, rise=rise))
-
-
-def _middle(run: FloatArray) -> FloatArray:
-    quarter = len(run) // 4
-    return run[quarter : len(run) - quarter]
