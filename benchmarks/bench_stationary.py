@@ -131,8 +131,12 @@ def _observed(times: Floats, sent: Floats) -> Observation:
         for place, (start, end) in enumerate(zip(starts_ns, ends_ns, strict=True))
     ]  # fmt: skip
     return Observation(
-        _QUEUED, Records.from_rows(rows), anchor=ClockAnchor(0, 0), started_ns=starts_ns[0], ended_ns=max(ends_ns)
-    )  # fmt: skip
+        _QUEUED,
+        Records.from_rows(rows),
+        anchor=ClockAnchor(0, 0),
+        started_ns=starts_ns[0],
+        ended_ns=max(ends_ns),
+    )
 
 
 def slots(count: int, load: float, n: int, rows: int, random: np.random.Generator) -> tuple[Floats, Floats]:

@@ -20,9 +20,9 @@ from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chun
 from pytest_llmbench.metrics.summary import PERCENTILES, of_quantiles
 from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.records import IntColumn, Records
+from pytest_llmbench.stats.bounds.crude import CRUDELY, FEWEST, level_factor
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
 from pytest_llmbench.stats.counted import look_up
-from pytest_llmbench.stats.crude import CRUDELY, FEWEST, level_factor
 from pytest_llmbench.stats.order_statistics import ranks, samples_required
 from pytest_llmbench.stats.percentile_intervals import Worth, in_order
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
@@ -225,12 +225,39 @@ class ClusterEstimates:
         look_up(ordered, percentile_ranks(n, qs))
         worths = self.clusters.percentile_worths(qs)
         found = [self._ranks(q, each) for q, each in zip(qs, worths, strict=True)]
-        look_up(ordered, [rank - 1 for pair, _ in found for rank in pair if rank is not None])
-        intervals = in_order([Interval(*(_at(ordered, rank) for rank in pair)) for pair, _ in found])
+        of_requests = [self._of_requests(q) for q in qs]
+        wanted = [rank for pair, _ in found for rank in pair] + of_requests
+        look_up(ordered, [rank - 1 for rank in wanted if rank is not None])
+        factor, ends, crudes = self._level, [], []
+        for (pair, crude), far in zip(found, of_requests, strict=True):
+            lower, upper = (_at(ordered, rank) for rank in pair)
+            if factor is not None and upper is not None and far is not None:
+                bound = factor * float(ordered[far - 1])
+                upper, crude = min(upper, bound), crude or bound < upper
+            ends.append(Interval(lower, upper))
+            crudes.append(crude)
         return [
             self._percentile(q, each.worth, interval, crude)
-            for q, each, interval, (_, crude) in zip(qs, worths, intervals, found, strict=True)
+            for q, each, interval, crude in zip(qs, worths, in_order(ends), crudes, strict=True)
         ]
+
+    @cached_property
+    def _level(self) -> float | None:
+        """e^ℓ of the mean over slices of time; None for few requests, and where no instants are known."""
+        if self.clusters.slices is None or len(self.clusters.counts) < FEWEST:
+            return None
+        of, mean = spread(self.clusters.influence_of_mean()), self.clusters.moments.mean
+        if of is None:
+            return None
+        (sums,) = self.clusters.group_sums([lambda numbers: numbers])
+        return level_factor(mean, of, self.level) * self.clusters.in_the_middle(sums)
+
+    def _of_requests(self, q: float) -> int | None:
+        """The rank of the upper end of a percentile up to the median if gaps were worth as many as there are
+        requests: of gaps of a few lengths it tells more than the share of each does, which the load moves."""
+        if q > 50:
+            return None
+        return ranks(len(self.clusters), q, level=self.level, effective_n=len(self.clusters.counts))[1]
 
     def _ranks(self, q: float, of: GroupWorth) -> tuple[tuple[int | None, int | None], bool]:
         """The ranks of the ends, and whether they are crude: of Clopper and Pearson's limits of the share

@@ -6,7 +6,7 @@ import math
 
 from pytest_llmbench.metrics.summary import of_quantiles
 from pytest_llmbench.model.estimate import Estimate, IntervalKind
-from pytest_llmbench.stats.crude import CRUDELY, FEWEST
+from pytest_llmbench.stats.bounds.crude import CRUDELY, FEWEST
 from pytest_llmbench.stats.proportion import Share
 from pytest_llmbench.stats.ratio import Ratio, ratio_of
 from pytest_llmbench.stats.runs import OPEN, Samples, as_runs
@@ -73,8 +73,10 @@ def share_estimate(found: Share | None, level: float, without: str, more: str = 
         upper=upper,
         level=level,
         n=found.of,
-        method=f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}",
+        method=f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}"
+        + (CRUDELY if found.crude else ""),
         unit="ratio",
+        kind=IntervalKind.CRUDE if found.crude else IntervalKind.SAMPLE,
         n_required=max(found.of + 1, math.ceil(FEWEST_EFFECTIVE * found.of / found.worth))
         if open_end
         else None,

@@ -17,7 +17,7 @@ from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.plan import Watched
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.block_bootstrap import chosen
-from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
+from pytest_llmbench.stats.bounds.crude import CRUDELY, Crude, far_ends, mean_ends
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.interim.samples import waited
 from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required
@@ -206,14 +206,17 @@ def _share(
     finite, _ = _finite(values, 1.0)
     lower: float | None
     upper: float | None
+    kind = IntervalKind.SAMPLE
     if size is None:
         found = share_within(finite, level=1 - 2 * tail, backlog=backlog)
         worth, (lower, upper) = (1.0, OPEN) if found is None else (found.worth, found.interval)
+        kind = IntervalKind.CRUDE if found is not None and found.crude else kind
     else:
         worth = size(exceedances(finite, 100.0 * good / n)[0], tail)
         lower, upper = exact_share_interval(good, n, tail=tail, effective_n=worth)
     method = f"Clopper-Pearson interval at effective n={math.floor(worth)}"
-    return Judged(_ordered(watched, good / n, lower, upper, tail, n, method), worth)
+    judged = _ordered(watched, good / n, lower, upper, tail, n, method)
+    return Judged(replace(judged, kind=kind), worth)
 
 
 def _ordered(

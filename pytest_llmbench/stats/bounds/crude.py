@@ -24,7 +24,7 @@ import numpy as np
 
 from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Rise
-from pytest_llmbench.stats.moments import moment_bound
+from pytest_llmbench.stats.bounds.moments import moment_bound
 from pytest_llmbench.stats.percentile_intervals import risen
 from pytest_llmbench.stats.percentiles import Ordered
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, mean_of, middle, pooled

@@ -1,0 +1,1 @@
+"""Ends of intervals where those of the sampling error are open."""
