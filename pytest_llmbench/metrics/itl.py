@@ -20,9 +20,9 @@ from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chun
 from pytest_llmbench.metrics.summary import PERCENTILES, of_quantiles
 from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.records import IntColumn, Records
-from pytest_llmbench.stats.bounds.crude import CRUDELY, FEWEST, level_factor
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
 from pytest_llmbench.stats.counted import look_up
+from pytest_llmbench.stats.crude import CRUDELY, FEWEST, level_factor
 from pytest_llmbench.stats.order_statistics import ranks, samples_required
 from pytest_llmbench.stats.percentile_intervals import Worth, in_order
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks

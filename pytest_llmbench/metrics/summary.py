@@ -3,7 +3,7 @@
 Requests of a run depend on each other through the queue, so every interval rests on the effective sample
 size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size. Above,
 P99 and P99.9 have the bound by the load of their queue where that is known. Ends that would be open are crude
-ones (:mod:`~pytest_llmbench.stats.bounds.crude`) from a hundred samples on. Minimum and maximum are what was
+ones (:mod:`~pytest_llmbench.stats.crude`) from a hundred samples on. Minimum and maximum are what was
 observed and bound nothing. How often these intervals hold the truth: docs/reference/statistics.md.
 """
 
@@ -18,10 +18,10 @@ from types import MappingProxyType
 import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.stats import crude as crude_ends
 from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
-from pytest_llmbench.stats.bounds import moments
-from pytest_llmbench.stats.bounds.crude import CRUDELY, Crude, far_ends, mean_ends
+from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
     bounded_by_higher,
@@ -146,7 +146,7 @@ class _Sample:
         independent = order_statistics.samples_required(q, self.level)
         required = worth.required(independent, len(self.ordered), self.level)
         if interval.lower is not None:
-            bounded = moments.samples_required(q, lags=self.lags)
+            bounded = crude_ends.samples_required(q, lags=self.lags)
             # What a moment of these many does not bound, more of them need not either.
             required = min(required, bounded) if bounded > len(self.ordered) else required
         kind = IntervalKind.CRUDE if crude else IntervalKind.SAMPLE

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_llmbench.stats.backlog import Backlog
-from pytest_llmbench.stats.bounds.moments import power_mean_bound
+from pytest_llmbench.stats.crude import power_mean_bound
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.percentile_intervals import series_memory

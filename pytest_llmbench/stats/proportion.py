@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
-from pytest_llmbench.stats.bounds.crude import Crude
+from pytest_llmbench.stats.crude import Crude
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.percentile_intervals import Worth, median_worth, series_memory
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.stats.memory import memory_and_persistence
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import Spread, quantile, spread, student_interval
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, quantile, spread, student_interval
 
 
 class Ratio(NamedTuple):
@@ -20,14 +20,15 @@ class Ratio(NamedTuple):
     """The spread of the influence; ``None`` below ten samples."""
 
     def interval(self, level: float) -> Interval:
-        """The interval. The numerators must not be negative, and neither is a lower end."""
-        if self.of is None:
+        """The interval; open below 30 effective samples. The numerators must not be negative, and neither is
+        a lower end."""
+        if self.of is None or self.of.worth < FEWEST_EFFECTIVE:
             return OPEN
         lower, upper = student_interval(self.point, self.of, level=level)
         return Interval(None if lower is None else max(0.0, lower), upper)
 
     def crude(self, level: float) -> Interval:
-        """For few effective samples: the same distance on the scale of logarithms."""
+        """The same distance on the scale of logarithms, for few effective samples."""
         if self.of is None or self.point <= 0:
             return OPEN
         away = math.exp(quantile(self.of, level) * self.of.error / self.point)

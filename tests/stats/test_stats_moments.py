@@ -8,7 +8,7 @@ from queue_models import mm1_percentile, mm1_waits
 
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import IntervalKind
-from pytest_llmbench.stats.bounds.moments import (
+from pytest_llmbench.stats.crude import (
     moment_bound,
     power_mean_bound,
 )

@@ -17,7 +17,7 @@ from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.plan import Watched
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.block_bootstrap import chosen
-from pytest_llmbench.stats.bounds.crude import CRUDELY, Crude, far_ends, mean_ends
+from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.interim.samples import waited
 from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required

@@ -1,1 +1,0 @@
-"""Ends of intervals where those of the sampling error are open."""
