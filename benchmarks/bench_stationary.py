@@ -10,7 +10,9 @@ often the end that such a pass needs is open. Shares are asked for 90 and 95 % o
 and two times P99; "false" of a share and of the rates within limits is that of a limit that 95 % keep.
 
 Truths of latencies are those of one long run without its beginning; of rates the mean over all sessions, as
-these end with a drain. ``--figures``: one row for each figure; by default the worst figure of each kind.
+these end with a drain. ``--figures``: one row for each figure. By default one for each system and size, the
+table of docs/reference/statistics.md: of each kind of figure the share decided, the lower of pass and fail,
+and of false passes, both of its worst figure.
 """
 
 from __future__ import annotations
@@ -224,23 +226,26 @@ def rows_of(system: System, n: int, count: int, truth: Mapping[str, float]) -> I
 
 
 KINDS: Mapping[str, tuple[str, ...]] = {
-    **{f"{family} {name}": of for family in ("ttft", "tpot", "e2e", "itl") for name, of in (
-        ("mean, P50", (f"{family}.mean", f"{family}.p50")), ("P90, P95", (f"{family}.p90", f"{family}.p95")),
-        ("P99", (f"{family}.p99",)),
-    )},
-    "throughput": ("request_throughput", "output_token_throughput"),
-    "goodput a second": ("goodput", "output_token_goodput"),
+    **{family.upper(): tuple(f"{family}.{name}" for name in _STATISTICS) for family in ("ttft", "tpot")},
+    "E2E": tuple(f"e2e.{name}" for name in _STATISTICS),
+    "ITL": tuple(f"itl.{name}" for name in _STATISTICS),
+    "rates": ("request_throughput", "output_token_throughput", "goodput", "output_token_goodput"),
     "goodput share": ("goodput_share",),
-}  # fmt: skip
+}
 
 
-def worst(rows: Sequence[Row]) -> Iterator[Row]:
-    """One row for each kind of figure: the worst of each number."""
-    for kind, names in KINDS.items():
+def worst(rows: Sequence[Row]) -> str:
+    """One row for a system and a size: of each kind of figure, how often its worst decides and passes
+    falsely, and is open if it ever is."""
+    cells = [rows[0].system, f"{rows[0].n:,}"]
+    for names in KINDS.values():
         own = np.array([row[3:] for row in rows if row.figure in names], dtype=np.float64)
         if len(own):
-            least, most = own[:, :2].min(axis=0), own[:, 2:].max(axis=0)
-            yield Row(rows[0].system, rows[0].n, kind, *map(float, (*least, *most)))
+            decided, false, missing = np.nanmin(own[:, :2]), own[:, 2].max(), own[:, 3].max()
+            cells.append(f"{decided:.0%} · {false:.0%}" + (f" · {missing:.0%} open" if missing else ""))
+        else:
+            cells.append("")
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -252,7 +257,8 @@ def main() -> None:
     parser.add_argument("--truths", type=Path, help="a file that keeps what the long runs say")
     asked = parser.parse_args()
     known = pickle.loads(asked.truths.read_bytes()) if asked.truths and asked.truths.exists() else {}
-    print("| system | n | figure | pass | fail | false | open |\n|---|---:|---|---:|---:|---:|---:|")
+    names = ("figure", "pass", "fail", "false", "open") if asked.figures else tuple(KINDS)
+    print("| system | n | " + " | ".join(names) + " |\n|---|---:|" + "---|" * len(names))
     for system in SYSTEMS:
         if asked.only not in system.name:
             continue
@@ -262,7 +268,7 @@ def main() -> None:
                 asked.truths.write_bytes(pickle.dumps(known))
         for n in (asked.requests,) if asked.requests else SIZES:
             rows = list(rows_of(system, n, asked.sessions, known[system.name]))
-            print("\n".join(map(str, rows if asked.figures else worst(rows))), flush=True)
+            print("\n".join(map(str, rows)) if asked.figures else worst(rows), flush=True)
 
 
 if __name__ == "__main__":
