@@ -10,7 +10,8 @@ much as the middle half of the runs lies above the whole, since a run begins and
 "Independent" is taken for half as many samples. Where these do not support an upper end it is the largest
 value; and where not even all do, the largest value lengthened by (a / b)^0.4, b the share beyond the
 percentile, a the share beyond which one of n independent values lies with the asked certainty,
-1 - a = tail^(1/n): the tail is taken to be no heavier than that of Pareto's law with exponent 2.5.
+1 - a = tail^(1/n): the tail is taken to be no heavier than that of Pareto's law with exponent 2.5, down to a
+quarter of a; beyond there is no end.
 
 Chosen by simulation; how often such ends hold: docs/reference/statistics.md.
 
@@ -59,6 +60,8 @@ CRUDELY = ", crude ends"
 FEWEST = 100
 """Fewest samples for a crude end."""
 _TAIL_POWER = 0.4
+_FARTHEST = 4.0
+"""How many times as rare as what the sample may lack an event is at most whose size is taken from its tail."""
 _LONGEST_STRETCH = 1.5
 
 
@@ -99,22 +102,27 @@ class Crude(NamedTuple):
         upper = self._independent_upper(ordered, q)
         return Interval(
             None if lower is None else self.least + (lower - self.least) / self.factor,
-            self.least + (upper - self.least) * self.factor,
+            None if upper is None else self.least + (upper - self.least) * self.factor,
         )
 
-    def _independent_upper(self, ordered: Ordered, q: float) -> float:
+    def _independent_upper(self, ordered: Ordered, q: float) -> float | None:
         n, largest = len(ordered), float(ordered[-1])
         upper = order_statistics.percentile_interval(ordered, q, level=self.level, effective_n=n / 2).upper
-        longer = (self._unseen(n) / (1 - q / 100)) ** _TAIL_POWER
-        return self.least + (largest - self.least) * max(1.0, longer) if upper is None else upper
+        if upper is not None:
+            return upper
+        times = self._unseen(n) / (1 - q / 100)
+        if times > _FARTHEST:
+            return None
+        longer = max(1.0, times**_TAIL_POWER)
+        return max(largest * longer, self.least + (largest - self.least) * longer)
 
     def share_above(self, n: int, largest: float, limit: float) -> float:
         """The most that the share of values above a limit may be, where all n are below it: the limit is the
         crude end of the percentile with that share beyond it. 1 where it is none's."""
-        room = (limit - self.least) / self.factor
-        if room <= 0 or room < largest - self.least:
+        end = self.least + (limit - self.least) / self.factor
+        if self.least < 0 or end <= 0 or end < largest:
             return 1.0
-        return self._unseen(n) * math.pow((largest - self.least) / room, 1 / _TAIL_POWER)
+        return self._unseen(n) * max(1 / _FARTHEST, math.pow(largest / end, 1 / _TAIL_POWER))
 
     def _unseen(self, n: int) -> float:
         """a: the share beyond which one of n independent values lies with the asked certainty."""

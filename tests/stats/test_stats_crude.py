@@ -33,13 +33,14 @@ def test_an_end_moves_with_the_level() -> None:
     assert upper is not None
     # Of 101 independent values the largest lies beyond a share of 1 - 0.025^(1/101) of all.
     longer = ((1 - 0.025 ** (1 / 101)) / 0.01) ** 0.4
-    assert upper == pytest.approx(1 + 100 * longer * crude.factor)
+    assert upper == pytest.approx(1 + (101 * longer - 1) * crude.factor)
 
 
 def test_a_share_is_bounded_by_the_percentile_that_the_limit_is_the_end_of() -> None:
     crude = Crude(0.0, 0.25, 1.5, 0.95)
     beyond = crude.share_above(1000, 0.5, 1.0)
     assert crude.of_percentile(np.linspace(0, 0.5, 1000), 100 * (1 - beyond)).upper == pytest.approx(1.0)
+    assert crude.share_above(1000, 0.01, 1.0) == pytest.approx((1 - 0.025**0.001) / 4)
     assert crude.share_above(1000, 0.9, 1.0) == 1.0
 
 
@@ -48,7 +49,17 @@ def test_few_samples_constant_ones_and_queues_of_any_length_have_none() -> None:
     assert level_factor(0.0, KNOWN, 0.95) == 1.0
     same = Crude.of((np.full(200, 7.0),), KNOWN, 0.95)
     assert same is not None
-    assert same.of_percentile(np.full(200, 7.0), 99.0) == (7.0, 7.0)
+    assert same.of_percentile(np.full(200, 7.0), 50.0) == (7.0, 7.0)
+
+
+def test_equal_samples_do_not_bound_what_they_are_too_few_to_show() -> None:
+    same = np.full(200, 7.0)
+    crude = Crude.of((same,), KNOWN, 0.95)
+    assert crude is not None
+    assert crude.of_percentile(same, 99.0).upper == pytest.approx(
+        7 * ((1 - 0.025 ** (1 / 200)) / 0.01) ** 0.4
+    )
+    assert crude.of_percentile(same, 99.9).upper is None
 
 
 Draw = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
