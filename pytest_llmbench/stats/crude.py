@@ -61,7 +61,7 @@ FEWEST = 100
 """Fewest samples for a crude end."""
 _TAIL_POWER = 0.4
 _FARTHEST = 4.0
-"""How many times as rare as what the sample may lack an event is at most whose size is taken from its tail."""
+"""How many times as rare as what the sample may lack a percentile is at most."""
 _LONGEST_STRETCH = 1.5
 
 
@@ -113,7 +113,7 @@ class Crude(NamedTuple):
         times = self._unseen(n) / (1 - q / 100)
         if times > _FARTHEST:
             return None
-        longer = max(1.0, times**_TAIL_POWER)
+        longer = max(1.0, math.pow(times, _TAIL_POWER))
         return max(largest * longer, self.least + (largest - self.least) * longer)
 
     def share_above(self, n: int, largest: float, limit: float) -> float:
