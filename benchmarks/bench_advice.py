@@ -2,7 +2,7 @@
 
     python benchmarks/bench_advice.py [--sessions 200] [--only M/M/1] [--replay]
 
-The first table is in docs/reference/statistics.md: how often the upper end of P99 lies above the true one,
+The first table says how often the upper end of P99 lies above the true one,
 and how often it lies below limits of 2, 3 and 5 times the true one. The second is in
 docs/explanation/undecided-p99.md: sessions of 1000 requests with a limit near the true value. An undecided
 one is followed by sessions of as many requests as it asks for. ``--replay`` adds the tutorial's:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.summary import PERCENTILES, distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.stats.difference import (
     Bounded,
@@ -87,11 +87,13 @@ def change(baseline: Estimate, candidate: Estimate, kind: Kind = "difference") -
         for arm in (baseline, candidate)
         if arm.n_required is not None and arm.n > 0
     ]
-    return _estimate(
+    found = _estimate(
         one.point, two.point, interval, kind,
         level=baseline.level, n=n, unit=unit, required=max(needs, default=None),
         method=f"two independent arms, MOVER; {candidate.method}",
     )  # fmt: skip
+    crude = IntervalKind.CRUDE in (baseline.kind, candidate.kind)
+    return replace(found, kind=IntervalKind.CRUDE) if crude else found
 
 
 def independent_changes(

@@ -30,6 +30,8 @@ class Gaps(NamedTuple):
     """Number of gaps of each eligible request; 0 where they cannot be known."""
     excluded: int
     """Number of successful requests left out because they have fewer output tokens than required."""
+    starts_ns: IntColumn
+    """The instant of the first token of each eligible request; 0 where it has none."""
 
 
 def gaps_of(records: Records, option: Option, min_output_tokens: int) -> Iterator[Gaps]:
@@ -37,8 +39,9 @@ def gaps_of(records: Records, option: Option, min_output_tokens: int) -> Iterato
     their order."""
     for block in records.blocks():
         eligible = block.ok & (_output_tokens(block) >= min_output_tokens)
-        ns, counts = _gaps(block.select(eligible), option)
-        yield Gaps(ns, counts, int(block.ok.sum()) - int(eligible.sum()))
+        chosen = block.select(eligible)
+        ns, counts = _gaps(chosen, option)
+        yield Gaps(ns, counts, int(block.ok.sum()) - int(eligible.sum()), _first_ns(chosen, option))
 
 
 def has_unknown_chunk(records: Records) -> BoolColumn:
@@ -71,6 +74,18 @@ def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
     if option == "B":
         held &= ~has_unknown_chunk(records)[owner]
     return _token_gaps(records.chunk_ns[held], tokens[held], owner[held], len(records))
+
+
+def _first_ns(records: Records, option: Option) -> IntColumn:
+    at_ns, offsets = (
+        (records.server_token_ns, records.server_token_offsets)
+        if option == "C"
+        else (records.chunk_ns, records.chunk_offsets)
+    )
+    first = np.zeros(len(records), dtype=np.int64)
+    held = np.diff(offsets) > 0
+    first[held] = at_ns[offsets[:-1][held]]
+    return first
 
 
 def _token_gaps(

@@ -61,9 +61,7 @@ def share_within(
 def goodput(seen: Sequence[Observation], limits_ms: Limits, *, seed: int) -> dict[str, Estimate]:
     """``goodput_share``, ``goodput`` (good requests per second), ``output_token_goodput`` (their tokens)."""
     runs = [run.records for run in seen]
-    windows = [
-        Window(run.records.select(good(run.records, limits_ms)), run.started_ns, run.ended_ns) for run in seen
-    ]
+    windows = [Window.of_load(run, run.records.select(good(run.records, limits_ms))) for run in seen]
     requests = request_throughput(windows, seed=seed)
     tokens = output_token_throughput(windows, seed=seed)
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -18,14 +18,16 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
 from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
 from pytest_llmbench.metrics.summary import PERCENTILES, of_quantiles
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.records import IntColumn, Records
-from pytest_llmbench.stats.clusters import Blocks, Clusters
+from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
 from pytest_llmbench.stats.counted import look_up
+from pytest_llmbench.stats.crude import CRUDELY, FEWEST, level_factor
 from pytest_llmbench.stats.order_statistics import ranks, samples_required
 from pytest_llmbench.stats.percentile_intervals import Worth, in_order
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
+from pytest_llmbench.stats.proportion import exact_share_interval
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, legs, spread, upper_end
 
 ITL, TBC = "ITL", "Time Between Chunks"
@@ -70,20 +72,25 @@ class ItlSamples:
     per_request: IntColumn
     """Number of gaps of each eligible request; 0 for one whose gaps cannot be known."""
     blocks: Blocks
+    starts_ns: IntColumn | None = None
+    """The instant of the first token of each eligible request; None where it is not known."""
 
     @classmethod
     def of(cls, option: Option, gaps_ms: FloatArray, offsets: IntColumn, excluded: int = 0) -> ItlSamples:
         """Samples in which request i has ``gaps_ms[offsets[i]:offsets[i + 1]]``; rounded to nanoseconds, as
         clocks are."""
         ns = np.rint(gaps_ms * _NS_PER_MS).astype(np.int64)
-        return _samples(option, iter([Gaps(ns, np.diff(offsets), excluded)]), None)
+        unknown = np.zeros(len(offsets) - 1, dtype=np.int64)
+        found = _samples(option, iter([Gaps(ns, np.diff(offsets), excluded, unknown)]), None)
+        return replace(found, starts_ns=None)
 
     @cached_property
     def clusters(self) -> Clusters:
         """The gaps in ms, grouped by request; requests without gaps are left out."""
         held = self.per_request > 0
         filled = self.per_request if bool(held.all()) else self.per_request[held]
-        return Clusters(filled, (len(filled),), self.blocks, _NS_PER_MS)
+        starts_ns = None if self.starts_ns is None else self.starts_ns[held]
+        return Clusters(filled, (len(filled),), self.blocks, _NS_PER_MS, starts_ns)
 
     @property
     def values(self) -> FloatArray:
@@ -137,10 +144,12 @@ def _samples(option: Option, blocks: Iterator[Gaps], again: Blocks | None) -> It
     """The samples of these blocks. ``again``: makes the blocks once more where they are too many to keep;
     None: keep them."""
     counts: list[IntColumn] = []
+    starts_ns: list[IntColumn] = []
     kept: list[tuple[IntColumn, IntColumn]] = []
     gaps = zeros = excluded = 0
     for block in blocks:
         counts.append(block.counts)
+        starts_ns.append(block.starts_ns)
         gaps += len(block.ns)
         zeros += len(block.ns) - int(np.count_nonzero(block.ns))
         excluded += block.excluded
@@ -150,7 +159,8 @@ def _samples(option: Option, blocks: Iterator[Gaps], again: Blocks | None) -> It
             kept.clear()
     per_request = np.concatenate(counts)
     found = ItlCounts(option, gaps, zeros, len(per_request), excluded)
-    return ItlSamples(found, per_request, again if again is not None and gaps > KEPT else lambda: kept)
+    again = again if again is not None and gaps > KEPT else lambda: kept
+    return ItlSamples(found, per_request, again, np.concatenate(starts_ns))
 
 
 def jitter_ms(samples: ItlSamples) -> FloatArray:
@@ -214,30 +224,73 @@ class ClusterEstimates:
         n, ordered = len(self.clusters), self.clusters.ordered
         look_up(ordered, percentile_ranks(n, qs))
         worths = self.clusters.percentile_worths(qs)
-        ends = [self._ranks(q, worth) for q, worth in zip(qs, worths, strict=True)]
-        look_up(ordered, [rank - 1 for pair in ends for rank in pair if rank is not None])
-        intervals = in_order([Interval(*(_at(ordered, rank) for rank in pair)) for pair in ends])
+        found = [self._ranks(q, each) for q, each in zip(qs, worths, strict=True)]
+        of_requests = [self._of_requests(q) for q in qs]
+        wanted = [rank for pair, _ in found for rank in pair] + of_requests
+        look_up(ordered, [rank - 1 for rank in wanted if rank is not None])
+        factor, ends, crudes = self._level, [], []
+        for (pair, crude), far in zip(found, of_requests, strict=True):
+            lower, upper = (_at(ordered, rank) for rank in pair)
+            if factor is not None and upper is not None and far is not None:
+                bound = factor * float(ordered[far - 1])
+                upper, crude = min(upper, bound), crude or bound < upper
+            ends.append(Interval(lower, upper))
+            crudes.append(crude)
         return [
-            self._percentile(q, worth, interval)
-            for q, worth, interval in zip(qs, worths, intervals, strict=True)
+            self._percentile(q, each.worth, interval, crude)
+            for q, each, interval, crude in zip(qs, worths, in_order(ends), crudes, strict=True)
         ]
 
-    def _ranks(self, q: float, worth: Worth) -> tuple[int | None, int | None]:
-        n, above = len(self.clusters), worth.usable_above(len(self.clusters), self.level)
-        lower, _ = ranks(n, q, level=self.level, effective_n=worth.discounted(self.level))
-        if above is None:
-            return lower, None
-        return lower, ranks(n, q, level=self.level, effective_n=above)[1]
+    @cached_property
+    def _level(self) -> float | None:
+        """e^ℓ of the mean over slices of time; None for few requests, and where no instants are known."""
+        if self.clusters.slices is None or len(self.clusters.counts) < FEWEST:
+            return None
+        of, mean = spread(self.clusters.influence_of_mean()), self.clusters.moments.mean
+        if of is None:
+            return None
+        (sums,) = self.clusters.group_sums([lambda numbers: numbers])
+        return level_factor(mean, of, self.level) * self.clusters.in_the_middle(sums)
 
-    def _percentile(self, q: float, worth: Worth, interval: Interval) -> Estimate:
+    def _of_requests(self, q: float) -> int | None:
+        """The rank of the upper end of a percentile up to the median if gaps were worth as many as there are
+        requests: of gaps of a few lengths it tells more than the share of each does, which the load moves."""
+        if q > 50:
+            return None
+        return ranks(len(self.clusters), q, level=self.level, effective_n=len(self.clusters.counts))[1]
+
+    def _ranks(self, q: float, of: GroupWorth) -> tuple[tuple[int | None, int | None], bool]:
+        """The ranks of the ends, and whether they are crude: of Clopper and Pearson's limits of the share
+        beyond the percentile, which always exist. Above, more may lie beyond it in the middle of the time."""
+        n, worth = len(self.clusters), of.worth
+        usable = worth.usable_above(n, self.level)
+        lower, _ = ranks(n, q, level=self.level, effective_n=worth.discounted(self.level))
+        upper = None if usable is None else ranks(n, q, level=self.level, effective_n=usable)[1]
+        crude = (lower is None or upper is None) and len(self.clusters.counts) >= FEWEST
+        if crude:
+            beyond, tail = round(n * (1 - q / 100)), (1 - self.level) / 2
+            least, most = exact_share_interval(beyond, n, tail=tail, effective_n=worth.discounted(self.level))
+            lower = max(1, math.floor(n * (1 - most))) if lower is None else lower
+            upper = math.ceil(n * (1 - least)) if upper is None else upper
+        if upper is not None:
+            upper = n - math.floor((n - upper) / of.middle)
+        return (lower, upper), crude
+
+    def _percentile(self, q: float, worth: Worth, interval: Interval, crude: bool) -> Estimate:
         point = ordered_percentile(self.clusters.ordered, q)
         required = worth.required(samples_required(q, self.level), len(self.clusters), self.level)
-        method = f"order statistics at effective n={math.floor(worth.samples)}, whole {self.unit}"
-        return self._estimate(point, interval, method, required)
+        method = f"order statistics at effective n={math.floor(worth.samples)}, {self.groups}"
+        return self._estimate(point, interval, method, required, crude)
+
+    @property
+    def groups(self) -> str:
+        return f"whole {self.unit}" if self.clusters.slices is None else "slices of time"
 
     def mean(self) -> Estimate:
         of = self.clusters.moments
-        return self._of_influence(of.mean, self.clusters.counts * (of.means - of.mean))
+        (sums,) = self.clusters.group_sums([lambda numbers: numbers])
+        longer = self.clusters.in_the_middle(sums)
+        return self._of_influence(of.mean, self.clusters.influence_of_mean(), self.groups, longer)
 
     def std(self) -> Estimate:
         """Sample standard deviation (n - 1) of all gaps. Its influence function is ((x - mean)² - s²) / 2
@@ -249,28 +302,32 @@ class ClusterEstimates:
         squared = of.squares + counts * np.square(of.means - of.mean)
         variance, point = float(np.sum(squared)) / n, self.clusters.deviation
         influence = squared - variance * counts
-        return self._of_influence(point, influence / (2 * point) if point > 0 else 0.0 * influence)
+        influence = (influence / (2 * point) if point > 0 else 0.0 * influence) * (len(counts) / n)
+        return self._of_influence(point, self.clusters.by_run(influence), f"whole {self.unit}")
 
-    def _of_influence(self, point: float, sums: FloatArray) -> Estimate:
-        """An estimate from influences. ``sums``: for each request, how much its gaps move the statistic,
-        times the number of gaps."""
-        per_request = len(self.clusters) / len(sums)
-        of = spread(self.clusters.by_run(sums / per_request))
-        if of is None or of.worth < FEWEST_EFFECTIVE:
-            worth = len(sums) if of is None else of.worth
-            required = math.ceil(FEWEST_EFFECTIVE * len(self.clusters) / worth)
-            return self._estimate(
-                point, OPEN, f"no interval at {math.floor(worth)} {self.unit}' worth", required
-            )
-        down, _ = legs(of, self.level)
-        farthest = upper_end(point, of, self.level)
-        effective = f"effective n={math.floor(of.worth)}"
-        method = f"whole {self.unit} at {effective}, {of_quantiles(of)}"
-        return self._estimate(
-            point, Interval(0.0 if down is None else max(0.0, point - down), farthest), method
-        )
+    def _of_influence(self, point: float, influence: Runs, groups: str, middle: float = 1.0) -> Estimate:
+        """An estimate from the influence of each group. ``middle``: how many times as large the figure is in
+        the middle of the time."""
+        of, n = spread(influence), sum(map(len, influence))
+        worth = n if of is None else of.worth
+        effective = f"effective n={math.floor(worth)}"
+        if of is not None and worth >= FEWEST_EFFECTIVE:
+            down, _ = legs(of, self.level)
+            upper = upper_end(point, of, self.level)
+            if upper is not None:
+                method = f"{groups} at {effective}, {of_quantiles(of)}"
+                lower = 0.0 if down is None else max(0.0, point - down)
+                return self._estimate(point, Interval(lower, max(upper, point * middle)), method)
+        required = math.ceil(FEWEST_EFFECTIVE * len(self.clusters) / worth)
+        if of is None or len(self.clusters.counts) < FEWEST:
+            return self._estimate(point, OPEN, f"no interval at {effective}, {groups}", required)
+        factor = level_factor(point, of, self.level) * middle
+        interval = Interval(point / factor, point * factor)
+        return self._estimate(point, interval, f"{groups} at {effective}", required, crude=True)
 
-    def _estimate(self, point: float, interval: Interval, method: str, required: int = 0) -> Estimate:
+    def _estimate(
+        self, point: float, interval: Interval, method: str, required: int = 0, crude: bool = False
+    ) -> Estimate:
         lower, upper = interval
         return Estimate(
             point=point,
@@ -278,8 +335,9 @@ class ClusterEstimates:
             upper=None if upper is None else max(upper, point),
             level=self.level,
             n=len(self.clusters),
-            method=method,
+            method=f"{method}{CRUDELY}" if crude else method,
             unit="ms",
+            kind=IntervalKind.CRUDE if crude else IntervalKind.SAMPLE,
             n_required=max(required, len(self.clusters) + 1) if lower is None or upper is None else None,
         )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench.metrics.summary import of_quantiles
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.stats.crude import CRUDELY, FEWEST
 from pytest_llmbench.stats.proportion import Share
 from pytest_llmbench.stats.ratio import Ratio, ratio_of
-from pytest_llmbench.stats.runs import Samples, as_runs
+from pytest_llmbench.stats.runs import OPEN, Samples, as_runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 
 
@@ -33,8 +34,13 @@ def ratio_estimate(
     """The estimate of a ratio of sums. ``n``: requests that took part, of which ``samples`` pairs were made.
     ``most``: upper limit of their effective number, whatever the pairs say."""
     worth = min(most, float(samples) if found.of is None else found.of.worth)
-    lower, upper = found.interval(level) if worth >= FEWEST_EFFECTIVE else (None, None)
-    if found.of is None or worth < FEWEST_EFFECTIVE:
+    crude = worth < FEWEST_EFFECTIVE
+    lower, upper = OPEN if crude else found.interval(level)
+    if n >= FEWEST and (lower is None or upper is None):
+        crude, (lower, upper) = True, found.crude(level)
+    if crude and lower is not None:
+        method = f"{what} at effective n={math.floor(worth)}{CRUDELY}"
+    elif found.of is None or crude:
         method = f"{what}; no interval at effective n={math.floor(worth)}"
     else:
         method = f"{what} at effective n={math.floor(worth)}, {of_quantiles(found.of)}"
@@ -50,6 +56,7 @@ def ratio_estimate(
         method=method,
         unit=unit,
         n_required=required,
+        kind=IntervalKind.CRUDE if crude and lower is not None else IntervalKind.SAMPLE,
     )
 
 
@@ -66,8 +73,10 @@ def share_estimate(found: Share | None, level: float, without: str, more: str = 
         upper=upper,
         level=level,
         n=found.of,
-        method=f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}",
+        method=f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}"
+        + (CRUDELY if found.crude else ""),
         unit="ratio",
+        kind=IntervalKind.CRUDE if found.crude else IntervalKind.SAMPLE,
         n_required=max(found.of + 1, math.ceil(FEWEST_EFFECTIVE * found.of / found.worth))
         if open_end
         else None,

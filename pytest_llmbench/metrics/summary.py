@@ -2,10 +2,9 @@
 
 Requests of a run depend on each other through the queue, so every interval rests on the effective sample
 size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size. Above,
-P99 and P99.9 have the bound by the load of their queue where that is known; where there is no end at all, the
-bound by a moment; open where the sample cannot support that either. Minimum and maximum are what was
-observed and bound nothing. How often these intervals hold the truth:
-docs/reference/statistics.md.
+P99 and P99.9 have the bound by the load of their queue where that is known. Ends that would be open are crude
+ones (:mod:`~pytest_llmbench.stats.crude`) from a hundred samples on. Minimum and maximum are what was
+observed and bound nothing. How often these intervals hold the truth: docs/reference/statistics.md.
 """
 
 from __future__ import annotations
@@ -19,30 +18,29 @@ from types import MappingProxyType
 import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate, IntervalKind
-from pytest_llmbench.stats import moments, order_statistics
+from pytest_llmbench.stats import crude as crude_ends
+from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
-from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
+from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
     bounded_by_higher,
+    closed_by,
     in_order,
     ordered_interval,
     percentile_worths,
-    risen,
     series_memory,
 )
 from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.queues.first_come import BY_LOAD, KnownQueue, known_queue
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, mean_interval, spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, spread
 
 PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 )
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
 OBSERVED = "observed"
-_How = tuple[str, IntervalKind]
-"""How an interval was found: in words, and its kind."""
 _MOST_TIMES = 16
 """The largest factor by which more samples are recommended to tell a busy system from an overloaded one."""
 
@@ -101,15 +99,18 @@ class _Sample:
         return series_memory(self.runs)
 
     @cached_property
+    def spread(self) -> Spread | None:
+        return spread(self.runs, lags=self.lags)
+
+    @cached_property
     def mean(self) -> Estimate:
-        point = float(np.mean(pooled(self.runs)))
-        of = spread(self.runs, lags=self.lags)
+        point, of = float(np.mean(pooled(self.runs))), self.spread
         if of is None:
             return self._estimate(point, OPEN, "mean; no interval at n<10", FEWEST_EFFECTIVE)
-        interval = mean_interval(self.runs, level=self.level, of=of, rise=self.rise.mean, fall=self.rise.fall)
-        if of.worth < FEWEST_EFFECTIVE:
-            interval = Interval(interval.lower, None)
+        interval, crude = mean_ends(self.runs, of, level=self.level, rise=self.rise)
         method = f"mean at {_effective(of.worth)}, {of_quantiles(of)}"
+        if crude:
+            return self._estimate(point, interval, f"{method}{CRUDELY}", kind=IntervalKind.CRUDE)
         required = self._inflated(FEWEST_EFFECTIVE, of.worth)
         if self.backlog is not None and self.backlog.load is not None and math.isinf(self.rise.mean):
             longer = min(self.backlog.load.longer(self.level), _MOST_TIMES)
@@ -119,42 +120,37 @@ class _Sample:
     def percentiles(self, qs: Sequence[float]) -> list[Estimate]:
         worths = percentile_worths(self.runs, qs, lags=self.lags)
         bounds = [None if self.queue is None else self.queue.upper(q, self.level) for q in qs]
-        found = [self._ends(*each) for each in zip(qs, worths, bounds, strict=True)]
-        ends = in_order(bounded_by_higher([interval for interval, _ in found], bounds))
-        hows = [
-            (f"{how[0]}, upper end of a higher percentile", IntervalKind.CRUDE)
-            if interval.upper is not None and (own.upper is None or interval.upper < own.upper)
-            else how
-            for (own, how), interval in zip(found, ends, strict=True)
-        ]
-        return [self._percentile(*each) for each in zip(qs, worths, ends, hows, strict=True)]
+        crude = Crude.of(self.runs, self.spread, self.level, self.rise)
+        own, others = [], []
+        for q, worth, bound in zip(qs, worths, bounds, strict=True):
+            lower, upper = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
+            own.append(Interval(lower, upper if bound is None else bound))
+            others.append(
+                far_ends(crude, self.runs, self.ordered, q, lags=self.lags, level=self.level, rise=self.rise)
+            )
+        ends = in_order(bounded_by_higher(closed_by(own, others), bounds))
+        return [self._percentile(*each) for each in zip(qs, worths, own, bounds, ends, strict=True)]
 
-    def _ends(self, q: float, worth: Worth, by_load: float | None) -> tuple[Interval, _How]:
-        """The interval of a percentile, and how its ends were found. ``by_load``: its upper bound by the load
-        of the queue; None where there is none."""
-        interval = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
+    def _percentile(
+        self, q: float, worth: Worth, own: Interval, by_load: float | None, interval: Interval
+    ) -> Estimate:
+        """``own``: its ends without those of other percentiles and crude ones."""
         method = f"order statistics at {_effective(worth.samples)}"
-        if by_load is not None:
-            return Interval(interval.lower, by_load), (f"{method}, {BY_LOAD}", IntervalKind.SAMPLE)
-        if interval.upper is not None:
-            return interval, (method, IntervalKind.SAMPLE)
-        bound = nearest(
-            moment_bound(self.runs, q, lags=self.lags, level=self.level),
-            bound_by_mean(self.mean.upper, float(self.ordered[0]), q),
+        crude = (own.lower is None and interval.lower is not None) or (
+            interval.upper is not None and (own.upper is None or interval.upper < own.upper)
         )
-        end = None if bound is None else risen(bound.end, self.ordered, q, level=self.level, rise=self.rise)
-        if end is None:
-            return interval, (method, IntervalKind.SAMPLE)
-        return Interval(interval.lower, end), (f"{method}, upper end by {bound}", IntervalKind.CRUDE)
-
-    def _percentile(self, q: float, worth: Worth, interval: Interval, how: _How) -> Estimate:
+        if crude:
+            method += CRUDELY
+        elif by_load is not None:
+            method += f", {BY_LOAD}"
         independent = order_statistics.samples_required(q, self.level)
         required = worth.required(independent, len(self.ordered), self.level)
         if interval.lower is not None:
-            bounded = moments.samples_required(q, lags=self.lags)
+            bounded = crude_ends.samples_required(q, lags=self.lags)
             # What a moment of these many does not bound, more of them need not either.
             required = min(required, bounded) if bounded > len(self.ordered) else required
-        return self._estimate(ordered_percentile(self.ordered, q), interval, how[0], required, how[1])
+        kind = IntervalKind.CRUDE if crude else IntervalKind.SAMPLE
+        return self._estimate(ordered_percentile(self.ordered, q), interval, method, required, kind)
 
     def observed(self, value: float) -> Estimate:
         return self._estimate(value, OPEN, OBSERVED)

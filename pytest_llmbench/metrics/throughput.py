@@ -4,13 +4,16 @@ What happened by the clock inside the window (start, end] counts, whenever its r
 only requests that ended ``ok`` contribute (AMB-37). A rate is undefined when one of them lacks its count:
 a total with a part missing is no total.
 
-Intervals: the window is cut into equal slices and the rate is Σ counts / Σ seconds over them, a ratio of sums
-of dependent samples. Taking requests for the samples instead would take their number as given, and with it
-all the variation of a request rate.
+Intervals: of a whole open loop the rate is Σ amounts / Σ seconds over its requests, each with the time until
+the next one was sent (renewal reward): what was sent was served, so that arrivals, lengths and the duration
+of the last replies are all that varies. Any other window is cut into equal slices and the rate is Σ counts /
+Σ seconds over them. In slices of a whole load its beginning and its drain would look like slow noise. Both
+are ratios of sums of dependent samples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -22,13 +25,16 @@ from pytest_llmbench.metrics.chunking import chunk_weights
 from pytest_llmbench.metrics.ratios import ratio_estimate, share_estimate
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.structured import VALID, VIOLATIONS
 from pytest_llmbench.stats.proportion import share_of
-from pytest_llmbench.stats.ratio import ratio_of
+from pytest_llmbench.stats.ratio import Ratio, ratio_of
 
 SLICES = 400
 """Number of slices over all windows together."""
+FEWEST_BY_REQUESTS = 10
+"""Fewest requests of a run that a rate is computed over."""
 SCHEMA_VIOLATIONS = "schema_violation_rate"
 _NONE_CHECKED = "no reply was held against a schema"
 
@@ -42,6 +48,14 @@ class Window:
     records: Records
     start_ns: int
     end_ns: int
+    is_whole_open_loop: bool = False
+    """Whether it is all of an open loop, from the start of the schedule to the end of the drain."""
+
+    @classmethod
+    def of_load(cls, seen: Observation, records: Records | None = None) -> Window:
+        """The whole load. ``records``: some of its requests, by default all."""
+        kept = seen.records if records is None else records
+        return cls(kept, seen.started_ns, seen.ended_ns, isinstance(seen.plan.load, OpenLoop))
 
     @property
     def duration_s(self) -> float:
@@ -75,6 +89,8 @@ class Sliced:
 
 _Counted = Callable[[Records], _Counts | None]
 """Finds the events to be counted; ``None``: a request has no count."""
+_AmountsOf = Callable[[Records], npt.NDArray[np.float64] | IntColumn]
+"""What each request counts for if it ended well."""
 _Slicing = Callable[[Window, int], Sliced | None]
 """Counts in so many slices of a window; ``None``: a request has no count."""
 
@@ -84,7 +100,7 @@ def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dic
 
     Four; the schema violations where replies were held against schemas; the cuts where users cut requests.
     """
-    windows = [Window(run.records, run.started_ns, run.ended_ns) for run in seen]
+    windows = [Window.of_load(run) for run in seen]
     return {
         "output_token_throughput": output_token_throughput(windows, seed=seed, level=level),
         "input_token_throughput": input_token_throughput(windows, seed=seed, level=level),
@@ -101,7 +117,7 @@ def output_token_throughput(windows: Sequence[Window], *, seed: int, level: floa
     The tokens of a request arrive with its chunks, in proportion to the tokens of each chunk, or evenly over
     the chunks where these are not known.
     """
-    return _rate(_tokens_sliced, windows, "tok/s", seed, level)
+    return _rate(_tokens_sliced, lambda records: records.output_tokens, windows, "tok/s", seed, level)
 
 
 def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
@@ -143,12 +159,16 @@ def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float
     cache answered are included. Of requests that users were to cut none counts, though the server may have
     read them: its own count of a prompt comes with the end of a reply, which one that was cut does not have.
     """
-    return _rate(partial(_sliced, _input_tokens), windows, "tok/s", seed, level)
+    return _rate(
+        partial(_sliced, _input_tokens), lambda records: records.input_tokens, windows, "tok/s", seed, level
+    )
 
 
 def request_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
     """Requests completed in the window / its duration, req/s (section 5.2.4.1)."""
-    return _rate(partial(_sliced, _completions), windows, "req/s", seed, level)
+    return _rate(
+        partial(_sliced, _completions), lambda records: np.ones(len(records)), windows, "req/s", seed, level
+    )
 
 
 def completion_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
@@ -249,7 +269,14 @@ def _completed_ns(records: Records) -> IntColumn:
     return np.where(records.finished_ns != MISSING, records.finished_ns, records.last_content_ns)
 
 
-def _rate(slicing: _Slicing, windows: Sequence[Window], unit: str, seed: int, level: float) -> Estimate:
+def _rate(
+    slicing: _Slicing,
+    amounts_of: _AmountsOf,
+    windows: Sequence[Window],
+    unit: str,
+    seed: int,
+    level: float,
+) -> Estimate:
     duration_s = sum(window.duration_s for window in windows)
     if duration_s <= 0 or not any(len(window.records) for window in windows):
         return Estimate.undefined(unit=unit, method="no requests in the window", level=level)
@@ -260,12 +287,44 @@ def _rate(slicing: _Slicing, windows: Sequence[Window], unit: str, seed: int, le
         method = "undefined: a successful request has no token count"
         requests = sum(int(window.records.ok.sum()) for window in windows)
         return Estimate.undefined(unit=unit, method=method, level=level, n=requests)
+    requests = sum(each.requests for each in known)
+    if all(window.is_whole_open_loop for window in windows):
+        found = _by_requests(amounts_of, windows, seed)
+        if found is not None:
+            what = "amounts / seconds between sends over requests"
+            return ratio_estimate(found, requests, requests, what, unit=unit, level=level)
     tops = [each.amounts for each in known]
     bottoms = [
         np.full(len(top), window.duration_s / len(top)) for top, window in zip(tops, windows, strict=True)
     ]
-    requests = sum(each.requests for each in known)
     return _rate_of_slices(tops, bottoms, requests, unit, seed, level)
+
+
+def _by_requests(amounts_of: _AmountsOf, windows: Sequence[Window], seed: int) -> Ratio | None:
+    """The rate of whole open loops over their requests; None where too few ended well.
+
+    What a load lasts beyond the time between its sends is shared among them. It is as long as the slowest of
+    the last replies, which is known to about the standard deviation of a latency.
+    """
+    tops, bottoms, drains_s2 = [], [], 0.0
+    for window in windows:
+        at = np.flatnonzero(window.records.ok & (window.records.submitted_ns != MISSING))
+        if len(at) < FEWEST_BY_REQUESTS:
+            return None
+        sent_ns = window.records.submitted_ns[at]
+        between = np.diff(sent_ns) / 1e9
+        between = np.append(between, between.mean()) * (1 - 1 / len(at))
+        rest_s = (window.duration_s - float(between.sum())) / len(at)
+        if rest_s <= 0:
+            return None
+        tops.append(amounts_of(window.records)[at].astype(np.float64))
+        bottoms.append(between + rest_s)
+        drains_s2 += float(np.var((_completed_ns(window.records)[at] - sent_ns) / 1e9))
+    found = ratio_of(tops, bottoms, seed=seed)
+    if found.of is None:
+        return None
+    drain = found.point * math.sqrt(drains_s2) / sum(float(seconds.sum()) for seconds in bottoms)
+    return found._replace(of=found.of._replace(error=math.hypot(found.of.error, drain)))
 
 
 def _sliced(counted: _Counted, window: Window, slices: int) -> Sliced | None:

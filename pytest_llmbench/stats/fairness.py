@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_llmbench.stats.backlog import Backlog
+from pytest_llmbench.stats.crude import power_mean_bound
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.memory import memory
-from pytest_llmbench.stats.moments import power_mean_bound
 from pytest_llmbench.stats.percentile_intervals import series_memory
 from pytest_llmbench.stats.proportion import Share, share_of
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled

@@ -254,6 +254,22 @@ def _ordered_interval(ordered: FloatArray, q: float, worth: Worth, level: float)
     return Interval(lower, upper)
 
 
+def closed_by(intervals: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+    """The intervals of percentiles, the lowest first, with ends of ``others`` where they are open: no farther
+    than those of a higher percentile above, and of a lower one below."""
+    found = list(intervals)
+    for place in range(len(found)):
+        if found[place].lower is None:
+            ends = (others[place].lower, found[place - 1].lower if place else None)
+            found[place] = found[place]._replace(lower=max((e for e in ends if e is not None), default=None))
+    for place in reversed(range(len(found))):
+        if found[place].upper is None:
+            higher = found[place + 1].upper if place + 1 < len(found) else None
+            ends = (others[place].upper, higher)
+            found[place] = found[place]._replace(upper=min((e for e in ends if e is not None), default=None))
+    return found
+
+
 def bounded_by_higher(intervals: Sequence[Interval], bounds: Sequence[float | None]) -> list[Interval]:
     """The intervals with upper ends no higher than the bound of their own or of a higher percentile, where
     there is one. The lowest percentile first."""

@@ -3,7 +3,8 @@
 n trials are worth n / τ independent ones, τ from the long-run variance of the 0/1 series
 (:mod:`~pytest_llmbench.stats.spectral`), discounted for its own uncertainty (Korn and Graubard 1998, Survey
 Methodology 24) and, at both ends, for the sample being a stretch of a few memories. Below an effective size
-of 30 dependent trials bound nothing; independent ones do at any number, since the interval is exact.
+of 30 dependent trials bound nothing; independent ones do at any number, since the interval is exact. Where
+all scores kept a limit, it may be the crude end of a percentile, which bounds the share from below.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.stats.backlog import Backlog
+from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
+from pytest_llmbench.stats.crude import Crude
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.percentile_intervals import Worth, median_worth, series_memory
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
@@ -29,6 +31,8 @@ class Share(NamedTuple):
     worth: float
     """Effective number of independent trials."""
     interval: Interval
+    crude: bool = False
+    """Whether the lower end is a bound by how far all trials stayed away from the limit."""
 
     @property
     def share(self) -> float:
@@ -47,20 +51,26 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
     runs = as_runs(scores)
     if not runs:
         return None
-    met = _within(runs)
+    met, lags = _within(runs), series_memory(runs)
     q = 100.0 * float(np.mean(pooled(met)))
-    median = median_worth(runs, lags=series_memory(runs)) if q > 50 else None
+    median = median_worth(runs, lags=lags) if q > 50 else None
     found = share_of(met, level=level, dependence=exceedances(runs, q), median=median)
-    if found is None or backlog is None or found.interval.lower is None:
+    if found is None or found.interval.lower is None:
         return found
-    lower = min(found.interval.lower, _lower_of_longer_waits(found, runs, backlog, level))
+    lower, rise = found.interval.lower, NO_RISE if backlog is None else backlog.rise(runs, level)
+    if found.ones == found.of:
+        crude = Crude.of(runs, spread(runs, lags=lags), level, rise)
+        largest = max(float(run.max()) for run in runs)
+        far = 0.0 if crude is None else 1 - crude.share_above(found.of, largest, 1.0)
+        found, lower = found._replace(crude=far > lower), max(far, lower)
+    if backlog is not None:
+        lower = min(lower, _lower_of_longer_waits(found, runs, backlog, rise, level))
     return found._replace(interval=Interval(lower, found.interval.upper))
 
 
-def _lower_of_longer_waits(found: Share, runs: Runs, backlog: Backlog, level: float) -> float:
+def _lower_of_longer_waits(found: Share, runs: Runs, backlog: Backlog, rise: Rise, level: float) -> float:
     """The lower end if waits were as long as they may be: √(a² + d²) below the share, a the distance for
     independent trials, d what such waits may take from it."""
-    rise = backlog.rise(runs, level)
     if 100 * found.share > _MANY:
         worse = float(np.mean(pooled(_within(backlog.lengthened(runs, rise.share)))))
     else:

@@ -6,11 +6,12 @@ that.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from pytest_llmbench.stats.memory import memory_and_persistence
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, spread, student_interval
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, quantile, spread, student_interval
 
 
 class Ratio(NamedTuple):
@@ -25,6 +26,13 @@ class Ratio(NamedTuple):
             return OPEN
         lower, upper = student_interval(self.point, self.of, level=level)
         return Interval(None if lower is None else max(0.0, lower), upper)
+
+    def crude(self, level: float) -> Interval:
+        """The same distance on the scale of logarithms, for few effective samples."""
+        if self.of is None or self.point <= 0:
+            return OPEN
+        away = math.exp(quantile(self.of, level) * self.of.error / self.point)
+        return Interval(self.point / away, self.point * away)
 
 
 def ratio_of(numerators: Samples, denominators: Samples, *, seed: int = 0) -> Ratio:

@@ -68,3 +68,9 @@ def pooled(runs: Runs) -> FloatArray:
     if len(runs) == 1:
         return runs[0]
     return np.concatenate(runs) if runs else np.empty(0)
+
+
+def middle(run: FloatArray) -> FloatArray:
+    """The middle half of a run."""
+    quarter = len(run) // 4
+    return run[quarter : len(run) - quarter]

@@ -14,7 +14,7 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 
@@ -93,15 +93,18 @@ def test_independent_samples() -> None:
     assert found["ttft_reduction.p95"].point == pytest.approx(p95)
 
 
-def test_a_small_sample_supports_no_p99() -> None:
+def test_a_small_sample_supports_no_p99_but_a_crude_one() -> None:
     random = np.random.default_rng(1)
     before, after = random.lognormal(size=(2, 200))
     found = independent_changes("x", before, after)["x.p99"]
     assert found.point is not None
-    assert (found.lower, found.upper) == (None, None)
-    arms = [distribution("x", arm)["x.p99"].n_required for arm in (before, after)]
-    assert found.n_required == max(arms)  # type: ignore[type-var]
-    assert found.n_required == pytest.approx(368, rel=0.15)
+    assert found.closed
+    assert found.kind is IntervalKind.CRUDE
+    few = independent_changes("x", before[:80], after[:80])["x.p99"]
+    assert (few.lower, few.upper) == (None, None)
+    arms = [distribution("x", arm[:80])["x.p99"].n_required for arm in (before, after)]
+    assert few.n_required == max(arms)  # type: ignore[type-var]
+    assert few.n_required == pytest.approx(368, rel=0.3)
 
 
 def arm(*latencies: tuple[int, float], failed: tuple[int, ...] = ()) -> Records:

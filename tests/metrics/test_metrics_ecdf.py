@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmbench.stats.ecdf import MOST_POINTS, ecdf
+from pytest_llmbench.stats.counted import MOST_POINTS, ecdf
 
 
 def test_few_samples_are_all_kept() -> None:

@@ -16,8 +16,7 @@ from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import BLOCK, BLOCK_ENTRIES, Records
 from pytest_llmbench.stats import clusters
-from pytest_llmbench.stats.counted import CountedOrder
-from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.stats.counted import CountedOrder, ecdf
 from pytest_llmbench.stats.shape import modality, tail_variation
 
 

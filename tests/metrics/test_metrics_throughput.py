@@ -177,10 +177,12 @@ def test_completion_rate_of_nothing_is_undefined() -> None:
 
 def test_rates_of_observations() -> None:
     from pytest_llmbench.model.observation import ClockAnchor, Observation
+    from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+    from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
     rows = [row(0, chunks=(100.0, 200.0)), row(1, submitted=1.0, outcome=Outcome.EMPTY)]
     seen = Observation(
-        plan=None,  # type: ignore[arg-type]  # the rates do not look at it
+        plan=LoadPlan("rates", SYNTHETIC_UNIFORM, OpenLoop(1.0), 2, seed=1),
         records=Records.from_rows(rows),
         started_ns=EPOCH_NS,
         ended_ns=EPOCH_NS + 500 * MS,

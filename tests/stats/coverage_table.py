@@ -30,7 +30,7 @@ from queue_models import (
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.ratios import ratio_estimate, ratio_of_sums, share_estimate
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -81,7 +81,9 @@ class Cell(NamedTuple):
     open: float
     """Share of intervals that lack an end."""
     width: float
-    """Median width of the closed ones, over the oracle's; nan without closed ones."""
+    """Median width of the closed ones without crude ends, over the oracle's; nan without such."""
+    crude: float = 0.0
+    """Share of intervals with a crude end."""
 
 
 def exponential(random: np.random.Generator, shape: tuple[int, int]) -> Sample:
@@ -328,22 +330,25 @@ def cells(
     rows: Iterable[Sequence[Estimate]], names: Sequence[str], truths: Sequence[float]
 ) -> dict[str, Cell]:
     """Of estimates of the same truths, one row for each replication."""
-    points, ends = [], []
+    points, ends, kinds = [], [], []
     for found in rows:
         points.append([math.nan if one.point is None else one.point for one in found])
         ends.append([(_end(one.lower, -math.inf), _end(one.upper, math.inf)) for one in found])
+        kinds.append([one.kind is IntervalKind.CRUDE for one in found])
     low, high = np.moveaxis(np.array(ends), 2, 0)
     oracle = np.ptp(np.percentile(np.array(points), (2.5, 97.5), axis=0), axis=0)
     table = {}
     for place, (statistic, truth) in enumerate(zip(names, truths, strict=True)):
         width = high[:, place] - low[:, place]
-        closed = np.isfinite(width)
+        closed, crude = np.isfinite(width), np.array(kinds)[:, place]
+        own = closed & ~crude
         held = (low[:, place] <= truth) & (truth <= high[:, place])
         table[statistic] = Cell(
             coverage=float(np.mean(held)),
             closed=float(np.mean(held[closed])) if np.count_nonzero(closed) >= 20 else math.nan,
             open=float(np.mean(~closed)),
-            width=float(np.median(width[closed]) / oracle[place]) if closed.any() else math.nan,
+            width=float(np.median(width[own]) / oracle[place]) if own.any() else math.nan,
+            crude=float(np.mean(crude)),
         )
     return table
 
@@ -384,6 +389,7 @@ def written(cell: Cell) -> str:
         text += f" (closed {cell.closed:.0%})"
     if not math.isnan(cell.width):
         text += f" · {cell.width:.2f}"
+    text = text if cell.crude < 0.005 else f"{text} · {cell.crude:.0%} crude"
     return text if cell.open < 0.005 else f"{text} · {cell.open:.0%} open"
 
 

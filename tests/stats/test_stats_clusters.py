@@ -76,7 +76,7 @@ def test_copies_are_worth_one_each(q: float) -> None:
     found = []
     for seed in range(10):
         once = np.random.default_rng(seed).normal(size=4000)
-        (worth,) = alike(np.repeat(once, 25), 25).percentile_worths([q])
+        ((worth, _),) = alike(np.repeat(once, 25), 25).percentile_worths([q])
         found.append(worth.samples)
     # Each is an estimate with 24 degrees of freedom at most, and beyond the median the less of two.
     assert 2400 < np.median(found) < 4800
@@ -84,20 +84,20 @@ def test_copies_are_worth_one_each(q: float) -> None:
 
 @pytest.mark.parametrize("q", [50.0, 99.0])
 def test_independent_samples_are_worth_their_number(q: float) -> None:
-    (worth,) = alike(np.random.default_rng(1).normal(size=100_000), 25).percentile_worths([q])
+    ((worth, _),) = alike(np.random.default_rng(1).normal(size=100_000), 25).percentile_worths([q])
     assert worth.samples >= 80_000
 
 
 def test_clusters_that_depend_on_each_other_are_worth_less() -> None:
     once = np.repeat(np.random.default_rng(1).normal(size=400), 10)
-    (worth,) = alike(np.repeat(once, 25), 25).percentile_worths([50.0])
+    ((worth, _),) = alike(np.repeat(once, 25), 25).percentile_worths([50.0])
     assert worth.samples == pytest.approx(400, rel=0.4)
 
 
 def test_ties_are_no_trouble() -> None:
-    (worth,) = run_of([3] * 1000, [10] * 100).percentile_worths([90.0])
+    ((worth, _),) = run_of([3] * 1000, [10] * 100).percentile_worths([90.0])
     assert worth.samples == 1000
-    (worth,) = run_of([1] * 100 + [3] * 900, [10] * 100).percentile_worths([99.0])
+    ((worth, _),) = run_of([1] * 100 + [3] * 900, [10] * 100).percentile_worths([99.0])
     assert 1 <= worth.samples <= 1000
 
 

@@ -7,11 +7,9 @@ import pytest
 from queue_models import mm1_percentile, mm1_waits
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats.moments import (
-    MomentBound,
-    bound_by_mean,
+from pytest_llmbench.model.estimate import IntervalKind
+from pytest_llmbench.stats.crude import (
     moment_bound,
-    nearest,
     power_mean_bound,
 )
 
@@ -101,18 +99,8 @@ def test_the_estimate_says_how_its_end_was_found() -> None:
     waits = mm1_waits(0.7, 1000, np.random.default_rng([21, 2]))
     found = distribution("x", waits)["x.p99"]
     assert found.upper is not None
-    assert "upper end by the moment E[(X - min)^" in found.method
-    assert "moment" not in distribution("x", waits)["x.p50"].method
-
-
-def test_the_mean_bounds_percentiles_by_markov() -> None:
-    """Known answer: at most half of the values lie above twice the mean."""
-    assert bound_by_mean(20.0, 0.0, 50.0) == (40.0, 1)
-    assert bound_by_mean(20.0, 0.0, 90.0) is None
-    assert bound_by_mean(None, 0.0, 50.0) is None
-    assert bound_by_mean(20.0, -1.0, 50.0) is None
-    assert nearest(None, bound_by_mean(20.0, 0.0, 50.0), MomentBound(35.0, 3)) == (35.0, 3)
-    assert nearest(None, None) is None
+    assert found.kind is IntervalKind.CRUDE
+    assert distribution("x", waits)["x.p50"].kind is IntervalKind.SAMPLE
 
 
 def test_a_far_limit_on_the_median_decides_where_order_statistics_are_open() -> None:

@@ -45,7 +45,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table
-from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.workloads.mixture import SessionMix
 from pytest_llmbench.workloads.sessions import turns_of
 

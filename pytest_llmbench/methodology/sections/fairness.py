@@ -65,7 +65,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.session import OfSessions
-from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix, RequestClass

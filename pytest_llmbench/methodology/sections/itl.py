@@ -60,8 +60,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.stats.counted import look_up
-from pytest_llmbench.stats.ecdf import ecdf, ecdf_ranks
+from pytest_llmbench.stats.counted import ecdf, ecdf_ranks, look_up
 from pytest_llmbench.stats.percentiles import percentile_ranks
 from pytest_llmbench.stats.shape import Modality, modality, tail_class, tail_variation
 

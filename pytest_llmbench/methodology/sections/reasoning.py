@@ -42,7 +42,7 @@ from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
 
 NAME = "reasoning"

@@ -37,7 +37,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.stats.counted import ecdf
 
 Floats = npt.NDArray[np.float64]
 

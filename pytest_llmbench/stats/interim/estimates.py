@@ -17,21 +17,20 @@ from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.plan import Watched
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.block_bootstrap import chosen
+from pytest_llmbench.stats.crude import CRUDELY, Crude, far_ends, mean_ends
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.interim.samples import waited
-from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required
 from pytest_llmbench.stats.percentile_intervals import (
     ordered_interval,
     percentile_worth,
-    risen,
     series_memory,
 )
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.proportion import exact_share_interval, share_within
 from pytest_llmbench.stats.queues.first_come import BY_LOAD, known_queue
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
-from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, mean_interval, spread
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, as_runs
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 FEWEST_RARE = 10.0
 """Fewest effective requests, on the rarer side of a percentile or a share, with which an early look decides:
@@ -124,20 +123,16 @@ def _percentile(
         of = percentile_worth(finite, q, lags=lags)
         rise = _rise(finite, backlog, tail)
         worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level, rise=rise)
-        queue, bound = known_queue(finite, backlog), None
+        queue = known_queue(finite, backlog)
         known = None if queue is None else queue.upper(q, level)
         if known is not None:
             upper, how = known, f", {BY_LOAD}"
-        if upper is None:
-            mean_worth, (_, mean_upper) = _careful_mean(finite, backlog, tail)
-            bound = nearest(
-                moment_bound((finite,), q, lags=lags, level=level),
-                bound_by_mean(mean_upper if mean_worth >= FEWEST_EFFECTIVE else None, float(ordered[0]), q),
-            )
-        if bound is not None:
-            upper = risen(bound.end, ordered, q, level=level, rise=rise)
-            if upper is not None:
-                how, kind = f", upper end by {bound}", IntervalKind.CRUDE
+        if lower is None or upper is None:
+            runs = as_runs(finite)
+            crude = Crude.of(runs, spread(runs, lags=lags), level, rise)
+            far = far_ends(crude, runs, ordered, q, lags=lags, level=level, rise=rise)
+            lower, upper = far.lower if lower is None else lower, far.upper if upper is None else upper
+            how, kind = f"{how}{CRUDELY}", IntervalKind.CRUDE
         needed = of.required(samples_required(q, level), len(values), level)
     else:
         worth = size(exceedances(finite, q)[0], tail)
@@ -172,24 +167,25 @@ def _mean(
             unit=watched.objective.unit, method=method, level=1 - 2 * tail, n=len(values)
         )
         return Judged(undefined, 0.0)
-    mean = float(np.mean(values))
+    mean, kind = float(np.mean(values)), IntervalKind.SAMPLE
     if size is None:
-        worth, (lower, upper) = _careful_mean(values, backlog, tail)
+        worth, interval, crude = _careful_mean(values, backlog, tail)
+        kind = IntervalKind.CRUDE if crude else kind
     else:
         worth = size(values, tail)
-        lower, upper = _quick_mean(values, tail, worth)
+        interval = OPEN if worth < FEWEST_EFFECTIVE else _quick_mean(values, tail, worth)
     method = f"mean at effective n={math.floor(worth)}"
-    if worth < FEWEST_EFFECTIVE:
-        lower = upper = None
-    return Judged(_ordered(watched, mean, lower, upper, tail, len(values), method), worth)
+    found = _ordered(watched, mean, *interval, tail, len(values), method)
+    return Judged(replace(found, kind=kind), worth)
 
 
-def _careful_mean(values: FloatArray, backlog: Backlog | None, tail: float) -> tuple[float, Interval]:
-    of = spread(values, lags=series_memory(values))
+def _careful_mean(values: FloatArray, backlog: Backlog | None, tail: float) -> tuple[float, Interval, bool]:
+    """The effective number of values, the interval of their mean, and whether it has a crude end."""
+    runs = as_runs(values)
+    of = spread(runs, lags=series_memory(runs))
     if of is None:
-        return 1.0, OPEN
-    rise = _rise(values, backlog, tail)
-    return of.worth, mean_interval(values, level=1 - 2 * tail, of=of, rise=rise.mean, fall=rise.fall)
+        return 1.0, OPEN, False
+    return of.worth, *mean_ends(runs, of, level=1 - 2 * tail, rise=_rise(values, backlog, tail))
 
 
 def _rise(values: FloatArray, backlog: Backlog | None, tail: float) -> Rise:
@@ -210,14 +206,17 @@ def _share(
     finite, _ = _finite(values, 1.0)
     lower: float | None
     upper: float | None
+    kind = IntervalKind.SAMPLE
     if size is None:
         found = share_within(finite, level=1 - 2 * tail, backlog=backlog)
         worth, (lower, upper) = (1.0, OPEN) if found is None else (found.worth, found.interval)
+        kind = IntervalKind.CRUDE if found is not None and found.crude else kind
     else:
         worth = size(exceedances(finite, 100.0 * good / n)[0], tail)
         lower, upper = exact_share_interval(good, n, tail=tail, effective_n=worth)
     method = f"Clopper-Pearson interval at effective n={math.floor(worth)}"
-    return Judged(_ordered(watched, good / n, lower, upper, tail, n, method), worth)
+    judged = _ordered(watched, good / n, lower, upper, tail, n, method)
+    return Judged(replace(judged, kind=kind), worth)
 
 
 def _ordered(

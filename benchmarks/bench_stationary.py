@@ -1,0 +1,275 @@
+"""What sessions of 200 and 1000 requests of an open loop decide, for every figure that a gate may limit.
+
+    python benchmarks/bench_stationary.py [--sessions 100] [--only NAME] [--figures] [--cached FOLDER]
+
+Each session is a load by itself, from an idle system to the last reply. Of the embedded engine it has all
+figures, of simulated queues (stamps alone) the latency and the rates. A row says, of a limit three times away
+from the truth at 200 requests and twice at 1000, how often it is decided where it is kept ("pass") and where
+it is broken ("fail"), how often a limit at the truth itself is passed ("false", 2.5 % are promised), and how
+often the end that such a pass needs is open. Shares are asked for 90 and 95 % of requests within limits three
+and two times P99; "false" of a share and of the rates within limits is that of a limit that 95 % keep.
+
+Truths of latencies are those of one long run without its beginning; of rates the mean over all sessions, as
+these end with a drain. ``--figures``: one row for each figure. By default one for each system and size, the
+table of docs/reference/statistics.md: of each kind of figure the share decided, the lower of pass and fail,
+and of false passes, both of its worst figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/stats"))
+
+from coverage_table import constant, exponential, log_normal, stamped_times
+from queue_models import stamps_of_bursts, stamps_of_slots
+
+from pytest_llmbench.metrics.goodput import Limits, goodput
+from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
+from pytest_llmbench.metrics.latency import distributions
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.observation import ClockAnchor, Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
+
+Floats = npt.NDArray[np.float64]
+SIZES: Mapping[int, float] = {200: 3.0, 1000: 2.0}
+"""Requests of a session, and how far away its limits are."""
+LEAST_SHARE: Mapping[int, float] = {200: 0.9, 1000: 0.95}
+_STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+_RAMP_UP, _LONG = 2000, 40_000
+_QUEUED = LoadPlan("stationary", SYNTHETIC_UNIFORM, OpenLoop(1.0), 1, seed=1)
+_TIGHT = "at 95 %"
+
+
+class System(NamedTuple):
+    name: str
+    sessions: Callable[[int, int], Iterator[Observation]]
+    """``sessions(n, count)``: so many loads of n requests."""
+    long_run: Callable[[], Records]
+    families: tuple[str, ...]
+
+
+class Row(NamedTuple):
+    system: str
+    n: int
+    figure: str
+    passed: float
+    failed: float
+    false: float
+    open: float
+
+    def __str__(self) -> str:
+        cells = (f"{100 * share:.0f}" for share in self[3:])
+        return f"| {self.system} | {self.n:,} | {self.figure} | " + " | ".join(cells) + " |"
+
+
+# Systems.
+
+
+@cache
+def capacity(scenario: str) -> float:
+    """Requests a second that the engine serves when it always has 256 of them."""
+    plan = LoadPlan("capacity", SYNTHETIC_UNIFORM, ClosedLoop(256), 6000, seed=7)
+    ends = np.sort(ReplayEngine(parse_scenario(scenario)).run(plan).records.finished_ns)
+    tenth = len(ends) // 10
+    return 8 * tenth / float(ends[9 * tenth] - ends[tenth]) * 1e9
+
+
+def engine(scenario: str, load: float) -> System:
+    def run(n: int, seed: int) -> Observation:
+        plan = LoadPlan("stationary", SYNTHETIC_UNIFORM, OpenLoop(load * capacity(scenario)), n, seed=seed)
+        return ReplayEngine(parse_scenario(scenario)).run(plan)
+
+    def long_run() -> Records:
+        return run(_RAMP_UP + _LONG, 99).records.part(_RAMP_UP, _RAMP_UP + _LONG)
+
+    def sessions(n: int, count: int) -> Iterator[Observation]:
+        return (run(n, 1000 + seed) for seed in range(count))
+
+    name = f"{scenario} at {load:.0%}"
+    return System(name, sessions, long_run, ("ttft", "tpot", "e2e"))
+
+
+def queue(name: str, stamps: Callable[[int, int, np.random.Generator], tuple[Floats, Floats]]) -> System:
+    """``stamps(n, rows, random)``: latencies, and when each request was sent, in seconds."""
+
+    def sessions(n: int, count: int, stream: int = 5) -> Iterator[Observation]:
+        random = np.random.default_rng([stream, n, *name.encode()])
+        for first in range(0, count, 50):
+            for times, sent in zip(*stamps(n, min(50, count - first), random), strict=True):
+                yield _observed(times, sent)
+
+    def long_run() -> Records:
+        return Records.concatenate([seen.records for seen in sessions(4000, 100, 6)])
+
+    return System(name, sessions, long_run, ("e2e",))
+
+
+def _observed(times: Floats, sent: Floats) -> Observation:
+    starts_ns = ((1 + sent - sent[0]) * 1e9).astype(np.int64).tolist()
+    ends_ns = ((1 + sent - sent[0] + times) * 1e9).astype(np.int64).tolist()
+    rows = [
+        RequestRecord(
+            place, f"r{place}", Phase.MEASURE, scheduled_ns=start, submitted_ns=start,
+            first_content_ns=end, last_content_ns=end, finished_ns=end, outcome=Outcome.OK,
+            chunk_ns=(end,), chunk_tokens=(1,), input_tokens=1, output_tokens=1,
+        )
+        for place, (start, end) in enumerate(zip(starts_ns, ends_ns, strict=True))
+    ]  # fmt: skip
+    return Observation(
+        _QUEUED,
+        Records.from_rows(rows),
+        anchor=ClockAnchor(0, 0),
+        started_ns=starts_ns[0],
+        ended_ns=max(ends_ns),
+    )
+
+
+def slots(count: int, load: float, n: int, rows: int, random: np.random.Generator) -> tuple[Floats, Floats]:
+    sent, ended = stamps_of_slots(count, load, n, rows, random)
+    return (ended - sent)[:, -n:], sent[:, -n:]
+
+
+SYSTEMS: tuple[System, ...] = (
+    *(engine("h100-8b", load) for load in (0.3, 0.5, 0.7, 0.8)),
+    *(engine("fast", load) for load in (0.5, 0.8)),
+    *(engine("fast?max_num_seqs=8", load) for load in (0.1,)),
+    queue("M/M/1 at 50%", partial(stamped_times, exponential, 0.5)),
+    queue("M/M/1 at 70%", partial(stamped_times, exponential, 0.7)),
+    queue("M/D/1 at 70%", partial(stamped_times, constant, 0.7)),
+    queue("M/G/1 (log-normal) at 50%", partial(stamped_times, log_normal, 0.5)),
+    queue("M/M/8 at 50%", partial(slots, 8, 0.5)),
+    queue("M/M/8 at 70%", partial(slots, 8, 0.7)),
+    queue("M/M/8 at 80%", partial(slots, 8, 0.8)),
+    queue("M/M/32 at 80%", partial(slots, 32, 0.8)),
+    queue("MMPP/M/1 at 40%", partial(stamps_of_bursts, 0.4)),
+)
+
+
+# Figures.
+
+
+def figures(seen: Observation, families: Sequence[str], loose: Limits, tight: Limits) -> dict[str, Estimate]:
+    found = distributions(families, [seen.records]) | rates([seen], seed=1)
+    if "tpot" in families:
+        found |= itl_distribution(itl_samples(seen.records, choose_option(seen.records)))
+    found |= goodput([seen], loose, seed=1)
+    return found | {f"{name} {_TIGHT}": each for name, each in goodput([seen], tight, seed=1).items()}
+
+
+def gated(families: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """The names of figures with an upper limit, of rates, and of shares."""
+    itl = ("itl",) if "tpot" in families else ()
+    ceilings = [f"{family}.{statistic}" for family in (*families, *itl) for statistic in _STATISTICS]
+    tokens = ("output_token_throughput", "output_token_goodput") if itl else ()
+    return ceilings, ["request_throughput", "goodput", *tokens], ["goodput_share"]
+
+
+def true_latencies(records: Records, families: Sequence[str]) -> dict[str, float]:
+    found = distributions(families, [records])
+    if "tpot" in families:
+        found |= itl_distribution(itl_samples(records, choose_option(records)))
+    return {name: each.point for name, each in found.items() if each.point is not None}
+
+
+def rows_of(system: System, n: int, count: int, truth: Mapping[str, float]) -> Iterator[Row]:
+    away, first = SIZES[n], system.families[0]
+    loose = [(family, away * truth[f"{family}.p99"]) for family in system.families if family != "e2e"]
+    loose = loose or [(first, away * truth[f"{first}.p99"])]
+    tight = [(first, truth[f"{first}.p95"])]
+    every = [figures(seen, system.families, loose, tight) for seen in system.sessions(n, count)]  # type: ignore[arg-type]
+    ceilings, of_rates, shares = gated(system.families)
+
+    def ends(name: str) -> tuple[Floats, Floats]:
+        pairs = [(found[name].lower, found[name].upper) for found in every]
+        return (
+            np.array([-math.inf if lower is None else lower for lower, _ in pairs]),
+            np.array([math.inf if upper is None else upper for _, upper in pairs]),
+        )
+
+    for name in ceilings:
+        low, high = ends(name)
+        true = truth[name]
+        yield Row(
+            system.name, n, name, np.mean(high <= away * true), np.mean(low > true / away),
+            np.mean(high <= true), np.mean(np.isinf(high)),
+        )  # fmt: skip
+    for name in (*of_rates, *shares):
+        low, high = ends(name)
+        tight_name = f"{name} {_TIGHT}" if "goodput" in name else name
+        true, at_limit = (
+            float(np.mean([found[each].point for found in every])) for each in (name, tight_name)
+        )
+        at_limit = 0.95 if name in shares else at_limit
+        below, above = (LEAST_SHARE[n], 1.0) if name in shares else (true / away, true * away)
+        yield Row(
+            system.name, n, name, np.mean(low >= below),
+            math.nan if name in shares else np.mean(high < above),
+            np.mean(ends(tight_name)[0] >= at_limit), np.mean(np.isinf(low)),
+        )  # fmt: skip
+
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    **{family.upper(): tuple(f"{family}.{name}" for name in _STATISTICS) for family in ("ttft", "tpot")},
+    "E2E": tuple(f"e2e.{name}" for name in _STATISTICS),
+    "ITL": tuple(f"itl.{name}" for name in _STATISTICS),
+    "rates": ("request_throughput", "output_token_throughput", "goodput", "output_token_goodput"),
+    "goodput share": ("goodput_share",),
+}
+
+
+def worst(rows: Sequence[Row]) -> str:
+    """One row for a system and a size: of each kind of figure, how often its worst decides and passes
+    falsely, and is open if it ever is."""
+    cells = [rows[0].system, f"{rows[0].n:,}"]
+    for names in KINDS.values():
+        own = np.array([row[3:] for row in rows if row.figure in names], dtype=np.float64)
+        if len(own):
+            decided, false, missing = np.nanmin(own[:, :2]), own[:, 2].max(), own[:, 3].max()
+            cells.append(f"{decided:.0%} · {false:.0%}" + (f" · {missing:.0%} open" if missing else ""))
+        else:
+            cells.append("")
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--only", default="", help="systems whose name holds this")
+    parser.add_argument("--requests", type=int, choices=tuple(SIZES), help="of a session; default: both")
+    parser.add_argument("--figures", action="store_true")
+    parser.add_argument("--truths", type=Path, help="a file that keeps what the long runs say")
+    asked = parser.parse_args()
+    known = pickle.loads(asked.truths.read_bytes()) if asked.truths and asked.truths.exists() else {}
+    names = ("figure", "pass", "fail", "false", "open") if asked.figures else tuple(KINDS)
+    print("| system | n | " + " | ".join(names) + " |\n|---|---:|" + "---|" * len(names))
+    for system in SYSTEMS:
+        if asked.only not in system.name:
+            continue
+        if system.name not in known:
+            known[system.name] = true_latencies(system.long_run(), system.families)
+            if asked.truths:
+                asked.truths.write_bytes(pickle.dumps(known))
+        for n in (asked.requests,) if asked.requests else SIZES:
+            rows = list(rows_of(system, n, asked.sessions, known[system.name]))
+            print("\n".join(map(str, rows)) if asked.figures else worst(rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()

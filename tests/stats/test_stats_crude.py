@@ -1,0 +1,89 @@
+"""Crude ends: known answers, and what they hold on series whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from queue_models import ar1, mm1_percentile, mm1_waits
+
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.model.estimate import IntervalKind
+from pytest_llmbench.stats.crude import Crude, level_factor
+from pytest_llmbench.stats.proportion import share_within
+from pytest_llmbench.stats.spectral import Spread
+
+KNOWN = Spread(error=0.5, freedom=1e9, skewness=0.0, worth=10.0)
+
+
+def test_an_end_moves_with_the_level() -> None:
+    """1, 2 … 101, error of the mean 0.5: ℓ = 1.96 · 0.5 / 50."""
+    values = np.random.default_rng(1).permutation(np.arange(1.0, 102.0))
+    values[25:76] = np.sort(values[25:76])
+    crude = Crude.of((values,), KNOWN, 0.95)
+    assert crude is not None
+    inner = values[25:76].mean() - 1
+    assert crude.factor == pytest.approx(math.exp(1.96 * 0.5 / 50) * max(1.0, inner / 50), rel=1e-4)
+    assert crude.of_mean().upper == pytest.approx(1 + 50 * crude.factor)
+    lower, upper = crude.of_percentile(np.sort(values), 99.0)
+    assert lower is not None
+    assert upper is not None
+    # Of 101 independent values the largest lies beyond a share of 1 - 0.025^(1/101) of all.
+    longer = ((1 - 0.025 ** (1 / 101)) / 0.01) ** 0.4
+    assert upper == pytest.approx(1 + (101 * longer - 1) * crude.factor)
+
+
+def test_a_share_is_bounded_by_the_percentile_that_the_limit_is_the_end_of() -> None:
+    crude = Crude(0.0, 0.25, 1.5, 0.95)
+    beyond = crude.share_above(1000, 0.5, 1.0)
+    assert crude.of_percentile(np.linspace(0, 0.5, 1000), 100 * (1 - beyond)).upper == pytest.approx(1.0)
+    assert crude.share_above(1000, 0.01, 1.0) == pytest.approx((1 - 0.025**0.001) / 4)
+    assert crude.share_above(1000, 0.9, 1.0) == 1.0
+
+
+def test_few_samples_constant_ones_and_queues_of_any_length_have_none() -> None:
+    assert Crude.of((np.arange(99.0),), KNOWN, 0.95) is None
+    assert level_factor(0.0, KNOWN, 0.95) == 1.0
+    same = Crude.of((np.full(200, 7.0),), KNOWN, 0.95)
+    assert same is not None
+    assert same.of_percentile(np.full(200, 7.0), 50.0) == (7.0, 7.0)
+
+
+def test_equal_samples_do_not_bound_what_they_are_too_few_to_show() -> None:
+    same = np.full(200, 7.0)
+    crude = Crude.of((same,), KNOWN, 0.95)
+    assert crude is not None
+    assert crude.of_percentile(same, 99.0).upper == pytest.approx(
+        7 * ((1 - 0.025 ** (1 / 200)) / 0.01) ** 0.4
+    )
+    assert crude.of_percentile(same, 99.9).upper is None
+
+
+Draw = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
+MODELS: dict[str, tuple[Draw, float]] = {
+    "exponential": (lambda random, n: random.exponential(size=n), math.log(100)),
+    "slow": (lambda random, n: np.exp(0.3 * ar1(0.97, n, random)), math.exp(0.3 * 2.3263)),
+    "M/M/1 at 50%": (lambda random, n: 1 + mm1_waits(0.5, n, random), 1 + mm1_percentile(0.5, 99.0)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_p99_of_two_hundred_holds_and_decides_three_times_the_truth(name: str) -> None:
+    draw, true = MODELS[name]
+    found = [distribution("x", draw(np.random.default_rng([7, seed]), 200))["x.p99"] for seed in range(100)]
+    uppers = np.array([each.upper for each in found], dtype=np.float64)
+    assert all(each.closed and each.kind is IntervalKind.CRUDE for each in found)
+    assert np.mean(uppers >= true) >= 0.9
+    assert np.mean(uppers <= 3 * true) >= 0.5
+
+
+def test_all_of_a_thousand_far_below_their_limit_are_a_share_near_one() -> None:
+    scores = 0.3 * np.exp(0.2 * ar1(0.97, 1000, np.random.default_rng(4)))
+    found = share_within(scores)
+    assert found is not None
+    assert found.crude
+    assert found.interval.lower is not None
+    assert found.interval.lower > 0.99
