@@ -18,8 +18,7 @@ from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.balance import Balance, completion_balance
 from pytest_llmbench.metrics.in_flight import growth_in_flight, queue_of
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
-from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
-from pytest_llmbench.metrics.windows import level_window, submitted_inside
+from pytest_llmbench.metrics.throughput import Window, level_window, output_tokens_per_slice, submitted_inside
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.record import Outcome

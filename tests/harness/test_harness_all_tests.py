@@ -21,7 +21,7 @@ from pytest_llmbench.methodology.measuring.saturation import overload
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale, Setting
 from pytest_llmbench.metrics.in_flight import queue_of
-from pytest_llmbench.metrics.windows import level_window
+from pytest_llmbench.metrics.throughput import level_window
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase

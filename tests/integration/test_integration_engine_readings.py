@@ -12,7 +12,7 @@ from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.memory_pressure import preemption_rate
 from pytest_llmbench.metrics.server_side import batch_utilisation
-from pytest_llmbench.metrics.windows import window_of
+from pytest_llmbench.metrics.throughput import window_of
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth

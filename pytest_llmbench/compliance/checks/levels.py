@@ -12,7 +12,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.metrics.steadiness import steadiness
-from pytest_llmbench.metrics.windows import RAMP_UP_SHARE
+from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE
 from pytest_llmbench.model.plan import OpenLoop
 
 check = Checks()

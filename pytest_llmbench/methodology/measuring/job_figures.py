@@ -19,8 +19,7 @@ from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_sam
 from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.summary import PERCENTILES
-from pytest_llmbench.metrics.throughput import Window, rates
-from pytest_llmbench.metrics.windows import submitted_inside
+from pytest_llmbench.metrics.throughput import Window, rates, submitted_inside
 from pytest_llmbench.model.estimate import ByRun, Estimate, by_run
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective

@@ -44,7 +44,7 @@ from pytest_llmbench.methodology.search_amounts import slots_bounds
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.memory_pressure import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.metrics.session_figures import jobs_of
-from pytest_llmbench.metrics.windows import level_window
+from pytest_llmbench.metrics.throughput import level_window
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots

@@ -54,8 +54,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search_amounts import searched_bounds
 from pytest_llmbench.metrics import fairness, latency
-from pytest_llmbench.metrics.throughput import completion_rate
-from pytest_llmbench.metrics.windows import RAMP_UP_SHARE, submitted_inside, window_of
+from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective

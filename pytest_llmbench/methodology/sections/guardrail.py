@@ -47,7 +47,7 @@ from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, sea
 from pytest_llmbench.methodology.search_amounts import SearchAmounts, rated_bounds, searched_bounds
 from pytest_llmbench.metrics.differences import change, paired_changes, paired_throughput_reduction, pairs
 from pytest_llmbench.metrics.server_side import cached_input
-from pytest_llmbench.metrics.windows import window_of
+from pytest_llmbench.metrics.throughput import window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding

@@ -51,7 +51,7 @@ from pytest_llmbench.metrics.itl import (
     longest_pause_ms,
 )
 from pytest_llmbench.metrics.summary import PERCENTILES, distribution
-from pytest_llmbench.metrics.windows import RAMP_UP_SHARE, submitted_inside, window_of
+from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding

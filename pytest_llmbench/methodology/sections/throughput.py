@@ -43,8 +43,7 @@ from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, sea
 from pytest_llmbench.methodology.search.sustained import Sustained, sustained
 from pytest_llmbench.methodology.search_amounts import SearchAmounts
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, batch_utilisation
-from pytest_llmbench.metrics.throughput import Window, output_token_throughput
-from pytest_llmbench.metrics.windows import window_of
+from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, ByRun, Estimate, by_run
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective

@@ -9,7 +9,7 @@ from canned_levels import QueueServer, canned_setting
 
 from pytest_llmbench.methodology.measuring.levels import level_of, numbered, qualified, run_metrics
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.metrics.windows import submitted_inside, window_of
+from pytest_llmbench.metrics.throughput import submitted_inside, window_of
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 

@@ -13,8 +13,7 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_spent
 from pytest_llmbench.metrics.balance import Balance, completion_balance
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, WAITING, queue_of
-from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.metrics.windows import window_of
+from pytest_llmbench.metrics.throughput import Window, window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop

@@ -16,7 +16,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import fairness
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
-from pytest_llmbench.metrics.windows import submitted_inside, window_of
+from pytest_llmbench.metrics.throughput import submitted_inside, window_of
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import PlannedRequest
