@@ -31,8 +31,9 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.sections import ttft
+from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.judgement import GateVerdict
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -144,10 +145,12 @@ def queue_rows(replications: int, only: list[str]) -> Iterator[str]:
 
 ENGINES = (
     "h100-8b",
-    "h100-8b?max_num_seqs=64",
+    "h100-8b?max_num_seqs=32",
+    "h100-8b?max_num_seqs=128",
     "h100-70b-tp4",
     "fast",
-    "fast?max_num_seqs=8",
+    "fast?max_num_seqs=16",
+    "fast?max_num_seqs=4",
     "cpu-laptop",
     "fast?max_num_seqs=1",
 )
@@ -199,11 +202,33 @@ def _figures(judged: TestResult) -> tuple[bool, bool, bool]:
     return judged.gate.verdict is GateVerdict.FAIL and not void, void, judged.overload is not None
 
 
+_BUSY_LOADS = (50, 70, 80, 90)
+
+
+def busy_rows(replications: int, only: list[str]) -> Iterator[str]:
+    yield "| engine | load | P99 of TTFT, ms | at it | at 1/1.25 | at 1/2 | at 2 x | at 3 x |"
+    yield "|---|---:|" + "---:|" * 6
+    for scenario in ENGINES:
+        if only and scenario not in only:
+            continue
+        full = capacity(scenario)
+        for load in _BUSY_LOADS:
+            rate = full * load / 100
+            plan = LoadPlan("truth", SYNTHETIC_UNIFORM, OpenLoop(rate), 60_000, seed=7)
+            seen = ReplayEngine(parse_scenario(scenario)).run(plan)
+            truth = float(np.percentile(ttft_ms(seen.records)[5000:], 99))
+            every = [session(scenario, rate, 1000, seed, truth) for seed in range(replications)]
+            ends = np.array([each.metrics["ttft.p99"].upper or np.inf for each in every])
+            shares = [np.mean(ends <= times * truth) for times in (1, 0.8, 0.5, 2, 3)]
+            cells = " | ".join(f"{share:.1%}" for share in shares)
+            yield f"| {scenario} | {load} % | {truth:.4g} | {cells} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    tables = {"queues": queue_rows, "engines": engine_rows}
+    tables = {"queues": queue_rows, "engines": engine_rows, "busy": busy_rows}
     parser.add_argument("--table", choices=tables, default="queues")
     parser.add_argument("--replications", type=int, default=200)
     parser.add_argument("--only", nargs="*", default=[])
