@@ -51,7 +51,9 @@ def test_known_answers_of_eight_prompts_at_once() -> None:
 def test_the_steady_middle_stands_beside_a_long_job() -> None:
     found = points(run(QueueServer(), prompts=80, concurrency=4))
     assert found["request_throughput"] == pytest.approx(40.0)
-    assert found["request_throughput[steady]"] == pytest.approx(40.0, rel=0.06)  # 76 in 18 waves, edge to edge
+    assert found["request_throughput[steady]"] == pytest.approx(
+        40.0, rel=0.06
+    )  # 76 in 18 waves, edge to edge
 
 
 def test_a_rate_makes_it_an_open_loop() -> None:
@@ -77,7 +79,9 @@ def test_without_limits_and_with_a_number_of_runs_nothing_is_added() -> None:
     run(three := QueueServer(), prompts=8, runs=3, max_makespan_s=0.21)
     assert (len(server.measured), len(three.measured)) == (1, 3)
     assert len({plan.seed for plan in three.measured}) == 3  # other words
-    assert {(plan.first, plan.lengths_seed) for plan in three.measured} == {(0, three.measured[0].lengths_seed)}
+    assert {(plan.first, plan.lengths_seed) for plan in three.measured} == {
+        (0, three.measured[0].lengths_seed)
+    }
 
 
 def test_a_saved_spread_decides_what_an_assumed_one_does_not() -> None:
