@@ -13,15 +13,15 @@ from pytest_llmbench.__main__ import main
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
 SHAPES = """
-from pytest_llmbench import itl, llmbench, ms, ttft
+from pytest_llmbench import e2e, llmbench, ms
 
-@llmbench.job(prompts=500, min_output_tok_s=10, max_makespan_s=3_600, ttft_p99_ms=600_000, tpot_p99_ms=2_000)
+@llmbench.job(prompts=500, min_output_tok_s=10, max_makespan_s=3_600, ttft_p99_ms=600_000, itl_p99_ms=5_000)
 def test_all_at_once(): ...
 
 @llmbench.job(prompts=200, concurrency=64, ttft_p99_ms=60_000, tpot_p50_ms=500, min_requests_per_s=0.1)
 def test_200_with_64_in_flight(): ...
 
-@llmbench.ttft(requests=640, concurrency=64, p50_ms=60_000, p99_ms=90_000, slo=[itl.p99 <= 5_000 * ms])
+@llmbench.ttft(requests=640, concurrency=64, p50_ms=60_000, p99_ms=90_000, slo=[e2e.p99 <= 900_000 * ms])
 def test_640_with_64_in_flight(): ...
 
 @llmbench.job(prompts=512, concurrency=128, runs=3, ttft_mean_ms=90_000, e2e_p99_ms=600_000)
