@@ -18,6 +18,7 @@ from pytest_llmbench.harness.comparison.identity import identity_of
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.model.estimate import SavedSpread
+from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.store.baselines import read_baseline, recent_baselines
 
 FEWEST_SESSIONS, MOST_SESSIONS = 5, 20
@@ -45,7 +46,9 @@ def _between_sessions(nodeid: str, identity: Mapping[str, Any], settings: Settin
         except StoreError:  # said where somebody compares with it
             continue
         for test in saved.tests:
-            if test.nodeid != nodeid or matched(test.identity, identity, ()).mismatches:
+            if test.nodeid != nodeid or test.gate is GateVerdict.FAIL:
+                continue
+            if matched(test.identity, identity, ()).mismatches:
                 continue
             for metric, values in test.by_run.items():
                 if values and values[0] is not None and values[0] > 0:
