@@ -129,6 +129,13 @@ class Crude(NamedTuple):
         return float(1 - ((1 - self.level) / 2) ** (1 / n))
 
 
+def crude_samples_required(q: float, level: float = 0.95) -> int:
+    """Fewest samples with a crude upper end of the q-th percentile: 100 up to P99, 921 for P99.9."""
+    least = min(1.0, _FARTHEST * (1 - q / 100))
+    needed = math.log((1 - level) / 2) / math.log(1 - least) if least < 1 else 0.0
+    return max(FEWEST, math.ceil(needed - 1e-9))
+
+
 def level_factor(height: float, of: Spread, level: float) -> float:
     """e^ℓ of a positive figure with this spread; 1 for a figure of 0."""
     if height <= 0:

@@ -50,7 +50,7 @@ def _followed(judged: JudgedObjective) -> dict[str, Any]:
 
 
 CASES: list[tuple[TestDefinition, dict[str, Any]]] = [
-    (ttft.TEST, {"rate": 20, "requests": 100, "p99_ms": 60_000}),
+    (ttft.TEST, {"rate": 20, "requests": 90, "p99_ms": 60_000}),
     (ttft.TEST, {"rate": 20, "requests": 30, "runs": 2, "p99_ms": 60_000}),
     (ttft.TEST, {"concurrency": 4, "requests": 60, "steady": True,
                  "bucket_limits": {"0-256": {"p95_ms": 60_000}}}),

@@ -158,8 +158,8 @@ def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
     thinks = "think_mean_tokens=60&think_spread=0.3&think_budget_tokens=80&scheduler=phase"
     result = suite.measure(f"replay:fast?{thinks}", scale="standard")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*inconclusive ttot.p99 <= 50*"])
     kept, broken = entries(suite).values()
+    assert [each["verdict"] for each in broken["gate"]["objectives"]] == ["pass", "fail"]
     assert kept["compliance"]["requirements"] == []
     assert broken["metrics"]["think_tokens.mean"]["point"] > 20
     shown = {

@@ -13,23 +13,23 @@ def test_an_open_end_is_explained_where_it_is_compared(suite: Suite) -> None:
         """
         from pytest_llmbench import llmbench
 
-        @llmbench.ttft(rate=50, requests=100)
+        @llmbench.ttft(rate=50, requests=90)
         def test_by_attribute(llm_result):
             assert llm_result.ttft.p99.upper < 500
 
-        @llmbench.ttft(rate=50, requests=100)
+        @llmbench.ttft(rate=50, requests=90)
         def test_by_name(llm_result):
             assert 0 < llm_result.metrics["ttft.p99_9"].upper
 
         def test_by_hand(llm_bench):
-            result = llm_bench.measure("ttft", rate=50, requests=100)
+            result = llm_bench.measure("ttft", rate=50, requests=90)
             assert result.ttft.p99.upper < 500
         """
     )
     result = suite.measure("replay", scale="standard")
     result.assert_outcomes(failed=3)
     open_end = (
-        "E *TypeError: ttft.{}.upper is None: the interval is open, 100 samples give it no upper end, about *"
+        "E *TypeError: ttft.{}.upper is None: the interval is open, 90 samples give it no upper end, about *"
     )
     result.stdout.fnmatch_lines(
         [
@@ -40,7 +40,7 @@ def test_an_open_end_is_explained_where_it_is_compared(suite: Suite) -> None:
         ]
     )
     result.stdout.fnmatch_lines(["*are needed ('<' not supported between instances of 'NoneType' and 'int')"])
-    assert "about 100 are needed" not in str(result.stdout)
+    assert "about 90 are needed" not in str(result.stdout)
 
 
 def test_none_stays_none_and_other_mistakes_stay_what_they_are(suite: Suite) -> None:
@@ -49,7 +49,7 @@ def test_none_stays_none_and_other_mistakes_stay_what_they_are(suite: Suite) -> 
         import dataclasses, json
         from pytest_llmbench import llmbench
 
-        @llmbench.ttft(rate=50, requests=100)
+        @llmbench.ttft(rate=50, requests=90)
         def test_asks_first(llm_result):
             p99 = llm_result.ttft.p99
             assert p99.upper is None
@@ -58,12 +58,12 @@ def test_none_stays_none_and_other_mistakes_stay_what_they_are(suite: Suite) -> 
             assert json.loads(json.dumps(dataclasses.asdict(p99)))["upper"] is None
             assert dataclasses.replace(p99, n=5).upper is None
 
-        @llmbench.ttft(rate=50, requests=100)
+        @llmbench.ttft(rate=50, requests=90)
         def test_another_mistake(llm_result):
             assert llm_result.ttft.p50.upper > 0
             assert None < 3
 
-        @llmbench.ttft(rate=50, requests=100)
+        @llmbench.ttft(rate=50, requests=90)
         def test_yet_another(llm_result):
             assert llm_result.ttft.p99.upper is None
             len(3)

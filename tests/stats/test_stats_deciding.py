@@ -27,10 +27,10 @@ def test_three_of_four_larger_samples_decide(errors: float) -> None:
     assert chance(errors, times, Z) == pytest.approx(CHANCE)
 
 
-def test_it_takes_more_the_nearer_the_limit_is_and_never_more_than_sixteen_times() -> None:
+def test_it_takes_more_the_nearer_the_limit_is() -> None:
     asked = [times_to_decide(100.0, Interval(50.0, 200.0), limit) for limit in (199, 170, 140, 120, 100)]
     assert asked == sorted(asked)
-    assert asked[-1] == MOST
+    assert 16 < asked[-1] < MOST
     assert times_to_decide(100.0, Interval(50.0, 200.0), 1e9) == LEAST
 
 

@@ -1,8 +1,8 @@
 """How many requests it takes at least before a limit can be kept, whatever the requests come out at.
 
 A limit is kept by the end of an interval, and too few requests have no such end. Of independent requests,
-the best that there could be, an upper end of P90 takes 36 by order statistics, P95 72, P99 368; a crude bound
-takes 200 for any percentile. Of n good requests Clopper and Pearson's lower end is (α/2)^(1/n).
+the best that there could be, an upper end of P90 takes 36 by order statistics, P95 72, P99 368; a crude one
+of P99 takes 100, and of P99.9 921. Of n good requests Clopper and Pearson's lower end is (α/2)^(1/n).
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import math
 from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.stats.crude import crude_samples_required
 from pytest_llmbench.stats.order_statistics import samples_required
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 
-CRUDE_FROM = 200
-"""Requests from which on a crude bound closes the upper end of any percentile."""
 _TAIL = 0.025
 _FLOORS, _CEILINGS = ("completion_rate", "goodput_share"), ("schema_violation_rate",)
 
@@ -49,7 +48,8 @@ def highest_decided(metric: str, count: int) -> str | None:
 
 
 def _of_percentile(statistic: str) -> int:
-    return min(samples_required(PERCENTILES[statistic]), CRUDE_FROM)
+    q = PERCENTILES[statistic]
+    return min(samples_required(q), crude_samples_required(q))
 
 
 def _alike(share: float) -> float:

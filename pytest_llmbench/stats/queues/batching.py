@@ -79,7 +79,10 @@ def full_load(
     load = rate * took_s / full
     gaps = np.diff(sent_ns).astype(np.float64)
     varied = float(gaps.var() / gaps.mean() ** 2 + tokens.var() / tokens.mean() ** 2)
-    times = 0.0 if load >= 1 else n * math.log(load) ** 2 / (2 * varied)
+    if load >= 1:
+        times = 0.0
+    else:  # nothing that varies, no queue
+        times = math.inf if varied == 0.0 or load <= 0 else n * math.log(load) ** 2 / (2 * varied)
     return FullLoad(load, full, n, times)
 
 
