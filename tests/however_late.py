@@ -22,6 +22,7 @@ def however_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
 
 
+@pytest.hookimpl(tryfirst=True)  # sessions that save or compare are made in this hook
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[HOST_LIMITS] = HostLimits(
         send_lag_ns=10**18, rate_share=0.0, latency_ms=1e9, empty_slot_share=1.0, buffered_share=1.0
