@@ -63,6 +63,10 @@ def words(verdict: str) -> str:
     return verdict.replace("_", " ")
 
 
+_VIRTUAL_TIME = "replay"
+"""Value of the fact ``sut.simulated`` where nothing was sent."""
+
+
 def marked(verdict: str, *, simulated: bool) -> str:
     """A compliance class in words, marked as simulated for a run in virtual time."""
     return f"{words(verdict)} (simulated)" if simulated else words(verdict)
@@ -151,13 +155,16 @@ class TestView:
     @property
     def simulated(self) -> bool:
         """Whether nothing was sent: the embedded engine ran in virtual time."""
-        return bool(self.entry["compliance"].get("simulated", False))
+        if self.of_the_draft:
+            return bool(self.entry["compliance"].get("simulated", False))
+        known = (self.entry.get("facts") or {}).get("sut.simulated")
+        return known is not None and known["value"] == _VIRTUAL_TIME
 
     @property
     def compliance_text(self) -> str:
         """The compliance class in words, marked if it is that of a simulation: ``unconditional
         (simulated)``."""
-        return marked(self.compliance, simulated=self.simulated)
+        return marked(self.compliance, simulated=self.simulated and self.of_the_draft)
 
     @property
     def objectives(self) -> Sequence[Entry]:

@@ -30,7 +30,7 @@ def pill(word: str, *, simulated: bool = False) -> Html:
 
 def class_pill(test: TestView) -> Html:
     """The compliance class in its colour."""
-    return pill(test.compliance, simulated=test.simulated)
+    return pill(test.compliance, simulated=test.simulated and test.of_the_draft)
 
 
 def filtered(test: TestView) -> dict[str, str]:
