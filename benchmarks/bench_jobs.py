@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pytest_llmbench.metrics.jobs import assumed_factor
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats.job import job_interval
@@ -38,8 +38,9 @@ SERVERS = {
     "fast": "fast",
     "cpu-laptop": "cpu-laptop",
     "small batch": "h100-8b?max_num_seqs=16",
-    "whole prompts": "h100-8b?chunked_prefill=off",
-    "short of memory": "h100-8b?kv_blocks=3000",
+    "whole prompts": "h100-8b?chunked_prefill=off&context_limit_tokens=8192",
+    "speculative": "h100-8b?draft_tokens=4&draft_acceptance=0.7",
+    "short of memory": "h100-8b?kv_blocks=1500&context_limit_tokens=8192",
 }
 SHAPES = {"500 at once": (500, 500), "200 / 64": (200, 64), "640 / 64": (640, 64), "512 / 128": (512, 128),
           "1000 / 8": (1000, 8)}  # fmt: skip
@@ -78,18 +79,27 @@ class Base(NamedTuple):
 
 
 def base(server: str, prompts: int, concurrency: int) -> Base:
-    plan = LoadPlan("job", SYNTHETIC_UNIFORM, ClosedLoop(concurrency), prompts, seed=42, ignore_eos=True)
+    load, patient = ClosedLoop(concurrency), Deadlines(10.0, 1e6, 1e6, 1e6, 1e6)
+    plan = LoadPlan("job", SYNTHETIC_UNIFORM, load, prompts, seed=42, ignore_eos=True, deadlines=patient)
     seen = ReplayEngine(parse_scenario(server)).run(plan)
     records = seen.records.select(seen.records.ok)
-    assert len(records) > 0.9 * prompts, f"{server}: {len(records)} of {prompts} ended well"
+    assert len(records) == prompts, f"{server}: {len(records)} of {prompts} ended well"
     start = seen.started_ns
-    columns = (records.submitted_ns, records.first_content_ns, records.last_content_ns, records.finished_ns)
+    sent, first, last, ended = (
+        (each - start) / 1e9
+        for each in (
+            records.submitted_ns,
+            records.first_content_ns,
+            records.last_content_ns,
+            records.finished_ns,
+        )
+    )
     chunks = (np.asarray(records.chunk_ns) - start) / 1e9
     inner = np.ones(len(chunks), dtype=bool)
     inner[records.chunk_offsets[:-1][np.diff(records.chunk_offsets) > 0]] = False  # the first has none before
     at = np.flatnonzero(inner)
     tokens = records.output_tokens.astype(float)
-    return Base(*((each - start) / 1e9 for each in columns), tokens, chunks[at - 1], chunks[at])
+    return Base(sent, first, last, ended, tokens, chunks[at - 1], chunks[at])
 
 
 def warped(run: Base, generator: np.random.Generator, spread: float, pauses: bool) -> dict[str, float]:
@@ -148,7 +158,7 @@ class Cell(NamedTuple):
 def decided(metric: str, runs: Floats, limit: Objective, saved: SavedSpread | None = None) -> bool | None:
     factor = assumed_factor(metric)
     assert factor is not None
-    found = job_interval(runs, factor, saved=saved)
+    found = job_interval(list(runs), factor, saved=saved)
     return limit.decided(found.lower, found.upper)
 
 
@@ -188,7 +198,7 @@ def width(cell: Cell, metric: str, of: int) -> Row:
     for count in (3, 5, 10):
         ours, students = [], []
         for run in cell.sessions(metric, count, of):
-            ours.append(job_interval(run, 2.0).half)
+            ours.append(job_interval(list(run), 2.0).half)
             spread = float(np.std(np.log(run), ddof=1))
             students.append(student_quantile(count - 1, 0.95) * spread / math.sqrt(count))
         found[f"{count} runs"] = float(np.mean(ours) / np.mean(students)) if any(students) else math.nan
