@@ -28,12 +28,19 @@ _MOST_TIMES = 16
 _METHOD = "overload: as long as this run"
 
 
+FEWEST_REQUESTS = 100
+"""Fewest requests of all runs of which it is said that the system was offered too much."""
+
+
 def overload(runs: Sequence[Records], offered_rps: float, good_by: Iterable[str] = ()) -> Overload | None:
     """How much more was offered than served; ``None`` where that cannot be said.
 
     ``good_by``: the latencies that decide whether a request is good. A queue before the first output makes
-    every latency with a wait in it grow; one behind it only those to the end of the reply.
+    every latency with a wait in it grow; one behind it only those to the end of the reply. Nothing is said of
+    fewer than a hundred requests, whose queue may be a moment of a busy machine.
     """
+    if sum(map(len, runs)) < FEWEST_REQUESTS:
+        return None
     queues = (
         (_to_first_output, TO_FIRST_OUTPUT | TO_THE_END),
         (_to_the_end, TO_THE_END),

@@ -1,0 +1,51 @@
+"""A system that was offered more than it serves, and what its limits come to."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.metrics.overload import FEWEST_REQUESTS, overload
+from pytest_llmbench.model.judgement import GateVerdict, Overload
+from pytest_llmbench.model.objective import goodput_share, ms, tpot, ttft
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
+
+ENGINE = "h100-8b?max_num_seqs=64"
+"""It carries some 29 requests per second."""
+
+
+def sent(rate: float, requests: int) -> Records:
+    plan = LoadPlan("load", SYNTHETIC_UNIFORM, OpenLoop(rate), requests, seed=3)
+    return ReplayEngine(parse_scenario(ENGINE)).run(plan).records
+
+
+@pytest.mark.parametrize("rate", [40.0, 120.0])
+def test_more_than_is_served_is_an_overload(rate: float) -> None:
+    found = overload([sent(rate, 600)], rate, ["ttft"])
+    assert found is not None
+    assert (found.offered_rps, found.given_up) == (rate, 0)
+    assert found.served_rps == pytest.approx(29, rel=0.06)
+    assert found.wait_growth == pytest.approx(rate / found.served_rps - 1, rel=0.35)
+    assert str(found).endswith("the queue grew throughout")
+
+
+@pytest.mark.parametrize("rate", [5.0, 20.0])
+def test_a_load_that_is_carried_is_none(rate: float) -> None:
+    assert overload([sent(rate, 600)], rate) is None
+
+
+def test_nothing_is_said_of_a_few_requests() -> None:
+    assert overload([sent(120.0, FEWEST_REQUESTS - 1)], 120.0) is None
+
+
+def test_limits_that_a_longer_run_would_break_fail() -> None:
+    found = Overload(60.0, 48.0, 0.25, 0, ("goodput_share", "ttft"))
+    limits = (ttft.p50 <= 1e6 * ms, goodput_share >= 0.1, tpot.p50 <= 50 * ms, ttft.p50 >= 1 * ms)
+    judged = gate(limits, {}, found).objectives
+    fails, undecided = GateVerdict.FAIL, GateVerdict.INCONCLUSIVE
+    assert [each.verdict for each in judged] == [fails, fails, undecided, undecided]
+    assert judged[0].reason == "60 req/s offered, 48 served, the queue grew throughout"
