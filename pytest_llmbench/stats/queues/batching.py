@@ -25,6 +25,8 @@ ENOUGH = 10.0
 """The relaxation times that a run has to span for an upper end of a higher percentile."""
 _CERTAIN = 3.0
 """Standard errors by which the slope is above 0 where requests slow each other down."""
+_LEAST = 0.01
+"""The least share of its time per token by which a request is slower with the most under way."""
 _OWN = 10.0
 """The percentile of the time to the first token that holds no wait."""
 _FEWEST = 100
@@ -70,7 +72,7 @@ def full_load(
     mean_s = float(np.average(per_token_s, weights=later))
     slope = float((later * around) @ per_token_s) / squares
     rest = later * around * (per_token_s - mean_s - slope * around)
-    if slope <= _CERTAIN * math.sqrt(float(rest @ rest)) / squares:
+    if slope <= max(_CERTAIN * math.sqrt(float(rest @ rest)) / squares, _LEAST * mean_s / most):
         return None
     full = most if slots is None else max(slots, most)
     beyond = full - float(np.average(under_way[several], weights=later))
