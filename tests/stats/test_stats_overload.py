@@ -1,0 +1,128 @@
+"""What leaves a queue, and how fast a batching server is with all slots at work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from queue_models import stamps_of_slots
+
+from pytest_llmbench.stats.backlog import SlotQueue
+from pytest_llmbench.stats.queues.batching import full_load
+from pytest_llmbench.stats.queues.overload import Passage, backing
+
+S = 1_000_000_000
+
+
+def passage(waits_s: np.ndarray, sent_s: np.ndarray, failed: np.ndarray | None = None) -> Passage:
+    sent = np.round(sent_s * S).astype(np.int64)
+    bad = np.zeros(len(sent), dtype=np.bool_) if failed is None else failed
+    return Passage(sent, sent + np.round(waits_s * S).astype(np.int64), ~bad, bad)
+
+
+def single(offered: float, served: float, n: int, stands: tuple[float, float] = (0.0, 0.0)) -> Passage:
+    """A server of constant services that stands still for a while."""
+    sent, ends, end = np.arange(n) / offered, np.empty(n), 0.0
+    for place, at in enumerate(sent):
+        begun = max(end, at)
+        begun = stands[1] if stands[0] <= begun < stands[1] else begun
+        end = ends[place] = begun + 1 / served
+    return passage(ends - sent, sent)
+
+
+def test_more_than_is_served_backs_up() -> None:
+    found = backing([single(60, 48, 1000)], 60)
+    assert found is not None
+    assert found.served_rps == pytest.approx(48, rel=0.01)
+    # Who is sent a second later waits for 60/48 - 1 seconds more.
+    assert found.slope == pytest.approx(0.25, rel=0.01)
+    assert backing([single(47, 48, 1000)], 47) is None
+    assert backing([], 47) is None
+
+
+def test_a_system_that_takes_all_at_once_is_only_slow() -> None:
+    """A thousand within ten seconds, each in a minute: as many are under way as of an overloaded one."""
+    sent = np.arange(1000) / 100
+    assert backing([passage(np.full(1000, 60.0), sent)], 100) is None
+    assert backing([passage(np.random.default_rng(1).exponential(60, 1000), sent)], 100) is None
+
+
+def test_a_pause_is_no_overload() -> None:
+    assert backing([single(30, 48, 1000, stands=(15.0, 25.0))], 30) is None
+
+
+def test_failures_by_themselves_are_no_queue() -> None:
+    """Nearly a third hang until the deadline, anywhere in the run; all others take a tenth of a second."""
+    sent = np.arange(1000) / 20
+    hang = np.random.default_rng(3).random(1000) < 0.3
+    assert backing([passage(np.where(hang, 60.0, 0.1), sent, hang)], 20) is None
+    dead = sent > 25  # nobody is served from here on
+    assert backing([passage(np.where(dead, 60.0, 0.1), sent, dead)], 20) is None
+
+
+def test_runs_are_taken_together() -> None:
+    found = backing([single(60, 48, 300), single(60, 50, 300)], 60)
+    assert found is not None
+    assert 48 < found.served_rps < 50
+
+
+def share_called(slots: int, load: float, replications: int) -> float:
+    """Of runs of 7,000 requests from an empty system on, told by their ends."""
+    called = 0
+    for seed in range(replications):
+        sent, ended = stamps_of_slots(slots, load, 1000, 1, np.random.default_rng([seed, slots]))
+        sent_ns, ended_ns = (np.round(each[0] * S).astype(np.int64) for each in (sent, ended))
+        well = np.ones(len(sent_ns), dtype=np.bool_)
+        at_work = SlotQueue.of(sent_ns, ended_ns, well).slots
+        called += backing([Passage(sent_ns, ended_ns, well, ~well, at_work)], load * slots) is not None
+    return called / replications
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [1, 8])
+def test_a_busy_queue_is_not_called_overloaded(slots: int) -> None:
+    assert share_called(slots, 0.9, 60) == 0.0
+    assert share_called(slots, 1.1, 20) == 1.0
+
+
+def slowing(n: int, rate: float, slots: int) -> tuple[np.ndarray, ...]:
+    """Requests of 50 tokens, of which each takes 2 ms and 0.1 ms for each of those under way, in rounds."""
+    sent = np.cumsum(np.random.default_rng(1).exponential(1 / rate, n))
+    first, ended, left = np.empty(n), np.empty(n), np.full(n, 50)
+    now, coming, at_work = 0.0, 0, list[int]()
+    while coming < n or at_work:
+        while coming < n and sent[coming] <= now and len(at_work) < slots:
+            at_work.append(coming)
+            coming += 1
+        if not at_work:
+            now = sent[coming]
+            continue
+        now += 0.002 + 0.0001 * len(at_work)
+        for place in at_work:
+            first[place] = now if left[place] == 50 else first[place]
+            left[place] -= 1
+            ended[place] = now
+        at_work = [place for place in at_work if left[place]]
+    stamps = (np.round(each * S).astype(np.int64) for each in (sent, first, ended))
+    return (*stamps, np.full(n, 50))
+
+
+@pytest.mark.parametrize("load", [0.5, 0.7, 0.9])
+def test_the_load_is_that_with_all_slots_at_work(load: float) -> None:
+    slots = 16
+    rate = load * slots / (50 * (0.002 + 0.0001 * slots))
+    sent, first, ended, tokens = slowing(1000, rate, slots)
+    found = full_load(sent, first, ended, tokens, rate, slots)
+    assert found is not None
+    assert found.load == pytest.approx(load, rel=0.05)
+    assert (found.relaxation_times >= 10) == (load < 0.85)
+    seen = full_load(sent, first, ended, tokens, rate, None)
+    assert seen is not None
+    assert seen.slots <= slots
+
+
+def test_requests_that_do_not_slow_each_other_down_tell_nothing() -> None:
+    sent, ended = stamps_of_slots(8, 0.9, 1000, 1, np.random.default_rng(1))
+    sent_ns, ended_ns = (np.round(each[0, -1000:] * S).astype(np.int64) for each in (sent, ended))
+    tokens = np.full(1000, 41)
+    for first_ns in (ended_ns - 40_000_000, ended_ns - np.arange(40_000_000, 40_001_000)):
+        assert full_load(sent_ns, first_ns, ended_ns, tokens, 7.2, 8) is None
