@@ -37,7 +37,7 @@ Array = npt.NDArray[Any]
 
 CODED = (
     "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason", "end_before_cut",
-    "answered_by",
+    "answered_by", "contradiction",
 )  # fmt: skip
 IDS = "request_id"
 ENTRIES: Mapping[str, tuple[str, ...]] = RAGGED | {IDS: ("request_id_bytes",)}

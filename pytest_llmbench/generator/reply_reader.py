@@ -146,6 +146,7 @@ class ReplyReader:
             outcome=told.outcome, http_status=exchange.status, error=told.error,
             finish_reason=told.finish_reason, coalesced_chunks=known.count - reads,
             stale_retries=exchange.stale_retries, answered_by=told.answered_by,
+            contradiction=told.contradiction,
         )  # fmt: skip
 
     def _read_stream(
@@ -173,7 +174,7 @@ class ReplyReader:
             return
         broken = None if whole else (record.outcome, record.error)
         ended: Ended = "eof" if broken is None else _ENDED[broken[0]]
-        summary = yield from self._summary(chunks, ended)
+        summary = yield from self._summary(chunks, ended, exchange.request.max_tokens)
         summary.answered_by = self._named_model(exchange)
         self._fill(record, summary, exchange.request, chunks)
         if structured is not None and summary.outcome is Outcome.OK:
@@ -218,16 +219,22 @@ class ReplyReader:
             yield
             record.input_tokens = self._sent_tokens(exchange.request)
 
-    def _summary(self, chunks: list[Chunk], ended: Ended) -> Generator[None, None, StreamSummary]:
+    def _summary(self, chunks: list[Chunk], ended: Ended, asked: int) -> Generator[None, None, StreamSummary]:
         inline = self.declared.inline
-        summary = read_stream(chunks, ended=ended, inline=inline)
+        limit = asked * max(1, len({chunk.choice for chunk in chunks} - {None}))
+        summary = read_stream(chunks, ended=ended, limit=limit, inline=inline)
         length = len(summary.text) + len(summary.reasoning)
         uncounted = summary.token_source is TokenSource.CHUNK_COUNT and length <= MOST_COUNTED
         if self.count_text is not None and uncounted:
             # Only for a server that gave no counts: tokenising takes time that other stamps need.
             yield
             summary = read_stream(
-                chunks, ended=ended, count_text=self.count_text, counted_by=self.counted_by, inline=inline
+                chunks,
+                ended=ended,
+                count_text=self.count_text,
+                counted_by=self.counted_by,
+                limit=limit,
+                inline=inline,
             )
         return summary
 

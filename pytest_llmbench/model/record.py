@@ -205,6 +205,8 @@ class RequestRecord:
     or no cut was planned."""
     answered_by: str | None = None
     """The model that the reply says it is of, where that is another than the one asked for."""
+    contradiction: str | None = None
+    """Which of the server's token counts cannot be, by the reply itself, in words."""
 
 
 OnRecord = Callable[[RequestRecord], None]

@@ -145,7 +145,7 @@ _INT_COLUMNS = (
 )  # fmt: skip
 _TEXT_COLUMNS = (
     "request_id", "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason",
-    "end_before_cut", "answered_by",
+    "end_before_cut", "answered_by", "contradiction",
 )  # fmt: skip
 KINDS: Mapping[str, tuple[Any, ...]] = {
     "phase": PHASES,
@@ -227,6 +227,7 @@ class Records:
     schema_check: Sequence[str | None]
     end_before_cut: Sequence[str | None]
     answered_by: Sequence[str | None]
+    contradiction: Sequence[str | None]
     chunk_offsets: IntColumn
     chunk_ns: IntColumn
     chunk_tokens: IntColumn

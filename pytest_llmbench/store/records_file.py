@@ -49,6 +49,7 @@ _TEXTS = frozenset(
         "finish_reason",
         "thinking_end_reason",
         "answered_by",
+        "contradiction",
         "server_timings",
     }
 )

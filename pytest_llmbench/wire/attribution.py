@@ -42,7 +42,7 @@ def counted_by_server(chunks: Sequence[Chunk]) -> ContentChunks | None:
         found = [
             (chunk, chunk.tokens or 0) for chunk in chunks if chunk.text or chunk.reasoning or chunk.tokens
         ]
-        if found:
+        if found and _goes_on(found):
             return _exact(found)
     if all(chunk.tokens_cumulative is not None for chunk in textual):
         return _by_cumulative(chunks, textual)
@@ -60,7 +60,16 @@ def _by_cumulative(chunks: Sequence[Chunk], textual: list[Chunk]) -> ContentChun
     ]
     # A lone total on the finish event of a reply without text says how many, not when.
     whole = len(found) >= max(len(textual), 1 if textual else 2)
-    return _exact(found) if whole and min(steps) >= 0 else None
+    return _exact(found) if whole and min(steps) >= 0 and _goes_on(found) else None
+
+
+def _goes_on(found: Sequence[tuple[Chunk, int]]) -> bool:
+    """Whether the count goes on while text comes: with half of the chunks with text at least, and with all
+    of them where it takes more than an end of sequence behind the last."""
+    textual = [place for place, (chunk, _) in enumerate(found) if chunk.text or chunk.reasoning]
+    still = sum(not found[place][1] for place in textual)
+    behind = sum(tokens for _, tokens in found[textual[-1] + 1 :]) if textual else 0
+    return not still or (2 * still <= len(textual) and behind <= 1)
 
 
 def _up_to_finish(chunks: Sequence[Chunk]) -> Sequence[Chunk]:

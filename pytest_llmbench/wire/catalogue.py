@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _CLASSES: Final = {
     "openai-chat": ("openai_chat", "OpenAIChat"),
-    "openai-completions": ("openai_completions", "OpenAICompletions"),
+    "openai-completions": ("apis.openai_completions", "OpenAICompletions"),
     "openai-responses": ("apis.openai_responses", "OpenAIResponses"),
     "anthropic-messages": ("apis.anthropic_messages", "AnthropicMessages"),
     "ollama-chat": ("apis.ollama", "OllamaChat"),

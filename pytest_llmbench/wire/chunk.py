@@ -37,6 +37,8 @@ class Usage:
     cached_tokens: int | None = None
     """How many of the input tokens came from a prefix cache."""
     reasoning_tokens: int | None = None
+    total_tokens: int | None = None
+    """Input and output together."""
 
 
 class CallDelta(NamedTuple):

@@ -59,11 +59,11 @@ def _of_output(record: RequestRecord, most: int) -> list[str]:
     found = []
     if (record.output_tokens or 0) > most:
         chunks = len(record.chunk_ns)
-        found.append(f"{_short(record.output_tokens)} output tokens where {chunks} chunks came")
+        found.append(f"{short_count(record.output_tokens)} output tokens where {chunks} chunks came")
         record.output_tokens, record.token_source = None, TokenSource.NONE
         record.chunk_tokens, record.attribution, record.unshown_tokens = (), "none", 0
     if (record.reasoning_tokens or 0) > most:
-        found.append(f"{_short(record.reasoning_tokens)} tokens of reasoning")
+        found.append(f"{short_count(record.reasoning_tokens)} tokens of reasoning")
         record.reasoning_tokens, record.reasoning_token_source = None, TokenSource.NONE
     return found
 
@@ -73,7 +73,9 @@ def _of_input(record: RequestRecord, most: int) -> list[str]:
     for name, word in (("input_tokens", "input"), ("cached_tokens", "cached")):
         value = getattr(record, name)
         if value is not None and value > most:
-            found.append(f"{_short(value)} {word} tokens of a request of {record.requested_input_tokens}")
+            found.append(
+                f"{short_count(value)} {word} tokens of a request of {record.requested_input_tokens}"
+            )
             setattr(record, name, None)
     return found
 
@@ -94,17 +96,18 @@ def _of_times(record: RequestRecord) -> list[str]:
 def _of_preemptions(record: RequestRecord, tokens: int) -> list[str]:
     found = []
     if (record.preemptions or 0) > MOST_PREEMPTIONS:
-        found.append(f"{_short(record.preemptions)} preemptions")
+        found.append(f"{short_count(record.preemptions)} preemptions")
         record.preemptions = None
     if (record.critical_evictions or 0) > MOST_PREEMPTIONS:
-        found.append(f"{_short(record.critical_evictions)} critical evictions")
+        found.append(f"{short_count(record.critical_evictions)} critical evictions")
         record.critical_evictions = None
     if (record.preempted_tokens or 0) > MOST_PREEMPTIONS * tokens:
-        found.append(f"{_short(record.preempted_tokens)} tokens lost to preemption")
+        found.append(f"{short_count(record.preempted_tokens)} tokens lost to preemption")
         record.preempted_tokens = None
     return found
 
 
-def _short(value: int | None) -> str:
+def short_count(value: int | None) -> str:
+    """A count as text; of a very long one its magnitude."""
     digits = str(value)
     return digits if len(digits) <= 15 else f"{digits[0]}.{digits[1:3]}e{len(digits) - 1}"

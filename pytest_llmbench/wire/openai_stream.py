@@ -9,6 +9,7 @@ from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.error_replies import error_in
 from pytest_llmbench.wire.event_payload import finish_reason, payload_of, set_error
 from pytest_llmbench.wire.sse import SSEEvent
+from pytest_llmbench.wire.usage import settled
 
 TOKEN_TIMES = "token_times_ns"
 """Key of an event with the server's instant of each of its tokens, in integer nanoseconds of the server's
@@ -71,6 +72,7 @@ def read_usage(usage: Any) -> Usage | None:
         output_tokens=_first_count(usage, "completion_tokens", "output_tokens"),
         cached_tokens=_first_count(usage, "prompt_cache_hit_tokens"),
         reasoning_tokens=_first_count(usage, "reasoning_tokens"),
+        total_tokens=_first_count(usage, "total_tokens"),
     )
     for key in ("prompt_tokens_details", "input_tokens_details"):
         if usage.get(key).__class__ is dict and found.cached_tokens is None:
@@ -78,7 +80,7 @@ def read_usage(usage: Any) -> Usage | None:
     for key in ("completion_tokens_details", "output_tokens_details"):
         if usage.get(key).__class__ is dict and found.reasoning_tokens is None:
             found.reasoning_tokens = as_count(usage[key].get("reasoning_tokens"))
-    return None if found == Usage() else found
+    return None if found == Usage(total_tokens=found.total_tokens) else settled(found)
 
 
 def _first_count(source: dict[str, Any], *keys: str) -> int | None:
@@ -109,5 +111,5 @@ def read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
         return
     one = len(sources) == 1
     chunk.server_timings = sources[0] if one else {name: it[name] for it in sources for name in it}
-    if chunk.tokens_cumulative is None and chunk.choice is not None:
+    if not chunk.tokens_cumulative and chunk.choice is not None:  # usage of zeros is none
         chunk.tokens_cumulative = as_count(chunk.server_timings.get("predicted_n"))

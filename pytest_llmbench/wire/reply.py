@@ -38,6 +38,7 @@ from pytest_llmbench.wire.attribution import (
 from pytest_llmbench.wire.chunk import Chunk, Usage, is_visible
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
 from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
+from pytest_llmbench.wire.usage import parts_above_whole, refutation, usage_of
 
 Ended = Literal["done", "eof", "cut", "timeout", "cancelled", "left"]
 """How the body ended: the reader stopped at the end marker; the HTTP body was complete; the connection was
@@ -104,6 +105,7 @@ class StreamSummary:
     critical_evictions: int | None = None
     answered_by: str | None = None
     """The model that the reply names."""
+    contradiction: str | None = None
     text: str = ""
     """All visible output as one text."""
     reasoning: str = ""
@@ -121,6 +123,12 @@ _values = attrgetter(*_RECORDED)
 
 
 _AUTO = InlineReasoning()
+_BY_SERVER = (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)
+_AT_LIMIT = LENGTH_FINISH - {"model_context_window_exceeded"}
+_NEAR_LIMIT = 0.75
+"""The smallest plausible count by another tokenizer of a reply that ended at its limit, as a share of that:
+vocabularies of large models differ by less on the same text. Servers with a lower limit of their own say
+``length`` too, and their replies are not to be counted as longer than they are."""
 
 
 def read_stream(
@@ -129,9 +137,11 @@ def read_stream(
     ended: Ended = "eof",
     count_text: CountText | None = None,
     counted_by: TokenSource = TokenSource.REFERENCE_TOKENIZER,
+    limit: int | None = None,
     inline: InlineReasoning = _AUTO,
 ) -> StreamSummary:
     """The summary of a reply from its chunks, in order of arrival. ``inline``: the tags of its reasoning.
+    ``limit``: the output tokens that were asked for at most.
 
     ``count_text`` counts tokens by a declared tokenizer, of the kind ``counted_by``. It is only called where
     the server gave no total, or a total but no counts per chunk; leave it out where tokenising would cost
@@ -142,20 +152,22 @@ def read_stream(
         text="".join([chunk.text for chunk in chunks]),
         reasoning="".join([chunk.reasoning for chunk in chunks]),
     )
-    usage = _usage(chunks)
-    _set_totals(summary, chunks, usage, count_text, counted_by)
+    usage = usage_of(chunks)
+    summary.finish_reason = _finish(chunks)
+    if not _set_server_totals(summary, chunks, usage) and count_text is not None:
+        _count_here(summary, count_text, counted_by, limit)
     content = _content(chunks, summary, count_text)
     if summary.output_tokens is None and content.chunks:
-        summary.output_tokens = len(content.chunks)
+        summary.output_tokens = _at_most(len(content.chunks), limit)
         summary.token_source = TokenSource.CHUNK_COUNT
     _set_instants(summary, chunks, content)
     if summary.first_reasoning_ns is not None:
         _set_end_of_thinking(summary, chunks, ends_ns)
-    _set_reasoning_tokens(summary, usage, content, count_text)
+    _set_reasoning_tokens(summary, usage, content)
     unshown = unshown_tokens(summary)
     summary.unshown_tokens = 0 if unshown and any(chunk.ids_alone for chunk in chunks) else unshown
-    summary.finish_reason = _finish(chunks)
     _set_server_figures(summary, chunks)
+    _drop_impossible_parts(summary, usage[0])
     summary.outcome, problem = _outcome(chunks, summary, ended)
     summary.error = problem or None
     return summary
@@ -173,54 +185,59 @@ def _finish(chunks: Sequence[Chunk]) -> str | None:
     return next((reason for reason in reasons.values() if reason not in NORMAL_FINISH), last)
 
 
-def _usage(chunks: Sequence[Chunk]) -> tuple[Usage, bool]:
-    """The last usage that the server sent, and whether it is final: sent with or after the finish reason, or
-    apart from any choice. A usage object before that is a running count."""
-    given = [chunk for chunk in chunks if chunk.usage is not None]
-    if not given:
-        return Usage(), False
-    apart = [chunk.usage for chunk in given if chunk.usage is not None and chunk.choice is None]
-    if len(apart) > 1 and len({chunk.choice for chunk in chunks} - {None}) > 1:
-        return _one_per_choice(apart), True
-    finish = next((at for at, chunk in enumerate(chunks) if chunk.finish_reason is not None), len(chunks))
-    final = bool(apart) or any(chunk.usage is not None for chunk in chunks[finish:])
-    return _with_input(given[-1].usage or Usage(), given[0].usage or Usage()), final
-
-
-def _with_input(last: Usage, first: Usage) -> Usage:
-    """The last usage, with the input counts of the first if only that has them."""
-    if last is first:
-        return last
-    if last.input_tokens is None:
-        last = replace(last, input_tokens=first.input_tokens)
-    return replace(last, cached_tokens=first.cached_tokens) if last.cached_tokens is None else last
-
-
-def _one_per_choice(finals: Sequence[Usage]) -> Usage:
-    """The usage of several choices of one request, each with its own usage object: their outputs add up."""
-    outputs = [usage.output_tokens for usage in finals if usage.output_tokens is not None]
-    return replace(finals[-1], output_tokens=sum(outputs) if outputs else None, reasoning_tokens=None)
-
-
-def _set_totals(
-    summary: StreamSummary,
-    chunks: Sequence[Chunk],
-    usage: tuple[Usage, bool],
-    count_text: CountText | None,
-    counted_by: TokenSource,
-) -> None:
+def _set_server_totals(summary: StreamSummary, chunks: Sequence[Chunk], usage: tuple[Usage, bool]) -> bool:
+    """Set the server's own counts of input and output; False if it has no count of the output."""
     last, final = usage
+    total = last.output_tokens if final else None
+    if total is not None and (why := refutation(total, chunks)):
+        summary.contradiction, total = why, None
     summary.input_tokens = last.input_tokens
     summary.cached_tokens = last.cached_tokens
-    counted = None if final and last.output_tokens is not None else counted_by_server(chunks)
-    if final and last.output_tokens is not None:
-        summary.output_tokens, summary.token_source = last.output_tokens, TokenSource.SERVER_USAGE
+    counted = counted_by_server(chunks) if total is None else None
+    if total is not None:
+        summary.output_tokens, summary.token_source = total, TokenSource.SERVER_USAGE
     elif counted is not None:
         summary.output_tokens, summary.token_source = sum(counted.tokens), TokenSource.CHUNK_USAGE
-    elif count_text is not None and (summary.text or summary.reasoning):
-        # The parts were generated apart, so they are counted apart.
-        summary.output_tokens = sum(count_text(part) for part in (summary.reasoning, summary.text) if part)
-        summary.token_source = counted_by
+    return summary.output_tokens is not None
+
+
+def _count_here(
+    summary: StreamSummary, count_text: CountText, counted_by: TokenSource, limit: int | None
+) -> None:
+    """Count the output by a tokenizer; nothing where there is none. Its parts were generated apart, so they
+    are counted apart.
+
+    It need not be the model's tokenizer, so a reply that ended at its limit has as many tokens as were asked
+    for. One with far fewer by our count met another limit.
+    """
+    thoughts, words = (count_text(part) if part else 0 for part in (summary.reasoning, summary.text))
+    counted = thoughts + words
+    if not counted:
+        return
+    total = _at_most(counted, limit)
+    if limit is not None and summary.finish_reason in _AT_LIMIT and counted >= _NEAR_LIMIT * limit:
+        total = limit
+    summary.output_tokens, summary.token_source = total, counted_by
+    if thoughts and is_visible(summary.reasoning):
+        summary.reasoning_tokens = round(thoughts * total / counted)
+        summary.reasoning_token_source = counted_by
+
+
+def _at_most(count: int, limit: int | None) -> int:
+    return count if limit is None else min(count, limit)
+
+
+def _drop_impossible_parts(summary: StreamSummary, usage: Usage) -> None:
+    """Drop the counts of parts that are larger than their whole, and say what cannot be so."""
+    total = usage.total_tokens if summary.token_source is TokenSource.SERVER_USAGE else None
+    wholes = summary.input_tokens, summary.output_tokens
+    told = parts_above_whole(Usage(*wholes, summary.cached_tokens, summary.reasoning_tokens, total))
+    if "cached_tokens" in told:
+        summary.cached_tokens = None
+    if "reasoning_tokens" in told:
+        summary.reasoning_tokens, summary.reasoning_token_source = None, TokenSource.NONE
+    if told:
+        summary.contradiction = "; ".join(filter(None, (summary.contradiction, *told.values())))
 
 
 def _content(chunks: Sequence[Chunk], summary: StreamSummary, count_text: CountText | None) -> ContentChunks:
@@ -265,10 +282,8 @@ def _set_end_of_thinking(summary: StreamSummary, chunks: Sequence[Chunk], ends_n
     summary.thinking_end_ns = summary.chunk_ns[earlier - 1] if earlier else None
 
 
-def _set_reasoning_tokens(
-    summary: StreamSummary, usage: tuple[Usage, bool], content: ContentChunks, count_text: CountText | None
-) -> None:
-    if usage[0].reasoning_tokens is not None:
+def _set_reasoning_tokens(summary: StreamSummary, usage: tuple[Usage, bool], content: ContentChunks) -> None:
+    if usage[0].reasoning_tokens is not None and summary.token_source in _BY_SERVER:
         summary.reasoning_tokens = usage[0].reasoning_tokens
         summary.reasoning_token_source = TokenSource.SERVER_USAGE
     elif summary.first_reasoning_ns is None:
@@ -277,9 +292,6 @@ def _set_reasoning_tokens(
         pairs = zip(content.chunks, content.tokens, strict=True)
         summary.reasoning_tokens = sum(count for chunk, count in pairs if chunk.reasoning and not chunk.text)
         summary.reasoning_token_source = _source_of_counts(content.chunks)
-    elif count_text and summary.token_source in COUNTED_HERE:
-        summary.reasoning_tokens = count_text(summary.reasoning)
-        summary.reasoning_token_source = summary.token_source
 
 
 def unshown_tokens(summary: StreamSummary) -> int:

@@ -73,7 +73,7 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
         "server_timings "
         "queue_wait_ns prefill_ns model_load_ns preemptions preempted_tokens "
         "server_token_ns thinking_end_ns last_reasoning_ns thinking_end_reason critical_evictions "
-        "cut_after_ns end_before_cut answered_by label"
+        "cut_after_ns end_before_cut answered_by contradiction label"
     )
 
 

@@ -8,13 +8,20 @@ from dataclasses import replace
 import pytest
 from wire_corpus import INSTANTS, REPLIES, Reply
 from wire_corpus_apis import API_REPLIES
+from wire_corpus_counts import COUNTS_REPLIES
 
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.increments import increments
 from pytest_llmbench.wire.reply import STREAM_END, StreamSummary, read_stream
 from pytest_llmbench.wire.stream import chunks_of, events_of
 
-EACH = pytest.mark.parametrize("reply", [*REPLIES, *API_REPLIES], ids=lambda reply: reply.name)
+EACH = pytest.mark.parametrize(
+    "reply", [*REPLIES, *API_REPLIES, *COUNTS_REPLIES], ids=lambda reply: reply.name
+)
+
+FEW = pytest.mark.parametrize(
+    "reply", [*REPLIES, *API_REPLIES, *COUNTS_REPLIES[::6]], ids=lambda reply: reply.name
+)
 
 
 def summarise(reply: Reply, pieces: Sequence[bytes]) -> StreamSummary:
@@ -53,7 +60,7 @@ def test_content_chunks_and_their_instants(reply: Reply) -> None:
     assert summary.coalesced_chunks == 0
 
 
-@EACH
+@FEW
 def test_cut_at_every_byte(reply: Reply) -> None:
     bytewise = summarise(reply, [reply.body[at : at + 1] for at in range(len(reply.body))])
     whole = without_stamps(summarise(reply, [reply.body]))

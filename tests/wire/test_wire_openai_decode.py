@@ -93,12 +93,12 @@ def test_usage_apart_from_any_choice_is_not_a_running_count() -> None:
         "completion_tokens_details": {"reasoning_tokens": 1},
     }
     chunk = read({"choices": [], **usage(9, 3, **details)})
-    assert chunk == only(usage=Usage(9, 3, 4, 1))
+    assert chunk == only(usage=Usage(9, 3, 4, 1, 12))
 
 
 def test_usage_on_a_content_chunk_is_a_running_count() -> None:
     chunk = read(chat({"content": "a"}, **usage(9, 3)))
-    assert (chunk.tokens_cumulative, chunk.usage) == (3, Usage(9, 3))
+    assert (chunk.tokens_cumulative, chunk.usage) == (3, Usage(9, 3, total_tokens=12))
     assert read(chat({"role": "assistant", "content": ""}, **usage(9, 0))).tokens_cumulative == 0
 
 

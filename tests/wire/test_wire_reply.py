@@ -135,6 +135,35 @@ def test_where_the_token_count_comes_from(said: Any, count: Any, tokens: Any, so
     assert (summary.output_tokens, summary.token_source) == (tokens, source)
 
 
+@pytest.mark.parametrize(
+    ("limit", "finish", "tokens"),
+    [
+        (None, "length", 10),
+        (9, "length", 9),
+        (9, "stop", 9),
+        (12, "length", 12),
+        (12, "max_tokens", 12),
+        (12, "stop", 10),
+        (12, "model_context_window_exceeded", 10),
+        (40, "length", 10),
+    ],
+)
+def test_a_count_of_our_own_keeps_to_the_limit(limit: int | None, finish: str, tokens: int) -> None:
+    """Ten words, six of them thoughts. A limit far above is not the one that the reply met."""
+    said = [{"reasoning": "a b c d e f"}, {"text": "g h i j"}, {"finish_reason": finish}, DONE]
+    summary = read_stream(stream(*said), count_text=words, limit=limit)
+    assert (summary.output_tokens, sum(summary.chunk_tokens)) == (tokens, tokens)
+    assert summary.reasoning_tokens == round(0.6 * tokens)
+    chunks = read_stream(stream(*said), limit=1)
+    assert (chunks.output_tokens, chunks.token_source) == (1, TokenSource.CHUNK_COUNT)
+
+
+def test_reasoning_that_the_server_tells_is_no_part_of_what_is_counted_here() -> None:
+    zeros = {"usage": Usage(0, 0, None, 2), "choice": None}
+    summary = read_stream(stream(*TEXT, STOP, zeros, DONE), count_text=words)
+    assert (summary.output_tokens, summary.reasoning_tokens) == (3, None)
+
+
 def test_a_count_of_our_own_never_calls_chunks_exact() -> None:
     summary = read_stream(stream({"text": "one"}, {"text": " two"}, STOP, DONE), count_text=words)
     assert (summary.chunk_tokens, summary.attribution) == ([1, 1], "apportioned")
@@ -162,7 +191,7 @@ def test_input_and_cached_tokens() -> None:
 
 def test_reasoning_tokens_by_source() -> None:
     said = [{"reasoning": "a b"}, {"text": "c"}, STOP]
-    told = {"usage": Usage(1, 2, None, 7), "choice": None}
+    told = {"usage": Usage(1, 9, None, 7), "choice": None}
     assert read_stream(stream(*said, told, DONE)).reasoning_tokens == 7
     exact = {"usage": Usage(1, 2), "choice": None}
     assert read_stream(stream(*said, exact, DONE)).reasoning_tokens == 1

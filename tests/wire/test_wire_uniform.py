@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_corpus import INSTANTS, REPLIES, Reply
+from wire_corpus_counts import COUNTS_REPLIES
 from wire_events import DONE, NO_CHOICES, ODD_TEXTS, ROLE, chat, sse, text, usage
 
 from pytest_llmbench.wire.catalogue import dialect
@@ -150,7 +151,7 @@ def test_the_unusual_is_left_to_the_exact_reader(name: str) -> None:
     assert at_once([UNUSUAL[name]]) is None
 
 
-@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.name)
+@pytest.mark.parametrize("reply", [*REPLIES, *COUNTS_REPLIES[::6]], ids=lambda reply: reply.name)
 def test_replies_of_real_servers_cut_at_every_byte(reply: Reply) -> None:
     cut = CutOnce(reply.body, reply.dialect)
     for place in range(len(reply.body) + 1):
@@ -261,7 +262,7 @@ def test_an_id_that_says_something_is_not_passed_over() -> None:
 
 def test_memory_is_bounded() -> None:
     memory = ReplyMemory()
-    for prompt in range(1200):
+    for prompt in range(1, 1201):
         body = usual(["a"]).replace(b'"prompt_tokens": 9', b'"prompt_tokens": %d' % prompt)
         found = at_once([body], memory=memory)
         assert found is not None

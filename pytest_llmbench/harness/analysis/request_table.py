@@ -36,7 +36,7 @@ none."""
 TEXTS = (
     "label", "request_id", "phase", "class_label", "outcome", "token_source", "reasoning_token_source",
     "error", "finish_reason", "schema_check", "thinking_end_reason", "end_before_cut",
-    "answered_by",
+    "answered_by", "contradiction",
 )  # fmt: skip
 COLUMNS = (
     "load",

@@ -12,7 +12,8 @@ from pytest_llmbench.metrics.chunking import Runs, gathered_share
 from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.record import TokenSource
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 
 MOST_GATHERED = 0.5
 """The share of chunks sent together with an earlier one beyond which that is how streams come, rather than
@@ -75,11 +76,13 @@ def ended_early(seen: Sequence[Observation]) -> Finding | None:
 
 
 def counted_differently(records: Records) -> Finding | None:
-    """The finding on replies without the server's count of output tokens where others have one; None where
-    all, or hardly any, lack it."""
+    """The finding on replies without the server's count of output tokens: all of them, if not by a file of
+    its own tokenizer, or more than a few beside others that have one."""
     total = int(records.ok.sum())
     other = total - int((records.ok & np.isin(records.token_source, BY_SERVER)).sum())
-    if other == total or other <= MOST_UNCOUNTED * total:
+    if other == total:
+        return _counted_by_none(records)
+    if other <= MOST_UNCOUNTED * total:
         return None
     return Finding(
         "counted_differently",
@@ -90,6 +93,50 @@ def counted_differently(records: Records) -> Finding | None:
         "between drops usage, or servers of several kinds answer",
         value=other / total,
         limit=MOST_UNCOUNTED,
+        unit="ratio",
+    )
+
+
+def _counted_by_none(records: Records) -> Finding | None:
+    counts = np.bincount(records.token_source[records.ok], minlength=len(TOKEN_SOURCES))
+    by_text, by_chunks = (
+        int(counts[TOKEN_SOURCES.index(source)])
+        for source in (TokenSource.REFERENCE_TOKENIZER, TokenSource.CHUNK_COUNT)
+    )
+    if not by_text + by_chunks:
+        return None
+    how = (
+        "by the reference tokenizer, which is not the model's: 10 to 20 % more or fewer are usual. A reply "
+        "that ended at its limit counts as max_tokens"
+        if by_text
+        else "as chunks with text, which may hold several tokens"
+    )
+    return Finding(
+        "server_counts",
+        ok=False,
+        voids=False,
+        message=f"the server counts the output tokens of no reply: they were counted here, {how}. Let it "
+        "send usage (stream_options.include_usage), or name the model's tokenizer (tokenizer.file of the SUT "
+        "file)",
+    )
+
+
+def contradicted_counts(records: Records) -> Finding | None:
+    """The finding on token counts of the server that its own replies contradict; None where there are
+    none."""
+    told = [text for text in np.asarray(records.contradiction, dtype=object)[records.ok] if text]
+    if not told:
+        return None
+    total = int(records.ok.sum())
+    return Finding(
+        "contradicted_counts",
+        ok=False,
+        voids=False,
+        message=f"the server's token counts cannot be in {len(told)} of {total} replies, by the replies "
+        f"themselves (such as: {told[0]}): a part larger than its whole is in no figure, and output that it "
+        "miscounts is counted here",
+        value=len(told) / total,
+        limit=0.0,
         unit="ratio",
     )
 

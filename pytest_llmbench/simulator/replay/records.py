@@ -286,6 +286,7 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         "finish_reason": _values(flights, "finish_reason"),
         "schema_check": _values(flights, "schema_check"),
         "answered_by": [None] * len(flights),
+        "contradiction": [None] * len(flights),
     }
     columns |= {
         "shared_prefix_tokens": _shared_tokens(flights),
@@ -502,7 +503,7 @@ _ROW_NUMBERS = (
 )  # fmt: skip
 _ROW_TEXTS = (
     "request_id", "class_label", "thinking_end_reason", "error", "finish_reason", "schema_check",
-    "end_before_cut", "answered_by",
+    "end_before_cut", "answered_by", "contradiction",
 )  # fmt: skip
 _ROW = tuple(each.name for each in fields(RequestRecord))
 _BY_DEFAULT = {each.name: each.default for each in fields(RequestRecord)}

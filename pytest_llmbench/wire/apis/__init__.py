@@ -1,1 +1,1 @@
-"""The dialects other than OpenAI's chat and completions, one module each."""
+"""The dialects other than OpenAI's chat, one module each."""

@@ -47,6 +47,34 @@ def test_replies_without_a_count_beside_others_with_one_are_a_warning(uncounted:
     assert all(f"{100 - uncounted} of 100 replies" in each.message for each in found)
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (TokenSource.SERVER_USAGE, ()),
+        (TokenSource.CHUNK_USAGE, ()),
+        (TokenSource.TOKENIZER_FILE, ()),
+        (TokenSource.NONE, ()),
+        (TokenSource.REFERENCE_TOKENIZER, ("by the reference tokenizer",)),
+        (TokenSource.CHUNK_COUNT, ("as chunks with text",)),
+    ],
+)
+def test_a_server_that_counts_no_reply_is_a_warning(source: TokenSource, told: Sequence[str]) -> None:
+    """The file of its own tokenizer counts as it does."""
+    sources = np.full(100, TOKEN_SOURCES.index(source), dtype=np.int8)
+    found = warnings(replace(SEEN.records, token_source=sources), "server_counts")
+    assert [(each.ok, each.voids) for each in found] == [(False, False)] * len(told)
+    assert all(words in each.message for words, each in zip(told, found, strict=True))
+
+
+def test_counts_that_cannot_be_are_a_warning() -> None:
+    told = [None] * 98 + ["54 of 10 input tokens cached"] * 2
+    (found,) = warnings(replace(SEEN.records, contradiction=told), "contradicted_counts")
+    assert (found.ok, found.value) == (False, 0.02)
+    assert "2 of 100 replies" in found.message
+    assert "54 of 10 input tokens cached" in found.message
+    assert warnings(SEEN.records, "contradicted_counts") == []
+
+
 @pytest.mark.parametrize(("times", "ignore_eos", "told"), [(0.6, False, 0), (0.4, False, 1), (0.4, True, 0)])
 def test_replies_much_shorter_than_asked_for_are_a_warning(times: float, ignore_eos: bool, told: int) -> None:
     asked = SEEN.records.requested_max_tokens
