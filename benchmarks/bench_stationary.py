@@ -173,7 +173,7 @@ def figures(seen: Observation, families: Sequence[str], loose: Limits, tight: Li
     good = goodput([seen], loose, seed=1)
     good |= {f"{name} {_TIGHT}": each for name, each in goodput([seen], tight, seed=1).items()}
     busy = load_at_full_slots(seen, seen.plan.load.rate) if isinstance(seen.plan.load, OpenLoop) else None
-    return found | good if busy is None else as_busy(found | good, [busy], ["ttft"])
+    return found | good if busy is None else as_busy(found | good, [busy], loose)
 
 
 def gated(families: Sequence[str]) -> tuple[list[str], list[str], list[str]]:

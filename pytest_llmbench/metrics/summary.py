@@ -124,10 +124,13 @@ class _Sample:
         own, others = [], []
         for q, worth, bound in zip(qs, worths, bounds, strict=True):
             lower, upper = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
-            own.append(Interval(lower, upper if bound is None else bound))
-            others.append(
-                far_ends(crude, self.runs, self.ordered, q, lags=self.lags, level=self.level, rise=self.rise)
+            far = far_ends(
+                crude, self.runs, self.ordered, q, lags=self.lags, level=self.level, rise=self.rise
             )
+            if worth.samples < FEWEST_EFFECTIVE and far.lower is not None and far.lower > (lower or 0.0):
+                lower = None  # the nearer end counts
+            own.append(Interval(lower, upper if bound is None else bound))
+            others.append(far)
         ends = in_order(bounded_by_higher(closed_by(own, others), bounds))
         return [self._percentile(*each) for each in zip(qs, worths, own, bounds, ends, strict=True)]
 

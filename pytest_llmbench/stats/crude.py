@@ -4,8 +4,7 @@ A sample that is a few memories of its system long is worth few independent ones
 number bound nothing, though all its values lie close together. What may still move them all is the level of
 the system. So an end is that of independent samples, moved by a factor e^ℓ, both counted from the smallest
 value: ℓ = t · error / (mean - min), the error and Student's t those of the mean
-(:mod:`~pytest_llmbench.stats.spectral`), lengthened for few memories as there, but by half at most; and by as
-much as the middle half of the runs lies above the whole, since a run begins and ends in an idle system.
+(:mod:`~pytest_llmbench.stats.spectral`), lengthened for few memories as there, but by half at most.
 
 "Independent" is taken for half as many samples. Where these do not support an upper end it is the largest
 value; and where not even all do, the largest value lengthened by (a / b)^0.4, b the share beyond the
@@ -43,7 +42,7 @@ from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Rise
 from pytest_llmbench.stats.percentile_intervals import risen
 from pytest_llmbench.stats.percentiles import Ordered
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, mean_of, middle, pooled
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, mean_of, pooled
 from pytest_llmbench.stats.spectral import (
     FEWEST_EFFECTIVE,
     Spread,
@@ -86,8 +85,7 @@ class Crude(NamedTuple):
         height = mean - least
         if height <= 0:
             return cls(least, mean, 1.0, level)
-        inner = mean_of(np.concatenate([middle(run) for run in runs])) - least
-        return cls(least, mean, level_factor(height, of, level) * max(1.0, inner / height), level)
+        return cls(least, mean, level_factor(height, of, level), level)
 
     def of_mean(self) -> Interval:
         height = self.mean - self.least
@@ -115,6 +113,10 @@ class Crude(NamedTuple):
             return None
         longer = max(1.0, math.pow(times, _TAIL_POWER))
         return max(largest * longer, self.least + (largest - self.least) * longer)
+
+    def moved(self, values: FloatArray) -> FloatArray:
+        """The values with the highest level that the mean allows."""
+        return self.least + (values - self.least) * self.factor
 
     def share_above(self, n: int, largest: float, limit: float) -> float:
         """The most that the share of values above a limit may be, where all n are below it: the limit is the

@@ -3,8 +3,9 @@
 n trials are worth n / τ independent ones, τ from the long-run variance of the 0/1 series
 (:mod:`~pytest_llmbench.stats.spectral`), discounted for its own uncertainty (Korn and Graubard 1998, Survey
 Methodology 24) and, at both ends, for the sample being a stretch of a few memories. Below an effective size
-of 30 dependent trials bound nothing; independent ones do at any number, since the interval is exact. Where
-all scores kept a limit, it may be the crude end of a percentile, which bounds the share from below.
+of 30 dependent trials bound nothing; independent ones do at any number, since the interval is exact. How far
+scores stay from their limit bounds the share from below too, and the nearer end counts
+(:mod:`~pytest_llmbench.stats.crude`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.crude import Crude
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.percentile_intervals import Worth, median_worth, series_memory
-from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 _MANY = 75.0
@@ -32,7 +33,7 @@ class Share(NamedTuple):
     """Effective number of independent trials."""
     interval: Interval
     crude: bool = False
-    """Whether the lower end is a bound by how far all trials stayed away from the limit."""
+    """Whether the lower end is a bound by how far the trials stayed away from the limit."""
 
     @property
     def share(self) -> float:
@@ -58,14 +59,22 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
     if found is None or found.interval.lower is None:
         return found
     lower, rise = found.interval.lower, NO_RISE if backlog is None else backlog.rise(runs, level)
-    if found.ones == found.of:
-        crude = Crude.of(runs, spread(runs, lags=lags), level, rise)
-        largest = max(float(run.max()) for run in runs)
-        far = 0.0 if crude is None else 1 - crude.share_above(found.of, largest, 1.0)
+    crude = Crude.of(runs, spread(runs, lags=lags), level, rise)
+    if crude is not None:
+        far = _crude_lower(crude, pooled(runs), found)
         found, lower = found._replace(crude=far > lower), max(far, lower)
     if backlog is not None:
         lower = min(lower, _lower_of_longer_waits(found, runs, backlog, rise, level))
     return found._replace(interval=Interval(lower, found.interval.upper))
+
+
+def _crude_lower(crude: Crude, scores: FloatArray, found: Share) -> float:
+    """The lower end by how far the scores stay from 1: where all kept it, 1 is the crude end of some
+    percentile; else that of half as many independent scores with the highest level."""
+    if found.ones == found.of:
+        return 1 - crude.share_above(found.of, float(scores.max()), 1.0)
+    kept = int(np.count_nonzero(crude.moved(scores) <= 1.0))
+    return exact_share_interval(kept, found.of, tail=(1 - crude.level) / 2, effective_n=found.of / 2)[0]
 
 
 def _lower_of_longer_waits(found: Share, runs: Runs, backlog: Backlog, rise: Rise, level: float) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from queue_models import stamps_of_slots
 
 from pytest_llmbench.stats.backlog import SlotQueue
-from pytest_llmbench.stats.queues.batching import full_load
+from pytest_llmbench.stats.queues.batching import SlotWait, full_load
 from pytest_llmbench.stats.queues.overload import Passage, backing
 
 S = 1_000_000_000
@@ -126,3 +128,41 @@ def test_requests_that_do_not_slow_each_other_down_tell_nothing() -> None:
     tokens = np.full(1000, 41)
     for first_ns in (ended_ns - 40_000_000, ended_ns - np.arange(40_000_000, 40_001_000)):
         assert full_load(sent_ns, first_ns, ended_ns, tokens, 7.2, 8) is None
+
+
+def test_the_wait_for_a_slot_is_erlangs_where_requests_do_not_slow_each_other_down() -> None:
+    """M/M/8 at 80 %, a service of one second: C(8, 6.4), and waits with mean 1 / 8 (1 - 0.8)."""
+    offered, slots = 6.4, 8
+    states = [offered**k / math.factorial(k) for k in range(slots)]
+    beyond = offered**slots / math.factorial(slots) / 0.2
+    found = SlotWait.of(np.full(slots, offered), offered, seen=0.1)
+    assert found.share == pytest.approx(beyond / (sum(states) + beyond))
+    assert found.mean_ms == pytest.approx(1000 / 1.6)
+    assert found.unseen == pytest.approx(found.share - 0.1)
+    assert found.percentile_ms(95.0) == pytest.approx(625 * math.log(found.share / 0.05))
+    assert found.percentile_ms(50.0) == 0.0
+    assert found.longer_than(found.percentile_ms(95.0)) * found.share == pytest.approx(0.05)
+
+
+def test_nothing_bounds_the_wait_of_a_queue_that_grows() -> None:
+    found = SlotWait.of(np.full(4, 4.1), 4.0, seen=0.25)
+    assert found == (1.0, math.inf, 0.75)
+    assert found.percentile_ms(50.0) == math.inf
+    assert found.longer_than(1e9) == 1.0
+
+
+def test_the_number_under_way_follows_from_the_speed_at_each_number() -> None:
+    """A server of six slots that all share, S(k) = 0.6 + 0.1 k: how often a request finds all taken."""
+    random, slots, rate, under_way, found_all, n = np.random.default_rng(11), 6, 3.5, 0, 0, 200_000
+    times_s = 0.6 + 0.1 * np.arange(1, slots + 1)
+    arrivals = 0
+    for draw in random.random(n):
+        at_work = min(under_way, slots)
+        ending = at_work / times_s[at_work - 1] if at_work else 0.0
+        if draw < rate / (rate + ending):
+            arrivals += 1
+            found_all += under_way >= slots
+            under_way += 1
+        else:
+            under_way -= 1
+    assert SlotWait.of(rate * times_s, rate, 0.0).share == pytest.approx(found_all / arrivals, rel=0.05)

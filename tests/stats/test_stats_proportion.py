@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from queue_models import mm1_waits
+from queue_models import ar1, mm1_waits
 
 from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.dependence import exceedances
@@ -115,3 +115,15 @@ def test_a_share_allows_for_a_hidden_queue_below() -> None:
     assert risen.interval.lower < plain.interval.lower  # type: ignore[operator]
     assert risen.interval.upper == plain.interval.upper
     assert risen.share == plain.share
+
+
+def test_a_share_with_few_misses_is_bounded_by_how_far_the_others_stay_from_their_limit() -> None:
+    """Scores near 0.25 of a slow level, two of a thousand above 1: by the misses alone hardly anything."""
+    scores = np.exp(0.1 * ar1(0.98, 1000, np.random.default_rng(5))) / 4
+    scores[[400, 405]] = 1.2
+    found = share_within(scores)
+    assert found is not None
+    assert found.crude
+    assert (found.ones, found.of) == (998, 1000)
+    independent, _ = exact_share_interval(998, 1000, tail=0.025, effective_n=500)
+    assert found.interval.lower == pytest.approx(independent)

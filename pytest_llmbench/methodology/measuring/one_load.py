@@ -151,7 +151,7 @@ def _by_load(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> T
         loads = [load for run in made.observations if (load := load_at_full_slots(run, rate)) is not None]
         if len(loads) < len(made.observations):
             return made
-        return replace(made, metrics=as_busy(made.metrics, loads, good_by))
+        return replace(made, metrics=as_busy(made.metrics, loads, limits_ms))
     warning = Finding(
         "overload", ok=False, voids=False, message=str(found), value=found.served_rps, limit=rate
     )

@@ -6,6 +6,18 @@ With all c slots at work a request of N tokens takes S = p + (N - 1)(a + b c), p
 token without a wait, and requests at rate λ take λ S / c of the slots. c is what the engine says, or the
 most that were under way.
 
+A run may see nothing of a queue that is seldom there and long when it is. With k under way requests are
+served at k / S(k) a second, S(k) = p + (N - 1)(a + b k), and where all share the server how many there are
+depends on S alone, not on its distribution (Kelly 1979, Reversibility and Stochastic Networks, section 3.3):
+P(k) ∝ Π λ S(j) / j, j = 1 … k. Beyond c it falls by ρ = λ S(c) / c each, so a request waits with probability
+P(k ≥ c), and then for an exponential time of mean S(c) / c (1 - ρ). b is told too small by noise in k, and S
+is an estimate: both are taken at 1.08 S. Only where the engine says its slots.
+
+A load begins and ends idle. While its first and its last replies are made, for a mean reply's time W each,
+about half as many are under way as in its middle, so over a span D of sends its requests meet fewer others by
+W / D, and latencies are lower than those of a lasting load by about the share ρ W / D, ρ the load of a server
+whose requests slow each other down: measured, by 0.6 to 1.1 of it (docs/reference/statistics.md).
+
 A queue at load ρ relaxes within τ = 2 (c_a² + c_s²) / ln² ρ requests, c_a and c_s the coefficients of
 variation of the gaps between sends and of N. In fewer than ten of them a run may be a calm stretch, and its
 higher percentiles know nothing of the queue: docs/reference/statistics.md.
@@ -30,6 +42,42 @@ _LEAST = 0.01
 _OWN = 10.0
 """The percentile of the time to the first token that holds no wait."""
 _FEWEST = 100
+_CAREFUL = 1.08
+"""Factor of S in what the wait for a slot may be."""
+_MOST_SLOTS = 65_536
+
+
+class SlotWait(NamedTuple):
+    """How many requests of a lasting load wait for a slot, and for how long."""
+
+    share: float
+    mean_ms: float
+    """The mean wait of those that wait; infinite for a queue that grows."""
+    unseen: float
+    """The share of all requests by which more wait than found all slots taken in this run; 0 at least."""
+
+    @classmethod
+    def of(cls, work: FloatArray, rate: float, seen: float) -> SlotWait:
+        """``work``: λ S(k) for k from 1 to the number of slots. ``seen``: the share of the requests of a run
+        that found all slots taken."""
+        slots = len(work)
+        load = float(work[-1]) / slots
+        if load >= 1:
+            return cls(1.0, math.inf, 1 - seen)
+        relative = np.concatenate(([0.0], np.cumsum(np.log(work / np.arange(1, slots + 1)))))
+        states = np.exp(relative - relative.max())
+        all_taken = float(states[-1]) / (1 - load)
+        share = all_taken / (float(states[:-1].sum()) + all_taken)
+        return cls(share, 1000 * load / rate / (1 - load), max(0.0, share - seen))
+
+    def longer_than(self, time_ms: float) -> float:
+        """The probability that a wait is longer."""
+        return 1.0 if math.isinf(self.mean_ms) else math.exp(-time_ms / self.mean_ms)
+
+    def percentile_ms(self, q: float) -> float:
+        """The q-th percentile of the wait of all requests."""
+        rarer = self.share / (1 - q / 100)
+        return self.mean_ms * math.log(rarer) if rarer > 1 else 0.0
 
 
 class FullLoad(NamedTuple):
@@ -40,6 +88,15 @@ class FullLoad(NamedTuple):
     requests: int
     relaxation_times: float
     """How many relaxation times of the queue the requests span; 0 for an overloaded server."""
+    idle: float = 0.0
+    """W / D: the mean time of a reply over the time of sending."""
+    wait: SlotWait | None = None
+    """The wait for a slot; None where the engine does not say its slots."""
+
+    @property
+    def shortfall(self) -> float:
+        """ρ W / D: the share by which latencies may be lower than those of a lasting load."""
+        return min(self.load, 1.0) * self.idle
 
 
 def full_load(
@@ -75,17 +132,24 @@ def full_load(
     if slope <= max(_CERTAIN * math.sqrt(float(rest @ rest)) / squares, _LEAST * mean_s / most):
         return None
     full = most if slots is None else max(slots, most)
-    beyond = full - float(np.average(under_way[several], weights=later))
     own_s = float(np.percentile(first_ns - sent_ns, _OWN)) / 1e9
-    took_s = own_s + (float(tokens.mean()) - 1) * (mean_s + slope * beyond)
-    load = rate * took_s / full
+    fewer_s = mean_s - slope * float(np.average(under_way[several], weights=later))
+    times_s = own_s + (float(tokens.mean()) - 1) * np.maximum(
+        fewer_s + slope * np.arange(1, min(full, _MOST_SLOTS) + 1), _LEAST * mean_s
+    )
+    load = rate * float(times_s[-1]) / len(times_s)
     gaps = np.diff(sent_ns).astype(np.float64)
     varied = float(gaps.var() / gaps.mean() ** 2 + tokens.var() / tokens.mean() ** 2)
     if load >= 1:
         times = 0.0
     else:  # nothing that varies, no queue
         times = math.inf if varied == 0.0 or load <= 0 else n * math.log(load) ** 2 / (2 * varied)
-    return FullLoad(load, full, n, times)
+    idle = float((ended_ns - sent_ns).mean()) / float(sent_ns[-1] - sent_ns[0])
+    wait = None
+    if slots is not None:
+        there = np.arange(n) - np.searchsorted(np.sort(ended_ns), sent_ns, "right")
+        wait = SlotWait.of(rate * _CAREFUL * times_s, rate, float(np.mean(there >= full)))
+    return FullLoad(load, full, n, times, idle, wait)
 
 
 def _mean_under_way(starts: IntArray, ends: IntArray) -> tuple[FloatArray, int]:

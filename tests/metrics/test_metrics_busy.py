@@ -1,0 +1,59 @@
+"""What the figures of a busy batching server allow for: its idle beginning and end, and waits not seen."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_llmbench.metrics.overload import as_busy
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.stats.queues.batching import FullLoad, SlotWait
+
+
+def estimate(point: float, lower: float, upper: float, unit: str = "ms") -> Estimate:
+    return Estimate(
+        point=point, lower=lower, upper=upper, level=0.95, n=200, method="known", unit=unit, n_required=None
+    )
+
+
+METRICS = {
+    "ttft.p90": estimate(20.0, 18.0, 22.0),
+    "ttft.p99": estimate(30.0, 25.0, 40.0),
+    "ttft.mean": estimate(15.0, 14.0, 16.0),
+    "e2e.p50": estimate(1000.0, 900.0, 1100.0),
+    "send_lag.p99": estimate(0.1, 0.1, 0.2),
+    "goodput_share": estimate(1.0, 0.98, 1.0, "ratio"),
+}
+SHORT = FullLoad(load=0.8, slots=64, requests=200, relaxation_times=20.0, idle=0.25)
+
+
+def test_latencies_of_a_short_load_may_be_lower_than_those_of_a_lasting_one() -> None:
+    found = as_busy(METRICS, [SHORT], [])
+    assert found["e2e.p50"].upper == pytest.approx(1100 * 1.2)
+    assert found["ttft.p99"].upper == pytest.approx(40 * 1.1)  # a first token knows nothing of the end
+    assert found["send_lag.p99"] == METRICS["send_lag.p99"]
+    assert [found[name].point for name in METRICS] == [METRICS[name].point for name in METRICS]
+    assert [found[name].lower for name in METRICS] == [METRICS[name].lower for name in METRICS]
+
+
+def test_a_wait_that_no_request_of_the_run_had_counts() -> None:
+    wait = SlotWait(share=0.05, mean_ms=100.0, unseen=0.04)
+    found = as_busy(METRICS, [SHORT._replace(idle=0.0, wait=wait)], [("ttft", 70.0), ("tpot", 1.0)])
+    assert found["ttft.p99"].upper == pytest.approx(20 + 100 * math.log(5))
+    assert found["ttft.p90"].upper == METRICS["ttft.p90"].upper  # of 5 % that wait
+    assert found["ttft.mean"].upper == pytest.approx(16 + 0.04 * 100)
+    assert found["goodput_share"].lower == pytest.approx(0.98 * (1 - 0.04 * math.exp(-0.7)))
+
+
+def test_a_queue_that_grows_leaves_no_upper_end() -> None:
+    wait = SlotWait(share=1.0, mean_ms=math.inf, unseen=1.0)
+    found = as_busy(METRICS, [SHORT._replace(load=1.0, wait=wait)], [("ttft", 70.0)])
+    assert {name for name, each in found.items() if each.upper is None} == {
+        "ttft.p90", "ttft.p99", "ttft.mean", "e2e.p50",
+    }  # fmt: skip
+    assert found["goodput_share"].lower == 0.0
+
+
+def test_runs_without_a_known_load_stay_as_they_are() -> None:
+    assert as_busy(METRICS, [], []) == METRICS
