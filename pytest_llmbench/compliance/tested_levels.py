@@ -54,7 +54,7 @@ class Tested:
 
     @cached_property
     def window(self) -> Window:
-        return level_window(self.run)
+        return level_window(self.run, self.level.role)
 
     @property
     def end_ns(self) -> int:

@@ -20,6 +20,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
+from pytest_llmbench.metrics.throughput import load_end_ns
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -31,8 +32,13 @@ from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 HIGH_KV_USE = 0.9
-"""Share of the KV cache in use from which memory counts as short: what is left does not take one more of a
-dozen requests."""
+"""Share of the KV cache in use from which it counts as full: what is left does not take one more of a dozen
+requests."""
+LEAST_QUEUED = 0.1
+"""Least share of the readings in which requests wait for a full KV cache, for memory to count as short: one
+reading of a full cache says that it once was, not that anybody had to wait for it."""
+FEWEST_QUEUED = 3
+"""Fewest such readings, however few there are."""
 PRESSED = Objective("pressed_levels", ">", 0.0, "ratio")
 _MARGIN = 1.1
 
@@ -45,30 +51,53 @@ class Signs:
     out_of_memory: int
     kv_use: float | None
     """The highest reading of the share of the KV cache in use."""
+    queued: int | None
+    """Number of readings in which requests waited while the batch had places and the KV cache was full."""
+    readings: int
 
     @property
     def pressed(self) -> bool | None:
-        """Whether memory was short.
+        """Whether memory was short: a request had to give way, to fail or to wait for it.
 
-        None where the engine tells neither preemptions nor the use of its KV cache.
+        None where the engine tells neither preemptions nor who waits for its KV cache.
         """
-        if self.preemptions or self.out_of_memory or (self.kv_use or 0.0) >= HIGH_KV_USE:
+        if self.preemptions or self.out_of_memory or self._queues:
             return True
-        return None if self.preemptions is None and self.kv_use is None else False
+        return None if self.preemptions is None and self.queued is None else False
+
+    @property
+    def _queues(self) -> bool:
+        return (self.queued or 0) >= max(FEWEST_QUEUED, LEAST_QUEUED * self.readings)
 
     def __str__(self) -> str:
         told = [f"{self.preemptions:g} preemptions"] if self.preemptions else ["no preemption"]
         told = [] if self.preemptions is None else told
         told += [f"{self.out_of_memory} out-of-memory errors"] if self.out_of_memory else []
         told += [] if self.kv_use is None else [f"KV cache use up to {self.kv_use:.0%}"]
+        if self.queued is not None:
+            told.append(f"requests waited for it in {self.queued} of {self.readings} readings")
         return ", ".join(told)
 
 
 def signs_of(seen: Observation) -> Signs:
-    """The signs from the engine's counters and gauges, and from the preemptions that the replies report."""
-    readings = None if seen.engine is None else seen.engine.gauge("kv_use", seen.started_ns, seen.ended_ns)
-    use = None if readings is None or not len(readings[1]) else float(readings[1].max())
-    return Signs(preemption_events(seen), out_of_memory_errors(seen.records), use)
+    """The signs from the engine's counters and gauges, and from the preemptions that the replies report.
+
+    Who waits while the batch is full waits for a place in it, not for memory.
+    """
+    use = queued = None
+    readings = 0
+    engine = seen.engine
+    during = None if engine is None else engine.gauge("kv_use", seen.started_ns, load_end_ns(seen))
+    if engine is not None and during is not None and len(during[1]):
+        use, readings = float(during[1].max()), len(during[1])
+        inside = np.isin(engine.at_ns, during[0])
+        waiting, running = engine.gauges.get("waiting"), engine.gauges.get("running")
+        if waiting is not None:
+            full = (engine.gauges["kv_use"] >= HIGH_KV_USE) & (waiting > 0) & inside
+            if running is not None and engine.max_num_seqs is not None:
+                full &= running < engine.max_num_seqs
+            queued = int(full.sum())
+    return Signs(preemption_events(seen), out_of_memory_errors(seen.records), use, queued, readings)
 
 
 def preemption_events(seen: Observation) -> float | None:
@@ -82,9 +111,9 @@ def preemption_events(seen: Observation) -> float | None:
 
 
 def pressed_levels(levels: Mapping[float, Seen]) -> Estimate:
-    """The share of levels beyond capacity with a preemption, an out-of-memory error or 90 % of the KV cache
-    in use, among those of which that is known."""
-    what = "the engine tells neither preemptions nor the use of its KV cache"
+    """The share of levels beyond capacity with a preemption, an out-of-memory error or requests that waited
+    for a full KV cache, among those of which that is known."""
+    what = "the engine tells neither preemptions nor who waits for its KV cache"
     return pressed_share((signs.pressed for signs in _beyond(levels).values()), what)
 
 
@@ -110,8 +139,8 @@ def pressure_finding(levels: Mapping[float, Seen]) -> Finding:
         message = f"no level put pressure on memory ({_said(told)}): {_advice(levels, told)}"
     else:
         message = (
-            "whether memory was short is not known: the engine tells neither preemptions nor the use of its "
-            "KV cache; make its metrics page reachable"
+            "whether memory was short is not known: the engine tells neither preemptions nor who waits for "
+            "its KV cache; make its metrics page reachable"
         )
     share = pressed_levels(levels).point
     voids = bool(told)

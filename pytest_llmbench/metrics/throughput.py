@@ -366,6 +366,9 @@ def _rate_of_slices(
     return ratio_estimate(found, slices, requests, what, unit=unit, level=level, most=float(requests))
 
 
+WHOLE_RUNS = frozenset({"disabled", "cold", "warm"})
+"""Roles of the runs that count from their first request on: the states of a prefix cache, as it is the first
+requests that an empty one misses."""
 RAMP_UP_SHARE = 0.1
 """The share of a level's duration that is ramp-up; the rest is the window."""
 
@@ -393,15 +396,18 @@ def window_of(seen: Observation) -> Window:
     return Window(seen.records, seen.started_ns + round(RAMP_UP_SHARE * duration_ns), end_ns)
 
 
-def level_window(seen: Observation) -> Window:
+def level_window(seen: Observation, role: str = "") -> Window:
     """The window of a level. For a closed loop of sessions, the time while every slot has one, without its
-    first tenth."""
+    first tenth. A run of :data:`WHOLE_RUNS` has no ramp-up: it is all of its requests."""
     load = seen.plan.load
-    if not isinstance(load, SessionSlots):
-        return window_of(seen)
-    end_ns = _not_replaced_ns(seen, load.sessions)
-    duration_ns = max(end_ns - seen.started_ns, 0)
-    return Window(seen.records, seen.started_ns + round(RAMP_UP_SHARE * duration_ns), end_ns)
+    if isinstance(load, SessionSlots):
+        end_ns = _not_replaced_ns(seen, load.sessions)
+        start_ns = seen.started_ns + round(RAMP_UP_SHARE * max(end_ns - seen.started_ns, 0))
+        window = Window(seen.records, start_ns, end_ns)
+    else:
+        window = window_of(seen)
+    # A sample has to come after the start of its window, and the first may leave in the very nanosecond.
+    return replace(window, start_ns=seen.started_ns - 1) if role in WHOLE_RUNS else window
 
 
 def _not_replaced_ns(seen: Observation, slots: int) -> int:

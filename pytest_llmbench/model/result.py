@@ -29,7 +29,8 @@ class Level:
     """A level of a sweep or a search, in the words of the evidence vocabulary (requirements.yaml).
 
     ``metrics`` holds the level's own estimates under plain names (``ttft.p99``, ``output_token_throughput``).
-    The window is the part of the duration that counts: the first tenth is ramp-up (AMB-16).
+    The window is the part of the duration that counts: the first tenth is ramp-up (AMB-16), but for the
+    states of a prefix cache, of which all requests count.
     """
 
     label: str

@@ -35,7 +35,7 @@ class Seen:
     @property
     def inside(self) -> Records:
         """The latency samples: requests submitted inside the window."""
-        return submitted_inside(level_window(self.observation))
+        return submitted_inside(level_window(self.observation, self.level.role))
 
     def point(self, metric: str) -> float | None:
         estimate = self.level.metrics.get(metric)
@@ -71,7 +71,11 @@ def level_of(
     **more: object,
 ) -> Seen:
     """The level; ``more`` are further fields of :class:`Level` (``role``, ``percent_of_capacity`` …)."""
-    window, counts, load = level_window(seen), seen.records.counts(), seen.plan.load
+    window, counts, load = (
+        level_window(seen, str(more.get("role", ""))),
+        seen.records.counts(),
+        seen.plan.load,
+    )
     metrics, queue = level_metrics(window, seed=seed), queue_of(seen, window)
     overloads = overload(seen, window, queue)
     why = (*overloads, *long_tail(metrics["ttft.p99"], reference or Reference()))

@@ -4,7 +4,8 @@ Objective: the benefit of prefix caching when requests share prefixes, as TTFT r
 Procedure: the identical sequence of requests three times (AMB-18), each after a warm-up that leaves the
 measured prefixes alone: with the cache switched off; switched on and empty (Cold); switched on and filled
 with the shared prefixes (Warm). The states are SUT variants. The cold run needs a restart or a flush, else it
-is left out with a note. Prompts are the same in all three, so the requests are compared one with one.
+is left out with a note. Prompts are the same in all three, so the requests are compared one with one, from
+the first on: those that begin the run are the ones that an empty cache misses.
 
 Of a workload of sessions the identical sessions are sent, and the figures are given by the number of the turn
 as well: the first turns find what sessions share, the later ones their own history. The draft knows requests

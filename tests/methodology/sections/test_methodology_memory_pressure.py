@@ -15,7 +15,7 @@ from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters, fitted
 from pytest_llmbench.model.judgement import Finding, GateVerdict
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.model.result import TestResult
@@ -210,6 +210,42 @@ def test_a_test_without_pressure_on_memory_is_void() -> None:
     assert (finding.ok, finding.voids) == (False, True)
     assert "no level put pressure on memory (150 %: no preemption, KV cache use up to" in finding.message
     assert result.metrics["pressed_levels"].point == 0
+
+
+def _with_readings(kv_use: float, waiting: int, running: int, times: int) -> ReplayedSUT:
+    """An engine without preemptions whose gauges show this ``times`` times in each load, and else nothing."""
+
+    def change(seen: Observation) -> Observation:
+        at_ns = np.linspace(seen.started_ns, seen.ended_ns, 101, dtype=np.int64)
+        shown = np.arange(101) < times
+        pressing = {"kv_use": kv_use, "waiting": float(waiting), "running": float(running)}
+        gauges = {name: np.where(shown, value, 0.0) for name, value in pressing.items()}
+        return replace(
+            seen, engine=EngineReadings(at_ns, gauges, {"preemptions": 0.0}, {"preemptions": 0.0}, 64)
+        )
+
+    return ReplayedSUT(ROOMY, change=change)
+
+
+@pytest.mark.parametrize(
+    ("kv_use", "waiting", "running", "times", "short"),
+    [
+        pytest.param(0.97, 3, 20, 60, True, id="requests wait for a full cache"),
+        pytest.param(0.97, 3, 20, 1, False, id="one reading"),
+        pytest.param(0.97, 0, 20, 60, False, id="nobody waits"),
+        pytest.param(0.97, 3, 64, 60, False, id="they wait for a place in the batch"),
+        pytest.param(0.60, 3, 20, 60, False, id="the cache has room"),
+    ],
+)
+def test_memory_is_short_where_requests_wait_for_it(
+    kv_use: float, waiting: int, running: int, times: int, short: bool
+) -> None:
+    sut = _with_readings(kv_use, waiting, running, times)
+    result = _measure(sut, levels_percent=[100, 150], duration_s=5.0)
+    finding, verdict = _pressure(result)
+    assert finding.ok is short
+    assert (verdict is GateVerdict.PASS) is short
+    assert ("requests waited for it in 0 of" in finding.message) is (not short and times > 1)
 
 
 def test_following_the_advice_puts_pressure_on_memory() -> None:

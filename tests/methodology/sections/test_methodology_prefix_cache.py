@@ -74,6 +74,24 @@ def test_reduction_is_that_of_the_spared_prefill() -> None:
     assert reduction.lower <= 5.12 / plain <= reduction.upper
 
 
+def test_the_misses_that_begin_a_cold_run_count() -> None:
+    """Known beforehand: an eighth of the requests come first with their prefix and have the TTFT without a
+    cache, so P95 is that of a miss."""
+    many = SharedPrefix("many", SYNTHETIC_UNIFORM, Fixed(2048), 1.0, 30)
+    sut = ReplayedSUT("fast?prefill_us_per_token=10&step_base_us=1000&kv_us_per_token=0")
+    result = sut.measure(TEST, requests=240, concurrency=1, workload=many)
+    cold = result.observations[1].records
+    missed = cold.cached_tokens < 1024
+    assert missed[:24].mean() > 0.5
+    assert missed.sum() == 30
+    at_p95 = {
+        state: result.metrics[f"ttft[{state}].p95"].point or 0.0 for state in ("disabled", "cold", "warm")
+    }
+    assert at_p95["cold"] > 3 * at_p95["warm"]
+    assert at_p95["cold"] == pytest.approx(at_p95["disabled"], rel=0.2)
+    assert result.metrics["ttft[cold].p50"].n == 240
+
+
 def test_warm_up_leaves_the_measured_prefixes_alone(measured: tuple[ReplayedSUT, TestResult]) -> None:
     sut, result = measured
     warmups = [plan for plan in sut.plans if plan.phase is not Phase.MEASURE]
