@@ -20,6 +20,7 @@ from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_replies import classify_status, header, is_policy_error, shorten
+from pytest_llmbench.wire.increments import without_repetitions
 from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.reply import Ended, StreamSummary, answer_of, checked, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
@@ -245,6 +246,8 @@ class ReplyReader:
         while step := list(islice(decoded, _CHUNKS_PER_STEP)):
             chunks += step
             yield
+        if not self.dialect.accumulates:
+            without_repetitions(chunks)
         if exchange.end is End.COMPLETE and exchange.error is not None:  # the status of a call
             refused = is_policy_error(exchange.error)
             last = len(exchange.stamps) - 1

@@ -44,10 +44,12 @@ class Usage:
 class CallDelta(NamedTuple):
     """What an event adds to one tool call."""
 
-    number: int
-    """Number of the call in the reply, as the server counts."""
+    number: int | None
+    """Number of the call in the reply, as the server counts; ``None``: it does not."""
     name: str = ""
     arguments: str = ""
+    identity: str = ""
+    """Id of the call; most servers send it with the first event of the call alone."""
 
 
 @dataclass(slots=True)
@@ -91,8 +93,14 @@ class Chunk:
     server_timings: Mapping[str, Any] | None = None
     """The server's own timing figures, with its names and unfiltered."""
     calls: tuple[CallDelta, ...] = ()
-    """What the event adds to each tool call. This is part of ``text``, except for a name that comes in
-    pieces."""
+    """What the event adds to each tool call."""
+    called: int = 0
+    """Number of characters at the end of ``text`` that are names and arguments of tool calls."""
+
+    @property
+    def content(self) -> str:
+        """The text without that of tool calls."""
+        return self.text[: len(self.text) - self.called] if self.called else self.text
 
     @property
     def undecodable(self) -> bool:

@@ -79,3 +79,9 @@ def text_in(source: Any, key: str) -> str:
     """The text under ``key`` of what should be an object; ``""`` where there is none."""
     value = source.get(key) if source.__class__ is dict else None
     return value if value.__class__ is str else ""
+
+
+def written(source: Any, key: str) -> str:
+    """The arguments under ``key`` as text: what is no text already is written as JSON; ``""`` for none."""
+    value = source.get(key) if source.__class__ is dict else None
+    return value if value.__class__ is str else "" if value is None else json.dumps(value)

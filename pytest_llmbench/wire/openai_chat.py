@@ -9,8 +9,9 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
 from pytest_llmbench.wire.chunk import CallDelta, Chunk
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
+from pytest_llmbench.wire.event_payload import text_in, written
 from pytest_llmbench.wire.openai_request import encode_body, own_prompt
-from pytest_llmbench.wire.openai_stream import decode_event
+from pytest_llmbench.wire.openai_stream import as_count, decode_event
 from pytest_llmbench.wire.sse import SSEEvent
 
 if TYPE_CHECKING:  # few loads have messages
@@ -92,21 +93,32 @@ def _read_other_output(chunk: Chunk, delta: dict[str, Any]) -> None:
     refusal = delta.get("refusal")
     if isinstance(refusal, str):
         chunk.text += refusal
-    calls = delta.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        if isinstance(call, dict):
-            _read_call(chunk, call.get("index"), call.get("function"), "arguments")
-            _read_call(chunk, call.get("index"), call.get("custom"), "input")
-    _read_call(chunk, 0, delta.get("function_call"), "arguments")
+    told = delta.get("tool_calls")
+    calls: list[Any] = told if isinstance(told, list) else [told]
+    for place, call in enumerate(calls):
+        if call.__class__ is dict:
+            # Without numbers those of one event are told apart by their places; one alone goes on with the
+            # last.
+            number = _index(call.get("index"), place if len(calls) > 1 else None)
+            _read_call(chunk, number, call)
+    function = delta.get("function_call")
+    if function.__class__ is dict:
+        _read_call(chunk, 0, {"function": function})
 
 
-def _read_call(chunk: Chunk, number: Any, function: Any, key: str) -> None:
-    name, arguments = ("".join(_strings([function], each)) for each in ("name", key))
-    if name or arguments:
-        chunk.text += name + arguments
-        # A server that numbers nothing has one call.
-        at = number if number.__class__ is int else 0
-        chunk.calls += (CallDelta(at, name, arguments),)
+def _index(value: Any, otherwise: int | None) -> int | None:
+    found = as_count(int(value) if value.__class__ is str and value.isdecimal() and len(value) < 6 else value)
+    return otherwise if found is None else found
+
+
+def _read_call(chunk: Chunk, number: int | None, call: dict[str, Any]) -> None:
+    identity = text_in(call, "id")
+    for function, key in ((call.get("function"), "arguments"), (call.get("custom"), "input")):
+        name, arguments = text_in(function, "name"), written(function, key)
+        if name or arguments or (identity and function.__class__ is dict):
+            chunk.text += name + arguments
+            chunk.called += len(name) + len(arguments)
+            chunk.calls += (CallDelta(number, name, arguments, identity),)
 
 
 def _read_parts(chunk: Chunk, parts: list[Any]) -> None:

@@ -20,13 +20,13 @@ refusal text is an answer too; ``refused`` is for a safety system that took the 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from pytest_llmbench.model.record import COUNTED_HERE, LENGTH_FINISH, Outcome, RequestRecord, TokenSource
-from pytest_llmbench.model.structured import Call, StructuredOutput
+from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.wire.attribution import (
     Attribution,
     ContentChunks,
@@ -36,6 +36,7 @@ from pytest_llmbench.wire.attribution import (
     spread,
 )
 from pytest_llmbench.wire.chunk import Chunk, Usage, is_visible
+from pytest_llmbench.wire.increments import calls_of
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
 from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
 from pytest_llmbench.wire.usage import parts_above_whole, refutation, usage_of
@@ -374,17 +375,6 @@ def _no_content(summary: StreamSummary) -> str:
     return "the reply held no content"
 
 
-def calls_of(chunks: Iterable[Chunk]) -> list[Call]:
-    """The tool calls in the order of their numbers; names and arguments come in pieces of any size."""
-    parts: dict[int, tuple[list[str], list[str]]] = {}
-    for chunk in chunks:
-        for delta in chunk.calls:
-            names, arguments = parts.setdefault(delta.number, ([], []))
-            names.append(delta.name)
-            arguments.append(delta.arguments)
-    return [Call("".join(names), "".join(rest)) for _, (names, rest) in sorted(parts.items())]
-
-
 def checked(asked: StructuredOutput, summary: StreamSummary, chunks: Sequence[Chunk]) -> str:
     """The result of checking the structure of an ``ok`` reply, as :meth:`StructuredOutput.check` names it.
 
@@ -421,16 +411,12 @@ def answer_of(summary: StreamSummary, chunks: Sequence[Chunk], inline: InlineRea
 def _of_first_choice(chunks: Sequence[Chunk], inline: InlineReasoning) -> str:
     first = min(_choices(chunks), default=None)
     own = [
-        _without_calls(chunk) if chunk.calls else chunk for chunk in chunks if chunk.choice in (first, None)
+        replace(chunk, text=chunk.content) if chunk.called else chunk
+        for chunk in chunks
+        if chunk.choice in (first, None)
     ]
     return "".join([chunk.text for chunk in split_inline(own, inline).chunks])
 
 
 def _choices(chunks: Sequence[Chunk]) -> set[int]:
     return {chunk.choice for chunk in chunks if chunk.choice is not None}
-
-
-def _without_calls(chunk: Chunk) -> Chunk:
-    """The chunk without the parts of tool calls, which come after its content."""
-    calls = "".join([call.name + call.arguments for call in chunk.calls])
-    return replace(chunk, text=chunk.text.removesuffix(calls))

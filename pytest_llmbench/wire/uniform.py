@@ -20,6 +20,7 @@ from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.wire.attribution import apportion, estimated_size
 from pytest_llmbench.wire.chunk import Chunk, is_visible
 from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.increments import may_repeat
 from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream, unshown_tokens
@@ -119,6 +120,8 @@ class _Reading:
         visible = next((n for n, piece in enumerate(found.pieces) if is_visible(piece)), None)
         if visible is not None and may_open(found.pieces[visible]):
             raise _UnusualError  # with reasoning inside the text, perhaps
+        if may_repeat(found.pieces):
+            raise _UnusualError
         around = self._body[: found.start] + HOLE + self._body[found.end :]
         key = around.replace(self._id, HOLE) if self._id else around, len(found.pieces), visible is not None
         known = self._memory.summaries.get(key)

@@ -325,7 +325,7 @@ CALL = (event(called("find", '{"q":')), event(called("", "1}")))
         ((content("<thi"), content("nk>hm"), content(" </think>ah")), {}, "ah", 3),
         ((content("<think>hm</think>"), content("ah"), content("ha")), {"reasoning_tokens": 5}, "ahha", 3),
         ((thought("hm"), content("ah"), content("ok")), {}, "ahok", 5),
-        ((thought("hm"), content("ah")), {"reasoning_tokens": 99}, "ah", 0),
+        ((thought("hm"), content("ah")), {"reasoning_tokens": 99}, "ah", 4),  # no count of thoughts
     ],
     ids=[
         "halves", "content and a call", "a call alone", "several choices", "the second first",

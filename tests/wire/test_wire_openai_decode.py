@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wire_events import ROLE, chat, text, usage
 
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.chunk import CallDelta, Chunk, Usage
 from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.sse import SSEEvent
 
@@ -48,17 +48,24 @@ def only(**fields: Any) -> Chunk:
         ({"reasoning_details": [{"text": "r"}, {"summary": "s"}, {"data": "x"}, 1]}, {"reasoning": "rs"}),
         (
             {"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
-            {"text": "f{", "calls": ((0, "f", "{"),)},
+            {"text": "f{", "calls": (CallDelta(None, "f", "{"),), "called": 2},
         ),
         (
             {"tool_calls": [{"function": {"name": None, "arguments": "1"}}, None]},
-            {"text": "1", "calls": ((0, "", "1"),)},
+            {"text": "1", "calls": (CallDelta(0, "", "1"),), "called": 1},
         ),
         (
             {"tool_calls": [{"custom": {"name": "c", "input": "i"}}]},
-            {"text": "ci", "calls": ((0, "c", "i"),)},
+            {"text": "ci", "calls": (CallDelta(None, "c", "i"),), "called": 2},
         ),
-        ({"function_call": {"name": "f", "arguments": "{}"}}, {"text": "f{}", "calls": ((0, "f", "{}"),)}),
+        (
+            {"function_call": {"name": "f", "arguments": "{}"}},
+            {"text": "f{}", "calls": (CallDelta(0, "f", "{}"),), "called": 3},
+        ),
+        (
+            {"tool_calls": [{"index": "1", "id": "c", "function": {"name": "f", "arguments": {"a": 1}}}]},
+            {"text": 'f{"a": 1}', "calls": (CallDelta(1, "f", '{"a": 1}', "c"),), "called": 9},
+        ),
         ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"text": "ab"}),
         ({"content": [{"type": "thinking", "thinking": [{"text": "t"}]}]}, {"reasoning": "t"}),
     ],

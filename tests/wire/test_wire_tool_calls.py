@@ -257,3 +257,146 @@ def test_extra_fields_change_one_request_and_not_the_next() -> None:
     changed = json.loads(CHAT.encode(request, EncodeOptions("m", extra_body=deeper)))
     assert changed["response_format"]["json_schema"]["schema"] == {**SCHEMA, "title": "x"}
     assert body_of(JSON)["response_format"]["json_schema"]["schema"] == SCHEMA
+
+
+ONE, OTHER = '{"city":"Köln"}', '{"city":"Bonn"}'
+
+
+def piece(arguments: Any = None, name: str | None = None, **told: Any) -> dict[str, Any]:
+    """An entry of ``tool_calls``."""
+    function = {"name": name, "arguments": arguments}
+    return {**told, "function": {key: value for key, value in function.items() if value is not None}}
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        # the same number, other ids
+        [
+            [piece("", "weather", index=0, id="a")],
+            [piece(ONE[:9], index=0)],
+            [piece(ONE[9:], index=0)],
+            [piece("", "weather", index=0, id="b")],
+            [piece(OTHER, index=0)],
+        ],
+        [[piece(ONE, "weather", index=0, id="a")], [piece(OTHER, "weather", index=0, id="b")]],
+        # the same number, no ids
+        [[piece(ONE, "weather", index=0)], [piece(OTHER, "weather", index=0)]],
+        # no numbers
+        [
+            [piece("", "weather", id="a")],
+            [piece(ONE[:9])],
+            [piece(ONE[9:])],
+            [piece(OTHER[:5], "weather", id="b")],
+            [piece(OTHER[5:])],
+        ],
+        [[piece(ONE, "weather")], [piece(OTHER, "weather")]],
+        [[piece(ONE, "weather"), piece(OTHER, "weather")]],
+        [[piece(ONE[:5], "weather"), piece(OTHER[:5], "weather")], [piece(ONE[5:]), piece(OTHER[5:])]],
+        # name and id with every event
+        [
+            *[[piece(part, "weather", index=0, id="a")] for part in (ONE[:4], ONE[4:9], ONE[9:])],
+            *[[piece(part, "weather", index=1, id="b")] for part in (OTHER[:4], OTHER[4:9], OTHER[9:])],
+        ],
+        [
+            *[[piece(part, "weather")] for part in (ONE[:4], ONE[4:9], ONE[9:])],
+            *[[piece(part, "weather")] for part in (OTHER[:4], OTHER[4:9], OTHER[9:])],
+        ],
+        # arguments as objects, once and with every event
+        [[piece(json.loads(ONE), "weather", index=0)], [piece(json.loads(OTHER), "weather", index=1)]],
+        [
+            [piece({"city": "K"}, "weather", index=0, id="a")],
+            [piece(json.loads(ONE), "weather", index=0, id="a")],
+            [piece(json.loads(OTHER), "weather", index=1, id="b")],
+        ],
+        # all arguments so far with each event, and all of them once more at the end
+        [
+            *[[piece(ONE[:end], "weather", index=0, id="a")] for end in (1, 4, 9, 15)],
+            *[[piece(OTHER[:end], index=1, id="b", name="weather")] for end in (5, 15, 15)],
+        ],
+        [
+            *[[piece(part, index=0)] for part in (ONE[:4], ONE[4:])],
+            [piece(ONE, "weather", index=0)],
+            [piece(OTHER, "weather", index=1)],
+        ],
+        # one call as an object in place of a list
+        [piece(ONE, "weather", index=0), piece(OTHER, "weather", index=1)],
+    ],
+)
+def test_calls_of_servers_that_number_or_send_them_otherwise(calls: list[Any]) -> None:
+    found, check = read([event({"tool_calls": each}) for each in calls], CALL)
+    assert [(call.name, json.loads(call.arguments)["city"]) for call in found] == [
+        ("weather", "Köln"),
+        ("weather", "Bonn"),
+    ]
+    assert check == "valid"
+
+
+def test_names_in_pieces_and_calls_without_arguments() -> None:
+    two = [[piece(None, "wea", index=0)], [piece(None, "ther", index=0)], [piece(ONE, index=0)]]
+    assert read([event({"tool_calls": each}) for each in two], CALL) == ([Call("weather", ONE)], "valid")
+    none = [[piece("", "weather")], [piece("", "time")]]
+    assert read([event({"tool_calls": each}) for each in none], CALL)[0] == [
+        Call("weather", ""),
+        Call("time", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        (
+            "anthropic-messages",
+            sse(
+                block("start", 0, {"type": "tool_use", "id": "a", "name": "weather", "input": {}}),
+                block("delta", 0, {"partial_json": ONE}),
+                block(
+                    "start", 1, {"type": "tool_use", "id": "b", "name": "weather", "input": json.loads(OTHER)}
+                ),
+            ),
+        ),
+        (
+            "openai-responses",
+            sse(
+                *(
+                    each
+                    for identity, arguments in (("a", ONE), ("b", OTHER))
+                    for each in (
+                        {"type": "response.output_item.added", "item": {"name": "weather", "id": identity}},
+                        {
+                            "type": "response.function_call_arguments.delta",
+                            "item_id": identity,
+                            "delta": arguments,
+                        },
+                    )
+                )
+            ),
+        ),
+        (
+            "ollama-chat",
+            b"".join(
+                json.dumps(
+                    {
+                        "message": {
+                            "tool_calls": [{"function": {"name": "weather", "arguments": json.loads(each)}}]
+                        },
+                        "done": False,
+                    }
+                ).encode()
+                + b"\n"
+                for each in (ONE, OTHER)
+            ),
+        ),
+    ],
+)
+def test_calls_of_other_apis_are_told_apart(api: str, body: bytes) -> None:
+    chunks = list(chunks_of([(body, 1)], DIALECTS[api]))
+    assert [json.loads(call.arguments)["city"] for call in calls_of(chunks)] == ["Köln", "Bonn"]
+    assert answer_of(read_stream(chunks), chunks, InlineReasoning()).text == ""
+
+
+def test_many_pieces_take_time_in_proportion() -> None:
+    """A watchdog: quadratic work on these would take minutes."""
+    many = [[piece("}", "weather", index=0)]] * 20_000
+    body = b"".join(event({"tool_calls": each}) for each in many)
+    assert len(calls_of(chunks_of([(body, 1)], CHAT))) == 1

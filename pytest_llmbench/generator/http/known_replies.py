@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from pytest_llmbench.wire.chunk import is_visible
+from pytest_llmbench.wire.increments import may_repeat
 from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.uniform import MOST_BYTES, Lesson, plain_texts
@@ -136,6 +137,8 @@ class _Shape:
         visible = 0 if is_visible(texts[0]) else _first_visible(texts)
         if visible is not None and may_open(texts[visible]):
             return None  # what it begins with may be reasoning
+        if may_repeat(texts):
+            return None
         summary = self.endings.get((ending, len(pieces), visible is not None))
         if summary is None:
             return None

@@ -25,6 +25,7 @@ from pytest_llmbench.wire.event_payload import (
     set_error,
     text_in,
     type_of,
+    written,
 )
 from pytest_llmbench.wire.openai_request import arguments_of, own_prompt, write_body
 from pytest_llmbench.wire.openai_stream import as_count, read_timings
@@ -139,12 +140,16 @@ def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
     if kind == "content_block_delta":
         _read_block(chunk, payload.get("delta"), "a delta")
         if arguments := text_in(payload.get("delta"), "partial_json"):
-            chunk.calls = (CallDelta(as_count(payload.get("index")) or 0, "", arguments),)
+            chunk.calls = (CallDelta(as_count(payload.get("index")), "", arguments),)
+            chunk.called = len(arguments)
     elif kind == "content_block_start":
         _read_block(chunk, payload.get("content_block"), "a content block")
         chunk.blank = False  # it opens a block; its text, if any, counts
-        if name := text_in(payload.get("content_block"), "name"):
-            chunk.calls = (CallDelta(as_count(payload.get("index")) or 0, name),)
+        if name := text_in(block := payload["content_block"], "name"):
+            # Some gateways send the whole input with it, and no deltas.
+            arguments = written(block, "input") if block.get("input") else ""
+            chunk.calls = (CallDelta(as_count(payload.get("index")), name, arguments, text_in(block, "id")),)
+            chunk.text, chunk.called = chunk.text + arguments, len(arguments)
     elif kind in _KNOWN:
         _read_frame(chunk, payload, kind)
     elif not read_error(chunk, payload):

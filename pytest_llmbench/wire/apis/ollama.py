@@ -6,7 +6,6 @@ nanoseconds; ``load_duration`` is the loading of the model.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import tools_of
 from pytest_llmbench.wire.chunk import CallDelta, Chunk, Usage
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, refuse_ignore_eos, require_text
-from pytest_llmbench.wire.event_payload import finish_reason, payload_of, read_error, text_in
+from pytest_llmbench.wire.event_payload import finish_reason, payload_of, read_error, text_in, written
 from pytest_llmbench.wire.openai_request import arguments_of, text_prompt, write_body
 from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.sse import SSEEvent
@@ -103,6 +102,7 @@ def _decoded(event: SSEEvent, message: str | None) -> Chunk:
         chunk.calls = tuple(_calls(source))
         called = "".join([call.name + call.arguments for call in chunk.calls])
         chunk.text = text_in(source, "response" if message is None else "content") + called
+        chunk.called = len(called)
         chunk.reasoning = text_in(source, "thinking")
     if payload["done"]:
         _read_end(chunk, payload)
@@ -112,14 +112,13 @@ def _decoded(event: SSEEvent, message: str | None) -> Chunk:
 
 
 def _calls(message: dict[str, Any]) -> Iterator[CallDelta]:
-    """The tool calls of a message, which come whole: name and arguments."""
+    """The tool calls of a message, which come whole: name and arguments. Newer servers number them."""
     calls = message.get("tool_calls")
-    for number, call in enumerate(calls if calls.__class__ is list else ()):
+    for call in calls if calls.__class__ is list else ():
         function = call.get("function") if call.__class__ is dict else None
         if function.__class__ is dict:
-            arguments = function.get("arguments")
-            told = "" if arguments is None else json.dumps(arguments)
-            yield CallDelta(number, text_in(function, "name"), told)
+            name, arguments = text_in(function, "name"), written(function, "arguments")
+            yield CallDelta(as_count(function.get("index")), name, arguments, text_in(call, "id"))
 
 
 def _read_end(chunk: Chunk, payload: dict[str, Any]) -> None:

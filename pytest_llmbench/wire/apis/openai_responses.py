@@ -128,11 +128,14 @@ def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
     if kind in _TEXT_DELTAS or kind in _REASONING_DELTAS:
         _read_delta(chunk, payload, reasons=kind in _REASONING_DELTAS)
         if kind == _ARGUMENTS and chunk.text:
-            chunk.calls = (CallDelta(as_count(payload.get("output_index")) or 0, "", chunk.text),)
+            number, identity = as_count(payload.get("output_index")), text_in(payload, "item_id")
+            chunk.calls = (CallDelta(number, "", chunk.text, identity),)
+            chunk.called = len(chunk.text)
     elif kind == "response.output_item.added":
-        name = text_in(payload.get("item"), "name")
-        if name:
-            chunk.calls = (CallDelta(as_count(payload.get("output_index")) or 0, name),)
+        item = payload.get("item")
+        if name := text_in(item, "name"):
+            number = as_count(payload.get("output_index"))
+            chunk.calls = (CallDelta(number, name, identity=text_in(item, "id")),)
     elif kind in TERMINAL:
         _read_end(chunk, payload.get("response"), kind)
     elif not read_error(chunk, payload):
