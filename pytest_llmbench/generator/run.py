@@ -382,7 +382,10 @@ class LoadGenerator:
             request_id = f"{run_token}-{planned.index}"
             # Each load has sessions of its own, as it has requests of its own: none is known from before.
             session_id = None if planned.turn is None else f"{run_token}-s{planned.turn.session}"
-            body = self._dialect.encode(request, options)
+            try:
+                body = self._dialect.encode(request, options)
+            except GeneratorError as error:  # of the workload: a process that measures hands it on as it is
+                raise SuiteError(error.what, where=error.where, remedy=error.remedy) from error
             return PreparedRequest(
                 request_id=request_id,
                 wire=self._head.wire(request_id, body, session_id),

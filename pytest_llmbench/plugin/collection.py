@@ -185,8 +185,25 @@ def measures_first(session: pytest.Session) -> bool:
     return not nothing_runs and not _chooses_its_sut(first)
 
 
+class _OfBrokenFile(dict[str, Any]):
+    def __contains__(self, name: object) -> bool:
+        from pytest_llmbench.workloads.catalogue import workload
+
+        if dict.__contains__(self, name) or not isinstance(name, str):
+            return dict.__contains__(self, name)
+        try:
+            workload(name)
+        except SuiteError:
+            return True
+        return False
+
+    def __missing__(self, name: str) -> str:
+        return "synthetic-uniform"
+
+
 def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:
-    """Name → workload, from ``--llm-workloads`` and the hooks; a hook's overrides one of the file."""
+    """Name → workload, from ``--llm-workloads`` and the hooks; a hook's overrides one of the file. Beside a
+    broken file any other name has the default: it may be one of the file's, whose mistakes are told."""
     from pytest_llmbench.plugin.session import SESSION
 
     named: dict[str, Any] = {}
@@ -199,6 +216,7 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
             named.update(read_workload_file(path))
         except SuiteError as error:
             mistakes.append(str(error))
+            named = _OfBrokenFile()
     for offered in config.hook.pytest_llmbench_workloads(config=config):
         named.update(offered or {})
     return named
@@ -251,7 +269,7 @@ def _part(label: Any, entry: Any, named: Mapping[str, Any]) -> Any:
     """A part of a mixture, with the suite's own workload in place of its name."""
     if isinstance(entry, tuple) and len(entry) == 2:
         wanted, weight = entry
-        return (named.get(wanted, wanted) if isinstance(wanted, str) else wanted), weight
+        return (named[wanted] if isinstance(wanted, str) and wanted in named else wanted), weight
     return (named[label], entry) if isinstance(label, str) and label in named else entry
 
 

@@ -10,10 +10,12 @@ import errno
 import gzip
 import hashlib
 import io
+import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_at_most
@@ -183,7 +185,10 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         content = lists[0] if len(lists) == 1 else content
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise SuiteError("no JSON array of objects", where=str(path), remedy="check the file, or its format")
-    yield from content
+    for number, row in enumerate(content, start=1):
+        if unsendable(row):
+            raise SuiteError(f"row {number} {HALF}", where=str(path), remedy=HALF_REMEDY)
+        yield row
 
 
 def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -196,6 +201,8 @@ def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             raise SuiteError(f"line {number} is no JSON: {error}", where=str(path)) from error
         if not isinstance(row, dict):
             raise SuiteError(f"line {number} is no JSON object", where=str(path))
+        if unsendable(row, line):
+            raise SuiteError(f"line {number} {HALF}", where=str(path), remedy=HALF_REMEDY)
         yield row
 
 
@@ -228,6 +235,23 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 yield from batch.to_pylist()
     except (OSError, ValueError, RuntimeError) as error:  # pyarrow's own errors are of these
         raise SuiteError(f"no Parquet file: {error}", where=str(path), remedy="check the file") from error
+
+
+HALF: Final = "holds half a character (a lone surrogate such as \\ud83d), which no request can carry"
+HALF_REMEDY: Final = "write the whole character, or leave the row out"
+_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def unsendable(row: Any, raw: bytes | None = None) -> bool:
+    """Whether a row of JSON holds text that no request can carry. ``raw``: its bytes, where there are any;
+    those of most rows rule it out."""
+    if raw is not None and _HALVES.search(raw) is None:
+        return False
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def unpacked_bytes(path: Path) -> bytes:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.tokens.reference import no_panic
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -112,7 +113,8 @@ class HuggingFaceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``. Lone surrogates, which no text can be sent with, count as U+FFFD."""
-        return self._tokenizer.encode(_sendable(text), add_special_tokens=False).ids
+        with no_panic(text):
+            return self._tokenizer.encode(_sendable(text), add_special_tokens=False).ids
 
     @property
     def _special_ids(self) -> list[int]:

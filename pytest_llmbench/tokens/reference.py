@@ -13,6 +13,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.errors import GeneratorError, SuiteError, shown
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
@@ -147,11 +148,18 @@ class ReferenceTokenizer:
         Where more than 1000 characters have no word's beginning, it may be off by two in 15,000 of them:
         tiktoken's time and memory for a word grow faster than its length.
         """
-        return sum(len(self._encoding.encode_ordinary(part)) for part in _parts(text))
+        return sum(len(self._ids(part)) for part in _parts(text))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ``text``. Lone surrogates, which no text can be sent with, count as U+FFFD."""
-        return self._encoding.encode_ordinary(text)
+        """Ids of ``text``, which is their text again. Lone surrogates, which no text can be sent with, count
+        as U+FFFD. Of a long text without words there may be other ids than tiktoken's, as in :meth:`count`:
+        tiktoken itself ends the interpreter's stack on a million spaces.
+        """
+        return [token for part in _parts(text) for token in self._ids(part)]
+
+    def _ids(self, text: str) -> list[int]:
+        with no_panic(text):
+            return self._encoding.encode_ordinary(text)
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """The bytes of ``ids``, which need not be valid UTF-8.
@@ -202,6 +210,21 @@ class ReferenceTokenizer:
 
     def __repr__(self) -> str:
         return f"ReferenceTokenizer({self.name!r})"
+
+
+@contextmanager
+def no_panic(text: str) -> Iterator[None]:
+    """Make a SuiteError of a panic in a tokenizer's Rust code. Its ``PanicException``, of a class that cannot
+    be imported, is no ``Exception``, and would end pytest."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise SuiteError(
+            f"the tokenizer gives up on a text of {len(text):,} characters: {shown(text[:40])}: {error}",
+            remedy="leave the text out, or cut it",
+        ) from None
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -149,3 +149,24 @@ def test_a_mark_of_a_param_stands_before_one_of_the_function(suite: Suite) -> No
     result.stdout.fnmatch_lines(
         ["*test_x?1?", "*", "*requests [[]215, 222[]]*", "*test_x?2?", "*", "*requests 222*"]
     )
+
+
+def test_a_broken_workload_file_is_told_alone(suite: Suite) -> None:
+    """Its names are not unknown: they are in the file."""
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+        @llmbench.ttft(workload="mine")
+        def test_one(): ...
+        @llmbench.ttft(workload={"mine": 1, "synthetic-uniform": (2)})
+        def test_parts(): ...
+        @llmbench.ttft(workload="theirs", requests=0)
+        def test_other_mistakes_are_told(): ...
+        """
+    )
+    (suite.path / "loads.toml").write_text("[workloads.mine]\nkind = 'trace'\n")
+    result = suite.run("--llm-endpoint=replay:fast", "--llm-workloads=loads.toml")
+    said = "\n".join(result.errlines)
+    assert "path is missing" in said
+    assert "unknown workload" not in said
+    assert "requests" in said

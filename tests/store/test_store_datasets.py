@@ -58,6 +58,9 @@ def test_csv_rows_and_a_format_that_the_suffix_does_not_say(tmp_path: Path) -> N
         ("a.jsonl", '{"a": 1}\n{"a":', "line 2 is no JSON"),
         ("a.jsonl", "[1]", "line 1 is no JSON object"),
         ("a.csv.gz", "not packed", "cannot be read"),
+        ("a.jsonl", '{"a": "\\ud83d\\ude00"}\n{"a": "\\ud83d"}', "line 2 holds half a character"),
+        ("a.jsonl", '{"a": [{"\\uDE00": 1}]}', "line 1 holds half a character"),
+        ("a.json", '[{"a": "x"}, {"a": "\\ud83d x"}]', "row 2 holds half a character"),
     ],
 )
 def test_files_that_are_not_what_they_seem(tmp_path: Path, name: str, content: str, told: str) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.tokens.reference import RANK_FILES, parse_ranks, reference_tokenizer
+from pytest_llmbench.tokens.reference import RANK_FILES, no_panic, parse_ranks, reference_tokenizer
 
 NAMES = sorted(RANK_FILES)
 
@@ -142,6 +142,27 @@ def test_a_word_without_end_is_counted_nearly_exactly() -> None:
     tokenizer = reference_tokenizer()
     text = "".join(random.Random(4).choices("abcdefghij", k=100_000))
     assert abs(tokenizer.count(text) - len(tokenizer.encode(text))) <= 2 * (100_000 // 15_000)
+
+
+@pytest.mark.parametrize("text", [" " * 1_000_000 + "a", "x" + "\n" * 300_000, "a" * 40_000])
+def test_a_text_without_words_ends_nothing(text: str) -> None:
+    """tiktoken panics on a million spaces, with an exception that is no Exception."""
+    tokenizer = reference_tokenizer()
+    ids = tokenizer.encode(text)
+    assert (len(ids), tokenizer.decode(ids)) == (tokenizer.count(text), text)
+
+
+def test_a_panic_of_a_tokenizer_is_an_error_like_others() -> None:
+    class PanicException(BaseException):
+        pass
+
+    with (
+        pytest.raises(SuiteError, match="gives up on a text of 3 characters: 'abc': overflow"),
+        no_panic("abc"),
+    ):
+        raise PanicException("overflow")
+    with pytest.raises(KeyboardInterrupt), no_panic("abc"):
+        raise KeyboardInterrupt
 
 
 def test_random_ids_decode_to_text_that_can_be_sent() -> None:

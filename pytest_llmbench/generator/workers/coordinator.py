@@ -118,7 +118,7 @@ class Coordinator:
         """Why the plan's own rule ended it: a single worker's, or ours, who see the ends of all of them."""
         self.watch: FailureWatch | None = None
         self.mistake: Exception | None = None
-        """Why nothing can be sent: what the requests are drawn from, or a worker, found that out."""
+        """Why not all can be sent: what the requests are drawn from, or a worker, found that out."""
         self.failure: Exception | None = None
         """The exception that the caller's code raised; None without one."""
         self._on_record = on_record

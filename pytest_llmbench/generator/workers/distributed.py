@@ -219,7 +219,7 @@ class DistributedLoadGenerator:
                 f"the measurement was broken off: {type(failure).__name__}: {failure}",
                 remedy="requests measured until then have been handed on; the traceback shows the cause",
             ) from failure
-        if coordinator.mistake is not None and coordinator.start_ns is None:
+        if coordinator.mistake is not None:
             raise coordinator.mistake
         return merged_observation(plan, coordinator, taken_at)
 

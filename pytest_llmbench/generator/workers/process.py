@@ -154,7 +154,7 @@ class Worker:
             write_columns(seen.records, self._setup.columns)
             told = replace(seen.selfcheck, priority=self._priority)
             self._line.say(replace(_done(seen), selfcheck=told, decoded_ns=decoded_ns))
-        except SuiteError as error:  # raised before anything was sent
+        except SuiteError as error:
             self._line.say(Failed(str(error), error))
         except LLMBenchError as error:
             self._line.say(Failed(str(error)))

@@ -195,8 +195,7 @@ class Failed:
 
     why: str
     mistake: LLMBenchError | None = None
-    """The mistake, where the plan or this machine's limits kept anything from being sent: to be raised as it
-    is."""
+    """The mistake of the plan, of a request, or of this machine's limits: to be raised as it is."""
 
 
 UNSAYABLE = (pickle.PicklingError, TypeError, AttributeError)

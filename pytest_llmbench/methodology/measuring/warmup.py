@@ -156,6 +156,8 @@ def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
     if not all(load.records.failed.all() for load in loads):
         return
     errors = [error or "no reason given" for error in loads[-1].records.error]
+    if not errors and loads[-1].interrupted is not None:
+        raise SUTError(f"no warm-up request was sent: {loads[-1].interrupted}")
     # Texts that differ in a number alone (of tokens, of a request) tell of one reason.
     reasons = Counter(_NUMBER.sub("#", error) for error in errors)
     reason, count = reasons.most_common(1)[0] if reasons else ("nothing was sent", 0)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import parse_json
-from pytest_llmbench.store.datasets import FileFormat, format_of, read_rows, unpacked_bytes
+from pytest_llmbench.store.datasets import HALF, FileFormat, format_of, read_rows, unpacked_bytes, unsendable
 
 MOST_LINE_BYTES: Final = 16 * 1024 * 1024
 """The longest line of JSON Lines, or of gzipped ones unpacked: some four million tokens."""
@@ -56,9 +56,10 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"line {number}", _Broken(told)
         elif line.strip():
             try:
-                yield f"line {number}", parse_json(line)
+                row = parse_json(line)
             except ValueError as error:
-                yield f"line {number}", _Broken(f"is no JSON: {error}")
+                row = _Broken(f"is no JSON: {error}")
+            yield f"line {number}", _Broken(HALF) if unsendable(row, line) else row
 
 
 def _document(path: Path) -> Iterator[tuple[str, Any]]:
@@ -75,7 +76,7 @@ def _document(path: Path) -> Iterator[tuple[str, Any]]:
         lists = [each for each in content.values() if isinstance(each, list)]
         rows = lists[0] if len(lists) == 1 else [content]
     for number, row in enumerate(rows, start=1):
-        yield f"row {number}", row
+        yield f"row {number}", _Broken(HALF) if unsendable(row) else row
 
 
 def _table(path: Path) -> Iterator[tuple[str, Any]]:

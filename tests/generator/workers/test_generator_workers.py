@@ -10,7 +10,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from pytest_llmbench.generator.workers.sharding import Deal
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import drawn_sha256
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
@@ -80,6 +82,17 @@ def workers_for(temporary: Path) -> Iterator[WorkersFor]:
     for generator in made:
         generator.close()
         generator.close()
+
+
+@dataclass(frozen=True)
+class HalfACharacter(TextWorkload):
+    """One of its texts cannot be sent."""
+
+    place: int = 0
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        made = super().requests(count, seed)
+        return [replace(each, text="half \ud83d") if each.index == self.place else each for each in made]
 
 
 def worker_pids() -> list[int]:
@@ -287,13 +300,22 @@ def test_workers_ask_as_they_were_told(serve: Serve, workers_for: WorkersFor, pl
         assert (said["model"], said["top_k"], said["ignore_eos"]) == ("mine", 3, True)
 
 
-def test_a_worker_that_fails_says_why(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+@pytest.mark.parametrize("place", [0, 5])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_request_that_cannot_be_encoded_is_told_from_every_process(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan, place: int, workers: int
+) -> None:
+    generator = workers_for(serve(reply()), workers=workers)
+    with pytest.raises(SuiteError, match=f"request {place}: the prompt cannot be sent as UTF-8"):
+        generator.run(plan(6, workload=HalfACharacter(place=place), load=ClosedLoop(2)))
+
+
+def test_a_dialect_that_cannot_send_the_prompts_is_told(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
     generator = workers_for(serve(reply()), dialect="openai-completions", prompt_form="token_ids")
-    seen = generator.run(plan(4, load=ClosedLoop(2)))  # texts, where token ids are wanted
-    assert seen.interrupted is not None
-    assert seen.interrupted.startswith("worker ")
-    assert "of 2 failed: " in seen.interrupted
-    assert len(seen.records) == 0
+    with pytest.raises(SuiteError, match="the request has no token ids to send"):
+        generator.run(plan(4, load=ClosedLoop(2)))  # texts, where token ids are wanted
 
 
 def test_a_worker_that_cannot_start_shows_what_it_printed(
