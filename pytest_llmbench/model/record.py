@@ -85,8 +85,45 @@ COUNTED_HERE = frozenset({TokenSource.REFERENCE_TOKENIZER, TokenSource.TOKENIZER
 """Sources that are our own counts of the text; they say nothing about what the server processed."""
 
 
-LENGTH_FINISH = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+LENGTH_FINISH = frozenset(
+    {
+        "length",
+        "max_tokens",
+        "max_output_tokens",
+        "max_new_tokens",
+        "max_length",
+        "max_completion_tokens",
+        "model_length",
+        "token_limit",
+        "model_context_window_exceeded",
+    }
+)
 """Finish reasons, in the words of several APIs, of a reply that ended at a limit of its length."""
+KNOWN_FINISH = LENGTH_FINISH | {
+    "end of stream",
+    "stop",
+    "stopped",
+    "tool_calls",
+    "tool_call",
+    "function_call",
+    "tool_use",
+    "eos",
+    "eos_token",
+    "eos_token_id",
+    "stop_token",
+    "stop_word",
+    "stop_sequence",
+    "end",
+    "end_turn",
+    "pause_turn",
+    "complete",
+    "completed",
+    "done",
+    "finished",
+    "success",
+    "normal",
+}
+"""Finish reasons of a reply that ended as it should, in the words of the APIs that are known."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from pytest_llmbench.model.session import Turn
 from pytest_llmbench.model.structured import StructuredOutput
@@ -163,6 +163,8 @@ SAMPLING_FIELDS = frozenset({"temperature", "n", "best_of", "use_beam_search", "
 """Body fields that decide how tokens are chosen, and how many replies there are."""
 MEANING_FIELDS = OUTPUT_FIELDS | INPUT_FIELDS | SAMPLING_FIELDS
 
+ASKED_LIMIT: Final = "{max_tokens}"
+"""Value of an extra field that stands for the most output tokens of each request."""
 CHUNK_TOKEN_FIELDS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "usage": {"stream_options": {"continuous_usage_stats": True}},
@@ -174,8 +176,13 @@ report the number of tokens with each chunk."""
 
 
 def present(body: Mapping[str, Any], names: Collection[str]) -> list[str]:
-    """Dotted names of the fields of ``body``, at any depth, that are among ``names`` and set."""
-    return [dotted for dotted, name, value in _fields(body, "") if name in names and value is not None]
+    """Dotted names of the fields of ``body``, at any depth, that are among ``names`` and set to something
+    else than the workload says. Without a temperature the model has one of its own."""
+    return [
+        dotted
+        for dotted, name, value in _fields(body, "")
+        if name in names and value != ASKED_LIMIT and (value is not None or name == "temperature")
+    ]
 
 
 def meaning(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -189,6 +189,13 @@ def is_completion(chunks: Sequence[Chunk]) -> bool:
     return any(chunk.choice is not None for chunk in chunks)
 
 
+def is_streamed(spoken: Dialect, chunks: Sequence[Chunk]) -> bool:
+    """Whether an answer of another content type is a stream all the same: several events for lines of JSON,
+    of which a whole document is one, any otherwise. With gRPC its own clients refuse such an answer."""
+    least = {"ndjson": 2}.get(spoken.protocol, 1)
+    return spoken.protocol != "grpc" and len(chunks) >= least and is_completion(chunks)
+
+
 def model_load_ms(chunks: Sequence[Chunk]) -> float | None:
     """How long the server took to load the model, in ms; None where it does not report that (Ollama does).
 

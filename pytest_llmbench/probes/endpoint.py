@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -159,6 +159,8 @@ class EndpointReport:
     facts: Facts
     counts_tokens: bool = False
     """Whether its stream reported the number of tokens, so that we need not count."""
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Extra fields without which it refuses requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class _Stream:
     fingerprint: str
     counts_tokens: bool
     model_load_ms: float | None
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def examine(
@@ -224,7 +227,7 @@ def _examine_grpc(base: str, model: str | None, api: str, access: Access, asking
 
     with ControlPlane(base, access) as control:
         seen = introduced(control, base, api, model)
-        name = choose_model(seen.listed, model)
+        name = choose_model(seen.listed, model, complete=True)
         options = EncodeOptions(name, asking.ignore_eos, asking.extra_body, asking.prompt_form)
         spoken = detection.ToTry(seen.dialect, asking.prompt_form)
         found = _find_stream(control, [base], spoken, options, seen.listed, base)
@@ -282,10 +285,10 @@ def _find_stream(
     for base, spoken in detection.attempts(bases, dialects):
         if not detection.is_worth_trying(spoken, failures):
             continue
-        answer = detection.ask(control, base, spoken, options)
+        answer, changed = _answered(control, base, spoken, options)
         if 200 <= answer.status < 300:
             asked = detection.small_body(spoken, options)
-            return _Stream(base, spoken, answer, *_check_stream(spoken, answer, asked))
+            return _Stream(base, spoken, answer, *_check_stream(spoken, answer, asked), changed)
         refusal = errors.outright_refusal(answer, control.key_source)
         if refusal is not None:
             raise refusal
@@ -310,14 +313,34 @@ def _find_stream(
     raise _wrong_path(control, failures[0], endpoint)
 
 
+def _answered(
+    control: ControlPlane, base: str, spoken: Dialect, options: EncodeOptions
+) -> tuple[Answer, dict[str, Any]]:
+    """The answer to the small request, and the extra fields with which it was taken where the model refuses
+    fields that others need. The first answer where it was taken with none."""
+    first = answer = detection.ask(control, base, spoken, options)
+    changed: dict[str, Any] = {}
+    while answer.status in (400, 422) and spoken.name != JSON_MESSAGES:
+        asked = replace(options, extra_body={**options.extra_body, **changed})
+        refused = errors.refused_fields(answer, detection.small_body(spoken, asked))
+        further = errors.sent_instead([each for each in refused if each.name not in options.extra_body])
+        if further.items() <= changed.items():
+            return first, {}
+        changed |= further
+        asked = replace(options, extra_body={**options.extra_body, **changed})
+        answer = detection.ask(control, base, spoken, asked)
+    return (answer, changed) if 200 <= answer.status < 300 else (first, {})
+
+
 def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, bool, float | None]:
     """The fingerprint in a streamed reply, or ``""``; whether it reported its tokens; how long the model was
     loaded for it, None if it does not say. Raises SUTError if nothing was streamed."""
     if isinstance(spoken, NonGenerativeDialect):
         return _check_document(spoken, answer, asked)
-    if not is_stream(answer.headers, spoken.protocol):
-        raise errors.not_streamed(answer, detection.looks_like(answer, spoken))
     chunks = detection.chunks_in(spoken, answer)
+    # As in measured replies: some servers send events under another content type.
+    if not is_stream(answer.headers, spoken.protocol) and not detection.is_streamed(spoken, chunks):
+        raise errors.not_streamed(answer, detection.looks_like(answer, spoken))
     said = next((chunk.error for chunk in chunks if chunk.error), None)
     if said is not None or not detection.is_completion(chunks):
         other = detection.looks_like(answer, spoken)
@@ -409,5 +432,13 @@ def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList
     values |= engine_facts(listed.entry(model), server, found.fingerprint)
     facts = Facts.of(Origin.DETECTED, values, without_query(found.base_url))
     return EndpointReport(
-        found.base_url, model, listed.names, found.dialect.name, server, proxy, facts, found.counts_tokens
+        found.base_url,
+        model,
+        listed.names,
+        found.dialect.name,
+        server,
+        proxy,
+        facts,
+        found.counts_tokens,
+        found.changed,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
-from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
+from pytest_llmbench.model.request import ASKED_LIMIT, CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
 from pytest_llmbench.wire.error_replies import read_error_body, shorten
 from pytest_llmbench.wire.grpc.status import CallStatus
@@ -28,7 +28,8 @@ _NO_SUCH_MODEL = re.compile(
 _REFUSES_FIELD = re.compile(
     r"(unexpected|unknown|unrecogni[sz]ed|unsupported|extra|additional)\W+(\w+\W+){0,3}?"
     r"(key|field|param|argument|input|propert|property|option)"
-    r"|not (permitted|allowed|supported|recogni[sz]ed|accepted)",
+    r"|not (permitted|allowed|supported|recogni[sz]ed|accepted)"
+    r"|unsupported value|does(n't| not) support|deprecated|only .{0,40}(default|allowed|supported|accepted)",
     re.IGNORECASE,
 )
 _REFUSES_KEY = re.compile(
@@ -212,6 +213,20 @@ class RefusedField:
 
     name: str
     answer: Answer
+
+
+_CHANGES: Mapping[str, Mapping[str, object]] = {
+    "max_tokens": {"max_tokens": None, "max_completion_tokens": ASKED_LIMIT},
+    "temperature": {"temperature": None},
+}
+"""What is sent in place of a field that a model refuses, as extra fields: OpenAI's reasoning models, and
+whoever speaks like them, take no ``max_tokens``, and no temperature but their own."""
+
+
+def sent_instead(refused: Sequence[RefusedField]) -> dict[str, object]:
+    """The extra fields with which a request can be tried again; empty where none of the refused ones can be
+    left out."""
+    return {key: value for field in refused for key, value in _CHANGES.get(field.name, {}).items()}
 
 
 def refused_fields(answer: Answer, sent: bytes) -> list[RefusedField]:

@@ -128,9 +128,12 @@ def is_name(given: object) -> TypeGuard[str]:
     return isinstance(given, str) and given.isprintable() and 0 < len(given) <= _LONGEST_NAME
 
 
-def choose_model(listed: ModelList, wanted: str | None) -> str:
-    """The model to use: ``wanted`` if it is listed, or the only one there is if none is wanted. Raises
-    SUTError otherwise."""
+def choose_model(listed: ModelList, wanted: str | None, *, complete: bool = False) -> str:
+    """The model to use: ``wanted``, or the only one there is if none is wanted. Raises SUTError otherwise.
+
+    A list need not hold every model that is served, as behind wildcards and aliases of a gateway: one that is
+    not there is asked for all the same, unless the list is ``complete``.
+    """
     names, where = listed.names, listed.base_url
     if wanted is None and len(names) == 1:
         return names[0]
@@ -143,7 +146,7 @@ def choose_model(listed: ModelList, wanted: str | None) -> str:
     if wanted is None:
         what = f"the endpoint serves {len(names)} models and none is chosen: {_enumerated(names)}"
         raise SUTError(what, where=where, remedy=f"choose one, for example --llm-model={names[0]}")
-    if wanted not in names:
+    if complete and wanted not in names:
         raise unknown_model(wanted, names, where)
     return wanted
 

@@ -291,10 +291,11 @@ class Request(Table):
         default=False,
         description="Ask the engine to go on to `max_tokens`; part of the length control (AMB-33).",
     )
-    omit: list[Literal["stream_options"]] = Field(
+    omit: list[Literal["stream_options", "temperature"]] = Field(
         default_factory=list,
         description="Fields that are not sent, for a server that refuses them. Without `stream_options` most "
-        "give no usage, and tokens are counted by the reference tokenizer.",
+        "give no usage, and tokens are counted by the reference tokenizer; without `temperature` the model "
+        "has its own (the preflight leaves it out by itself where it is refused).",
     )
     chunk_tokens: Literal["none", "usage", "ids", "timings"] = Field(
         default="none",

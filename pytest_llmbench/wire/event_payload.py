@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pytest_llmbench.wire.chunk import Chunk
@@ -10,6 +11,8 @@ from pytest_llmbench.wire.error_replies import error_in, error_text, is_policy_e
 from pytest_llmbench.wire.sse import SSEEvent
 
 END_MARKER = "[DONE]"
+_ENUMERATION = re.compile(r"^finish_?reason[._]")
+_NO_FINISH = ("null", "none", "unspecified")
 _FINISH_LIMIT = 80
 """Most characters of a finish reason that are kept."""
 
@@ -71,8 +74,13 @@ def type_of(payload: dict[str, Any], event_name: str) -> str:
 
 
 def finish_reason(value: Any) -> str | None:
-    """A finish reason as it is kept; ``None`` for none, which some gateways write as ``""``."""
-    return (shorten(str(value), _FINISH_LIMIT) or "no readable text") if value else None
+    """A finish reason as it is kept, in lower case and without the name of its enumeration
+    (``FinishReason.MAX_TOKENS``); ``None`` for none, which some gateways write as ``""``."""
+    if not value:
+        return None
+    told = shorten(str(value), _FINISH_LIMIT) or "no readable text"
+    told = told if told.islower() else _ENUMERATION.sub("", told.lower()) or told
+    return None if told in _NO_FINISH else told
 
 
 def text_in(source: Any, key: str) -> str:

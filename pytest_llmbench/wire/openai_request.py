@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.request import ASKED_LIMIT, PlannedRequest
 from pytest_llmbench.wire.dialect import EncodeOptions
 
 if TYPE_CHECKING:  # few loads have messages
@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # few loads have messages
 def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
     """The JSON body: model, prompt (``messages`` or ``prompt``), streaming with usage, length, sampling.
 
-    ``stream_options`` that an extra field sets to null are not sent: some servers refuse the field.
     Of a long load most are encoded while it is running.
     """
     body: dict[str, Any] = {
@@ -35,8 +34,13 @@ def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: Enc
     return write_body(body, request, options)
 
 
+UNSENT_IF_NULL = ("stream_options", "max_tokens", "temperature")
+"""Fields of ours that are not sent where an extra field of that name is null: some servers refuse them."""
+
+
 def write_body(body: dict[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
-    """``body`` with the extra fields of the run, as JSON.
+    """``body`` with the extra fields of the run, as JSON. One with the value ``ASKED_LIMIT`` gets the most
+    output tokens of the request.
 
     :raises SuiteError: they take streaming away.
     """
@@ -46,8 +50,12 @@ def write_body(body: dict[str, Any], request: PlannedRequest, options: EncodeOpt
             "extra request fields set stream to " + json.dumps(body["stream"]),
             remedy="leave stream out: every figure is taken from the stream",
         )
-    if body.get("stream_options", True) is None:  # request.omit of the SUT file
-        del body["stream_options"]
+    for name in UNSENT_IF_NULL:
+        if body.get(name, True) is None:
+            del body[name]
+    for name in options.extra_body:
+        if body.get(name) == ASKED_LIMIT:
+            body[name] = request.max_tokens
     return as_json(body, request)
 
 

@@ -11,21 +11,29 @@ closing tag before T_first, if that came later. Where T_first has the same insta
 one read brought both), nothing tells when in between the thoughts ended: then it is the output chunk before
 T_first, which is no later than the end. Reasoning after T_first (between tool calls) ends no later phase.
 
-Success (AMB-46): a complete stream with at least one content token and a normal finish reason. Normal are
-``stop`` and ``length`` with the names some servers give them, and ``tool_calls``, ``tool_use`` and
-``function_call``: there the arguments are the answer, and the model ended it by itself. The model's own
-refusal text is an answer too; ``refused`` is for a safety system that took the model's place.
+Success (AMB-46): a complete stream with at least one content token and a finish reason, in any word that
+does not tell of a failure: servers have many for ``stop`` and ``length``. With ``tool_calls``, ``tool_use``
+and ``function_call`` the arguments are the answer, and the model ended it by itself. The model's own refusal
+text is an answer too; ``refused`` is for a safety system that took the model's place.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from pytest_llmbench.model.record import COUNTED_HERE, LENGTH_FINISH, Outcome, RequestRecord, TokenSource
+from pytest_llmbench.model.record import (
+    COUNTED_HERE,
+    KNOWN_FINISH,
+    LENGTH_FINISH,
+    Outcome,
+    RequestRecord,
+    TokenSource,
+)
 from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.wire.attribution import (
     Attribution,
@@ -47,19 +55,26 @@ lost before that; a deadline ran out; we stopped it; its user left, as planned."
 
 STREAM_END = "end of stream"
 """Finish reason of a reply whose dialect has none: its stream came to its end."""
-NORMAL_FINISH = LENGTH_FINISH | {
-    STREAM_END,
-    "stop",
-    "tool_calls",
-    "function_call",
-    "tool_use",
-    "eos",
-    "eos_token",
-    "stop_sequence",
-    "end_turn",
-    "completed",
-}
-POLICY_FINISH = frozenset({"content_filter", "guardrail_intervened", "sensitive", "refusal"})
+POLICY_FINISH = frozenset(
+    {
+        "content_filter",
+        "content_filtered",
+        "guardrail_intervened",
+        "sensitive",
+        "refusal",
+        "safety",
+        "recitation",
+        "blocklist",
+        "prohibited_content",
+        "spii",
+        "error_toxic",
+    }
+)
+_FAILED_FINISH = re.compile(
+    r"error|abort|cancel|fail|time_?out|interrupt|insufficient|malformed|disconnect|overload|unexpected"
+    r"|exception|exhausted|preempt|^incomplete$|^other$"
+)
+"""Finish reasons of a reply that broke off."""
 
 BROKEN_OFF: Mapping[Ended, tuple[Outcome, str]] = {
     "cut": (Outcome.DISCONNECTED, "the connection was lost before the reply was complete"),
@@ -183,7 +198,12 @@ def _finish(chunks: Sequence[Chunk]) -> str | None:
     reasons = {chunk.choice: chunk.finish_reason for chunk in chunks if chunk.finish_reason}
     if not choices <= reasons.keys():
         return None
-    return next((reason for reason in reasons.values() if reason not in NORMAL_FINISH), last)
+    return next((each for each in reasons.values() if each in POLICY_FINISH or is_failure(each)), last)
+
+
+def is_failure(finish: str) -> bool:
+    """Whether a finish reason tells of a reply that broke off. Any word that does not is an end."""
+    return finish not in KNOWN_FINISH and _FAILED_FINISH.search(finish) is not None
 
 
 def _set_server_totals(summary: StreamSummary, chunks: Sequence[Chunk], usage: tuple[Usage, bool]) -> bool:
@@ -343,7 +363,7 @@ def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> t
         return _unfinished(summary, done)
     if finish in POLICY_FINISH:
         return Outcome.REFUSED, f"finish reason {finish}: a safety system ended the reply"
-    if finish not in NORMAL_FINISH:
+    if is_failure(finish):
         return Outcome.IN_BAND_ERROR, f"finish reason {finish} is not a normal end (stop or length)"
     if summary.first_content_ns is None:
         return Outcome.EMPTY, _no_content(summary)

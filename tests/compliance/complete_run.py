@@ -126,6 +126,7 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "cut_after_ns": filled,
         "end_before_cut": [None] * requests,
         "answered_by": [None] * requests,
+        "contradiction": [None] * requests,
         "chunk_offsets": np.arange(requests + 1) * CHUNKS,
         "chunk_tokens": np.ones(requests * CHUNKS, dtype=np.int64),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,12 +21,14 @@ STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
 
 @dataclass
 class Canned:
-    """An answer. ``hold_s`` keeps the connection open after the body, without ending it."""
+    """An answer. ``hold_s`` keeps the connection open after the body, without ending it. ``refuses``: decides
+    by the request's fields on another answer in its place."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: dict(JSON))
     body: bytes = b""
     hold_s: float = 0.0
+    refuses: Callable[[Any], Canned | None] = lambda _: None
 
     @classmethod
     def json(cls, payload: Any, status: int = 200) -> Canned:
@@ -88,6 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.seen.append(Seen(self.command, self.path, dict(self.headers), self.rfile.read(length)))
         missing = Canned.json({"detail": "Not Found"}, 404)
         canned = self.server.answers.get(key, missing)
+        if self.command == "POST":
+            canned = canned.refuses(self.server.seen[-1].json) or canned
         self.send_response_only(canned.status)
         for name, value in canned.headers.items():
             self.send_header(name, value)

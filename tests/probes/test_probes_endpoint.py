@@ -7,6 +7,7 @@ from canned_http import HTML, STREAM, Canned, chat_chunk, told
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Origin
+from pytest_llmbench.model.request import ASKED_LIMIT
 from pytest_llmbench.probes.access import Access, Asking, Credentials
 from pytest_llmbench.probes.endpoint import examine
 
@@ -300,9 +301,19 @@ def test_one_of_several_models(serve, engine):
 
 @pytest.mark.parametrize("wanted", ["org/smal-model", "small-model", "Small-Model", "other/small-model"])
 def test_an_unknown_model(serve, engine, wanted):
-    message = told(SUTError, serve(engine).url, model=wanted)
+    refusal = Canned.json({"error": {"message": "The model does not exist.", "code": 404}}, 404)
+    paths = ("POST /v1/chat/completions", "POST /v1/completions")
+    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url, model=wanted)
     assert f"has no model '{wanted}'" in message
     assert "did you mean org/small-model? it serves org/small-model (--llm-model)" in message
+
+
+def test_a_model_that_answers_need_not_be_listed(serve, engine):
+    """As behind the wildcards and aliases of a gateway."""
+    server = serve(engine)
+    found = examine(server.url, model="openai/gpt-x")
+    asked = [each.json["model"] for each in server.seen if each.method == "POST"]
+    assert (found.model, asked) == ("openai/gpt-x", ["openai/gpt-x"])
 
 
 def test_a_model_that_an_endpoint_without_a_list_does_not_have(serve):
@@ -412,6 +423,65 @@ def test_an_engine_that_refuses_a_field(serve, engine, refusal, remedy):
     message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url, asking=asking)
     assert "it refuses the field" in message
     assert remedy in message
+
+
+def refusing(**said: str):
+    """Refuses bodies with these fields, each in these words."""
+
+    def refuses(body):
+        name = next((each for each in said if each in body), None)
+        return None if name is None else Canned.json({"error": {"message": said[name], "param": name}}, 400)
+
+    return refuses
+
+
+NO_LIMIT = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
+    "instead."
+)
+NO_HEAT = (
+    "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is "
+    "supported."
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "changed"),
+    [
+        ({"max_tokens": NO_LIMIT}, {"max_tokens": None, "max_completion_tokens": ASKED_LIMIT}),
+        ({"temperature": NO_HEAT}, {"temperature": None}),
+        ({"temperature": "temperature is deprecated for this model"}, {"temperature": None}),
+        ({"temperature": "invalid temperature: only 1 is allowed"}, {"temperature": None}),
+        (
+            {"max_tokens": NO_LIMIT, "temperature": NO_HEAT},
+            {"max_tokens": None, "max_completion_tokens": ASKED_LIMIT, "temperature": None},
+        ),
+        ({}, {}),
+    ],
+)
+def test_what_a_model_refuses_is_left_out(serve, engine, said, changed):
+    engine["POST /v1/chat/completions"].refuses = refusing(**said)
+    server = serve(engine)
+    found = examine(server.url)
+    body = next(each.json for each in reversed(server.seen) if each.method == "POST")
+    assert found.changed == changed
+    assert found.api == "openai-chat"
+    if "max_completion_tokens" in changed:
+        assert body["max_completion_tokens"] == 4
+    assert not said.keys() & body.keys()
+
+
+def test_what_the_author_sends_is_not_left_out(serve, engine):
+    paths = ("POST /v1/chat/completions", "POST /v1/completions")
+    for path in paths:
+        engine[path].refuses = refusing(temperature=NO_HEAT)
+    message = told(SUTError, serve(engine).url, asking=Asking(extra_body={"temperature": 0.7}))
+    assert "take temperature out of request.extra_body" in message
+
+
+def test_events_of_another_content_type_are_a_stream(serve, engine):
+    engine["POST /v1/chat/completions"].headers["Content-Type"] = "text/plain"
+    assert examine(serve(engine).url).api == "openai-chat"
 
 
 def test_a_refusal_that_shows_the_whole_request_blames_no_field(serve, engine):

@@ -91,7 +91,10 @@ def test_a_port_that_nobody_listens_on_yet(serve, engine):
 
 
 def test_a_health_page_that_never_answers_holds_nobody_up(serve, engine):
-    server = serve({**engine, "GET /health": Canned(200, {}, b"", hold_s=30)})
+    unknown = Canned.json({"error": {"message": "no such model"}}, 404)
+    paths = ("POST /v1/chat/completions", "POST /v1/completions")
+    held = Canned(200, {}, b"", hold_s=30)
+    server = serve({**engine, **dict.fromkeys(paths, unknown), "GET /health": held})
     with pytest.raises(SUTError):
         examine(server.url, model="no-such-model")
     refuse_while_loading(server.url, Access(answer_s=0.1))

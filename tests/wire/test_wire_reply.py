@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.event_payload import finish_reason
 from pytest_llmbench.wire.reply import Ended, read_stream
 
 NORMAL = ["stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence"]
@@ -251,6 +252,37 @@ def test_outcomes(said: Any, ended: Ended, outcome: Outcome, error: str | None) 
     summary = read_stream(stream(*said), ended=ended)
     assert summary.outcome is outcome
     assert (summary.error is None) if error is None else (error in (summary.error or ""))
+
+
+@pytest.mark.parametrize(
+    ("told", "kept", "outcome"),
+    [
+        ("MAX_TOKENS", "max_tokens", Outcome.OK),
+        ("STOP", "stop", Outcome.OK),
+        ("FinishReason.MAX_TOKENS", "max_tokens", Outcome.OK),
+        ("FINISH_REASON_STOP", "stop", Outcome.OK),
+        ("model_length", "model_length", Outcome.OK),
+        ("eos", "eos", Outcome.OK),
+        ("end_turn", "end_turn", Outcome.OK),
+        ("ran dry", "ran dry", Outcome.OK),
+        ("SAFETY", "safety", Outcome.REFUSED),
+        ("RECITATION", "recitation", Outcome.REFUSED),
+        ("insufficient_system_resource", "insufficient_system_resource", Outcome.IN_BAND_ERROR),
+        ("MALFORMED_FUNCTION_CALL", "malformed_function_call", Outcome.IN_BAND_ERROR),
+        ("engine_error", "engine_error", Outcome.IN_BAND_ERROR),
+        ("cancelled", "cancelled", Outcome.IN_BAND_ERROR),
+        ("null", None, Outcome.TRUNCATED),
+        ("FINISH_REASON_UNSPECIFIED", None, Outcome.TRUNCATED),
+    ],
+)
+def test_finish_reasons_in_any_words(told: str, kept: str | None, outcome: Outcome) -> None:
+    summary = read_stream(stream(HELLO, {"finish_reason": finish_reason(told)}, DONE))
+    assert (summary.finish_reason, summary.outcome) == (kept, outcome)
+    if kept in LENGTH_FINISH:
+        assert (
+            read_stream(stream(HELLO, {"finish_reason": kept}, DONE), count_text=words, limit=1).output_tokens
+            == 1
+        )
 
 
 @pytest.mark.parametrize("finish", NORMAL)

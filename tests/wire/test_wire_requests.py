@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.request import ASKED_LIMIT, PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
 
@@ -193,6 +193,12 @@ def test_extra_fields_come_last_and_objects_are_merged() -> None:
 def test_what_a_server_refuses_can_be_left_out() -> None:
     assert "stream_options" not in body("chat", extra_body={"stream_options": None})
     assert body("chat", extra_body={"stop": None})["stop"] is None
+    changed = {"max_tokens": None, "max_completion_tokens": ASKED_LIMIT, "temperature": None}
+    for name in ("openai-chat", "openai-completions"):
+        seen = body(name, extra_body=changed)
+        assert seen["max_completion_tokens"] == 92
+        assert not {"max_tokens", "temperature"} & seen.keys()
+    assert changed["max_completion_tokens"] == ASKED_LIMIT
 
 
 @pytest.mark.parametrize("name", DIALECTS)

@@ -241,6 +241,10 @@ class SUTAccess:
         facts = Facts.of(Origin.DECLARED, own, "llm_sut")
         return facts | Facts.of(Origin.DECLARED, unsent, "json_messages.request")
 
+    def with_fields(self, extra_body: Mapping[str, Any]) -> SUTAccess:
+        """The same SUT with further fields."""
+        return replace(self, sut=replace(self.sut, extra_body={**self.sut.extra_body, **extra_body}))
+
     def asked_differently(self, extra_body: Mapping[str, Any], header_env: Mapping[str, str]) -> SUTAccess:
         """The same SUT with further fields and headers. Raises SuiteError for a variable that is not set."""
         # A variable without a key is named, so that only the further headers are read here.
@@ -251,8 +255,7 @@ class SUTAccess:
         taken = {name.lower() for name in given.headers}
         kept = {name: value for name, value in own.headers.items() if name.lower() not in taken}
         return replace(
-            self,
-            sut=replace(self.sut, extra_body={**self.sut.extra_body, **extra_body}),
+            self.with_fields(extra_body),
             credentials=Credentials(
                 {**kept, **given.headers}, own.secrets | given.secrets, own.source or given.source
             ),

@@ -5,9 +5,9 @@ What sends and what probes is imported when an endpoint is reached: a replay nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import SUTError
@@ -37,6 +37,9 @@ class Reached:
     facts: Facts
     """Facts that were found out; none of them is declared."""
     executor: Executor
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """Extra fields without which it refuses requests, and which all of its requests have."""
+    notes: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -78,6 +81,8 @@ def reach_with(pool: WorkerPool | None, url: str, approach: SUTAccess, on_progre
     if not approach.proxy:
         _refuse_proxy(seen)
     told = _over_http2(seen, approach) if approach.http2 else Facts()
+    if seen.changed:
+        approach = approach.with_fields(seen.changed)
     target = approach.target(seen.base_url)
     if approach.workers:
         from pytest_llmbench.harness.sut.workers import distributed
@@ -95,7 +100,24 @@ def reach_with(pool: WorkerPool | None, url: str, approach: SUTAccess, on_progre
         api=seen.api,
         facts=seen.facts | told | _whereabouts(target),
         executor=with_engine_metrics(generator, seen.base_url, approach.access, approach.series),
+        changed=seen.changed,
+        notes=_notes(seen),
     )
+
+
+def _notes(seen: EndpointReport) -> tuple[str, ...]:
+    """Notes on a model that is not listed, and on fields that the endpoint refuses."""
+    notes = []
+    if seen.models and seen.model not in seen.models:
+        notes.append(f"the endpoint's list of models does not hold {seen.model}, which answers all the same")
+    unsent = [name for name, value in seen.changed.items() if value is None]
+    sent = [name for name, value in seen.changed.items() if value is not None]
+    if unsent:
+        told = f"the endpoint refuses {' and '.join(unsent)}, so requests go without"
+        told += f", and with {' and '.join(sent)} as the limit" if sent else ""
+        told += "; the temperature is the model's own" if "temperature" in unsent else ""
+        notes.append(told)
+    return tuple(notes)
 
 
 def _in_process(approach: SUTAccess, seen: EndpointReport, on_progress: OnProgress) -> Stoppable:

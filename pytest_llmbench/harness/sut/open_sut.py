@@ -169,6 +169,7 @@ def _with_variants(
     def url() -> str:
         return reached.base_url
 
+    approach = approach.with_fields(reached.changed)
     board = _board(reached, approach, variants, on_progress, url)
     return OpenSUT(
         endpoint=approach.sut.endpoint,
@@ -181,6 +182,7 @@ def _with_variants(
         variants=_infos(board.servers),
         notes=(
             *api_notes(approach.api, reached.api),
+            *reached.notes,
             *((OVER_HTTP2,) if approach.http2 else ()),
             *worker_notes(approach.ray or approach.workers),
         ),

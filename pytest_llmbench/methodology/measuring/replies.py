@@ -12,7 +12,7 @@ from pytest_llmbench.metrics.chunking import Runs, gathered_share
 from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.record import TokenSource
+from pytest_llmbench.model.record import KNOWN_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 
 MOST_GATHERED = 0.5
@@ -136,6 +136,26 @@ def contradicted_counts(records: Records) -> Finding | None:
         f"themselves (such as: {told[0]}): a part larger than its whole is in no figure, and output that it "
         "miscounts is counted here",
         value=len(told) / total,
+        limit=0.0,
+        unit="ratio",
+    )
+
+
+def unknown_finish(records: Records) -> Finding | None:
+    """The finding on replies that end with a word that is not known, taken as a normal end; None where there
+    are none."""
+    every = np.asarray(records.finish_reason, dtype=object)[records.ok]
+    told = Counter(word for word in every.tolist() if word is not None and word not in KNOWN_FINISH)
+    if not told:
+        return None
+    said = ", ".join(f"{word!r}: {count}" for word, count in told.most_common(_SHOWN))
+    return Finding(
+        "unknown_finish",
+        ok=False,
+        voids=False,
+        message=f"replies end with a finish reason that is not known here ({said}): they count as complete, "
+        "and not as ended by their limit",
+        value=told.total() / len(every),
         limit=0.0,
         unit="ratio",
     )

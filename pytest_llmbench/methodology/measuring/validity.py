@@ -18,6 +18,7 @@ from pytest_llmbench.methodology.measuring.replies import (
     ended_early,
     gathered,
     other_models,
+    unknown_finish,
 )
 from pytest_llmbench.methodology.measuring.run_length import shortest_run
 from pytest_llmbench.methodology.measuring.server_state import (
@@ -42,7 +43,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import Load, OpenLoop, SessionLoad
-from pytest_llmbench.model.record import NO_FAILURES, Outcome, TokenSource
+from pytest_llmbench.model.record import LENGTH_FINISH, NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import answers_of
@@ -102,7 +103,8 @@ def validity(
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
         *(check(seen) for check in (_output_limits, ended_early, other_models, _sent_ahead)),
         *(check(records) for check in (_unshown_tokens, counted_differently, _sent_again)),
-        *(check(records) for check in (contradicted_counts, model_loaded, taken_late)),
+        *(check(records) for check in (contradicted_counts, unknown_finish)),
+        *(check(records) for check in (model_loaded, taken_late)),
         *(check(kept_in) for check in (prefix_cache_hits, others_served)),
         _server_times(records),
         _client_cpu(seen),
@@ -356,7 +358,7 @@ def _output_limits(seen: Sequence[Observation]) -> Finding | None:
         if run.plan.ignore_eos:
             # At the end of its context an engine says length.
             early = np.flatnonzero(known & (got < asked))
-            short += sum(records.finish_reason[int(i)] != "length" for i in early)
+            short += sum(records.finish_reason[int(i)] not in LENGTH_FINISH for i in early)
     limited = limited if limited > MOST_CUT_SHORT * counted else 0
     told = {
         f"{short} of {counted} replies ended before max_tokens, although ignore_eos was asked for": short,

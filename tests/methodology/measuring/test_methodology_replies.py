@@ -66,6 +66,14 @@ def test_a_server_that_counts_no_reply_is_a_warning(source: TokenSource, told: S
     assert all(words in each.message for words, each in zip(told, found, strict=True))
 
 
+def test_finish_reasons_that_are_not_known_are_a_warning() -> None:
+    told = ["stop"] * 50 + ["max_tokens"] * 40 + ["ran dry"] * 9 + ["so be it"]
+    (found,) = warnings(replace(SEEN.records, finish_reason=told), "unknown_finish")
+    assert (found.ok, found.value) == (False, 0.1)
+    assert "'ran dry': 9, 'so be it': 1" in found.message
+    assert warnings(replace(SEEN.records, finish_reason=["eos"] * 100), "unknown_finish") == []
+
+
 def test_counts_that_cannot_be_are_a_warning() -> None:
     told = [None] * 98 + ["54 of 10 input tokens cached"] * 2
     (found,) = warnings(replace(SEEN.records, contradiction=told), "contradicted_counts")
