@@ -229,8 +229,8 @@ def test_a_session_without_end_is_refused_with_the_line_where_it_is_too_long(tmp
 
 
 def test_requests_that_go_back_in_time_are_told_with_their_lines(tmp_path: Path) -> None:
-    rows = [mooncake("a", 100), mooncake("a", 90), mooncake("a", None, delay=5), mooncake("b", 8)]
-    rows += [mooncake("b", 7)]
+    rows = [mooncake("a", 1000), mooncake("a", 900), mooncake("a", None, delay=5), mooncake("b", 80)]
+    rows += [mooncake("b", 70)]
     said = told(tmp_path, rows)
     assert "line 2: starts before line 1, the one before it in its session" in said
     assert "line 5: starts before line 4" in said

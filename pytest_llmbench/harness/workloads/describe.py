@@ -28,6 +28,7 @@ from pytest_llmbench.store.files import write_text
 from pytest_llmbench.store.perf_catalogue import CatalogueEntry, is_catalogue, read_catalogue
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace
 from pytest_llmbench.store.traces.request import Trace, TraceRequest
+from pytest_llmbench.store.traces.sources import UNIT_MS, Meaning
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.profiles import PREFIX, told_of
 from pytest_llmbench.workloads.stream import stream_of
@@ -321,6 +322,8 @@ def main(arguments: Sequence[str]) -> int:
         f"the name of a workload such as {PREFIX}CHAT",
     )  # fmt: skip
     parser.add_argument("--trace-format", choices=FORMATS, help="in place of what the first row looks like")
+    parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens of the block of a hash id")
+    parser.add_argument("--time-unit", choices=UNIT_MS, help="of the trace's instants")
     parser.add_argument("--workload", metavar="NAME", help="only this one of a file of workloads")
     parser.add_argument("--requests", type=int, default=1_000, metavar="N", help="drawn of a workload (1000)")
     parser.add_argument("--seed", type=int, default=42, metavar="N", help="of what is drawn (42)")
@@ -362,7 +365,10 @@ def _shapes(given: argparse.Namespace) -> list[Shape]:
             print("\n".join(entry.told))
             made = catalogue_workload(path.parent.name or path.stem, entry)
             return [shape_of_workload(made, f"{path.name}: ", given.requests, given.seed)]
-    return [shape_of_trace(read_trace(path, None, given.trace_format), path.name)]
+    if given.block_tokens is not None and given.block_tokens < 1:
+        raise SuiteError(f"--block-tokens {given.block_tokens}: give at least 1")
+    meaning = Meaning(given.block_tokens, given.time_unit)
+    return [shape_of_trace(read_trace(path, None, given.trace_format, meaning), path.name)]
 
 
 def _catalogue_entry(path: Path) -> CatalogueEntry | None:

@@ -26,6 +26,7 @@ from pytest_llmbench.store.datasets import (
 from pytest_llmbench.store.perf_catalogue import CatalogueEntry, read_catalogue
 from pytest_llmbench.store.traces.reading import TraceFormat, read_conversations, read_trace
 from pytest_llmbench.store.traces.sessions import sessions_of_trace
+from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import cuts_of
 from pytest_llmbench.workloads.catalogue import with_answers, with_cuts
@@ -131,7 +132,8 @@ def _trace(
 ) -> Workload:
     with_messages = bool(table.get("messages"))
     read = read_conversations if with_messages else read_trace
-    found = read(path, table.get("format"), table.get("trace_format"))
+    meaning = Meaning(table.get("block_tokens"), table.get("time_unit"))
+    found = read(path, table.get("format"), table.get("trace_format"), meaning)
     if table.get("sessions"):
         made = sessions_of_trace(found, str(path))
         told = replace(identity, preprocessing=(*identity.preprocessing, *made.steps))
@@ -254,6 +256,8 @@ class WorkloadTable(_Table):
     shuffled: bool | None = None
     # kind = "trace"
     trace_format: TraceFormat | None = None
+    block_tokens: Positive | None = None
+    time_unit: TimeUnit | None = None
     sessions: bool = False
     messages: bool = False
     answers: Answers | None = None
@@ -279,7 +283,15 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
         "language",
         "shuffled",
     ),
-    "trace": (*_OF_EVERY_DATASET, "trace_format", "sessions", "messages", "answers"),
+    "trace": (
+        *_OF_EVERY_DATASET,
+        "trace_format",
+        "block_tokens",
+        "time_unit",
+        "sessions",
+        "messages",
+        "answers",
+    ),
     "inference-perf": ("path",),
 }
 _NEEDED: Mapping[str, tuple[str, ...]] = {

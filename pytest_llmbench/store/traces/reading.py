@@ -8,41 +8,65 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.store.datasets import FileFormat
-from pytest_llmbench.store.traces import conversations, messages, mooncake, spans, tables
+from pytest_llmbench.store.traces import conversations, messages, mooncake, sources, spans, tables
 from pytest_llmbench.store.traces.request import Trace, TraceRequest, made_trace, name_of, refuse
 from pytest_llmbench.store.traces.rows import Rows, numbered_rows
+from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.trace import MOONCAKE_BLOCK
 
-TraceFormat = Literal["mooncake", "agentic-mooncake", "azure", "burstgpt", "sharegpt", "messages", "otel"]
+TraceFormat = Literal[
+    "mooncake",
+    "agentic-mooncake",
+    "bailian",
+    "weka",
+    "lmbench",
+    "guidellm",
+    "azure",
+    "burstgpt",
+    "sharegpt",
+    "messages",
+    "otel",
+]
 FORMATS: Final[tuple[str, ...]] = get_args(TraceFormat)
 Row = Mapping[str, Any]
+UNSAID: Final = Meaning()
 
 _KNOWN = (
     "known are Mooncake (timestamp, input_length, output_length), agentic Mooncake (request_id, wait_for), "
-    "Azure (TIMESTAMP, ContextTokens, GeneratedTokens), BurstGPT (Timestamp, Request tokens, Response "
-    "tokens), ShareGPT (conversations), arrays of messages (messages) and OpenTelemetry spans (gen_ai.*)"
+    "Bailian (chat_id, parent_chat_id), WEKA (requests with t, in, out), Azure (TIMESTAMP, ContextTokens, "
+    "GeneratedTokens), BurstGPT (Timestamp, Request tokens, Response tokens), ShareGPT (conversations), "
+    "arrays of messages (messages) and OpenTelemetry spans (gen_ai.*)"
 )
 _LENGTHS = ("lengths and arrival times only",)
 _TEXTS = (messages.COUNTED, messages.SHARED, "no arrival times")
 
 
-def read_trace(path: Path, format_: FileFormat | None = None, trace: TraceFormat | None = None) -> Trace:
+def read_trace(
+    path: Path,
+    format_: FileFormat | None = None,
+    trace: TraceFormat | None = None,
+    meaning: Meaning = UNSAID,
+) -> Trace:
     """The requests of a trace file; ``trace``: its format, recognised where it is not given.
 
     Raises SuiteError with the mistakes of all lines.
     """
-    return trace_of(numbered_rows(path, format_), str(path), trace)
+    return trace_of(numbered_rows(path, format_), str(path), trace, meaning)
 
 
 def read_conversations(
-    path: Path, format_: FileFormat | None = None, trace: TraceFormat | None = None
+    path: Path,
+    format_: FileFormat | None = None,
+    trace: TraceFormat | None = None,
+    meaning: Meaning = UNSAID,
 ) -> Trace:
     """The requests of a file of conversations or of arrays of messages, with the messages themselves.
 
     Raises SuiteError with the mistakes of all lines, and for a format without messages.
     """
     rows, where = numbered_rows(path, format_), str(path)
+    _refuse_unused(trace, meaning, where)
     chosen = trace or recognised([row for _, row in rows.found], where, rows.mistakes)
     if chosen not in ("messages", "sharegpt"):
         raise SuiteError(
@@ -53,12 +77,25 @@ def read_conversations(
     return conversations.conversations_of(rows, where)
 
 
-def trace_of(rows: Rows, where: str, trace: TraceFormat | None = None) -> Trace:
+def trace_of(rows: Rows, where: str, trace: TraceFormat | None = None, meaning: Meaning = UNSAID) -> Trace:
     """The trace in rows that have been read."""
     if not rows.found and not rows.mistakes:
         raise SuiteError("holds no requests", where=where, remedy="give the file of a trace")
     chosen = trace or recognised([row for _, row in rows.found], where, rows.mistakes)
+    if chosen in _HASHED:
+        return _hashed(chosen, rows, where, meaning, named=trace is not None)
+    _refuse_unused(chosen, meaning, where)
     return _READERS[chosen](rows, where)
+
+
+def _refuse_unused(format_: str | None, meaning: Meaning, where: str) -> None:
+    given = [name for name, value in meaning._asdict().items() if value is not None]
+    if given:
+        raise SuiteError(
+            f"{' and '.join(given)} have no meaning for the format {format_}",
+            where=where,
+            remedy=f"leave them out: they are for {', '.join(_HASHED)}",
+        )
 
 
 def recognised(rows: Sequence[Row], where: str = "trace", mistakes: Sequence[str] = ()) -> TraceFormat:
@@ -74,6 +111,8 @@ def recognised(rows: Sequence[Row], where: str = "trace", mistakes: Sequence[str
 
 _MARKS: Mapping[TraceFormat, Callable[[Row], bool]] = {
     "agentic-mooncake": mooncake.is_agentic,
+    "bailian": lambda row: "chat_id" in row and "input_length" in row,
+    "weka": sources.is_weka,
     "mooncake": lambda row: "input_length" in row and "timestamp" in row,
     "azure": lambda row: "ContextTokens" in row,
     "burstgpt": lambda row: "Request tokens" in row,
@@ -105,14 +144,50 @@ def _plain(format_: TraceFormat, make: Callable[[str, Row], TraceRequest]) -> Ca
     return read
 
 
-def _agentic(rows: Rows, where: str) -> Trace:
-    found, mistakes = _each(rows, lambda place, row: [mooncake.agentic_request(place, row)])
-    read = {each.request_id for each in found}
-    broken = {name_of(row, "request_id") for _, row in rows.found} - read if mistakes else ()
-    timed, between = mooncake.with_instants(found, broken)
-    refuse([*mistakes, *between], where)
-    steps = (*_LENGTHS, mooncake.EARLIEST)
-    return made_trace("agentic-mooncake", timed, block_tokens=MOONCAKE_BLOCK, steps=steps, where=where)
+_HASHED: Final[Mapping[TraceFormat, tuple[int | None, TimeUnit | None]]] = {
+    "mooncake": (MOONCAKE_BLOCK, "ms"),
+    "agentic-mooncake": (MOONCAKE_BLOCK, "ms"),
+    "bailian": (16, "s"),
+    "weka": (None, "s"),
+    "lmbench": (None, None),
+    "guidellm": (MOONCAKE_BLOCK, "s"),
+}
+"""Format → tokens of a block and unit of time, where all of its files have the same."""
+
+
+def _hashed(chosen: TraceFormat, rows: Rows, where: str, meaning: Meaning, *, named: bool) -> Trace:
+    """A trace of lengths, instants and hash ids. ``named``: somebody says that it is of this format; rows
+    that look like Mooncake's may be anyone's."""
+    block, unit = _HASHED[chosen]
+    found, mistakes = _each(rows, _maker_of(chosen, rows))
+    sure = named or chosen in ("bailian", "weka") or any("wait_for" in row for _, row in rows.found)
+    told: list[str] = []
+    steps = list(_LENGTHS)
+    if chosen == "agentic-mooncake":
+        read = {each.request_id for each in found}
+        broken = {name_of(row, "request_id") for _, row in rows.found} - read if mistakes else ()
+        found, told = mooncake.with_instants(found, broken)
+        steps.append(mooncake.EARLIEST)
+    refuse([*mistakes, *told], where)
+    found = sources.with_roots(found) if chosen == "bailian" else found
+    if chosen == "weka":
+        block = meaning.block_tokens or max(sources.weka_block(row) for _, row in rows.found)
+    timed, had = sources.timed(found, meaning.time_unit, unit if sure else None, where)
+    kept = [each for each in timed if each.input_tokens > 0 and each.output_tokens > 0]
+    size = sources.blocks_of(kept, meaning.block_tokens, block, where) or MOONCAKE_BLOCK
+    steps.append(f"timestamp in {had}, hash ids of blocks of {size} tokens")
+    return made_trace(chosen, timed, block_tokens=size, steps=steps, where=where)
+
+
+def _maker_of(chosen: TraceFormat, rows: Rows) -> Callable[[str, Row], Iterable[TraceRequest]]:
+    if chosen == "weka":
+        places = {place: number for number, (place, _) in enumerate(rows.found)}
+        alone = len(places) == 1
+        return lambda place, row: sources.weka_requests(place, row, places[place], alone=alone)
+    make = {"agentic-mooncake": mooncake.agentic_request, "bailian": sources.bailian_request}.get(
+        chosen, mooncake.plain_request
+    )
+    return lambda place, row: [make(place, row)]
 
 
 def _conversations(rows: Rows, where: str) -> Trace:
@@ -164,8 +239,6 @@ def _spans(rows: Rows, where: str) -> Trace:
 
 
 _READERS: Mapping[TraceFormat, Callable[[Rows, str], Trace]] = {
-    "mooncake": _plain("mooncake", mooncake.plain_request),
-    "agentic-mooncake": _agentic,
     "azure": _plain("azure", tables.azure_request),
     "burstgpt": _plain("burstgpt", tables.burst_request),
     "sharegpt": _conversations,

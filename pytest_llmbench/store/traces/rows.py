@@ -12,6 +12,7 @@ from typing import Any, Final
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.store.datasets import HALF, FileFormat, format_of, read_rows, unpacked_bytes, unsendable
+from pytest_llmbench.store.traces.sources import is_weka
 
 MOST_LINE_BYTES: Final = 16 * 1024 * 1024
 """The longest line of JSON Lines, or of gzipped ones unpacked: some four million tokens."""
@@ -70,9 +71,8 @@ def _document(path: Path) -> Iterator[tuple[str, Any]]:
     except ValueError as error:
         raise SuiteError(f"no JSON: {error}", where=str(path), remedy="check the file") from error
     rows = content if isinstance(content, list) else [content]
-    if isinstance(content, dict) and not {"messages", "conversations", "resourceSpans", "spans"} & set(
-        content
-    ):
+    own = {"messages", "conversations", "resourceSpans", "spans"}
+    if isinstance(content, dict) and not own & set(content) and not is_weka(content):
         lists = [each for each in content.values() if isinstance(each, list)]
         rows = lists[0] if len(lists) == 1 else [content]
     for number, row in enumerate(rows, start=1):
