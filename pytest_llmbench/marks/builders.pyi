@@ -713,6 +713,7 @@ class LLMBench:
         burstiness: float | None = None,
         sessions: int | None = None,
         total_sessions: int | None = None,
+        steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "session:chat",
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
@@ -749,6 +750,8 @@ class LLMBench:
         :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
         :param sessions: closed loop, sessions at once (default 8).
         :param total_sessions: measured sessions (default 500; of a trace all).
+        :param steady: of a closed loop: the sessions are a sample of those that go on at this many at once,
+            not a job that is exact in each run.
         :param workload: ``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a
             trace with ``sessions = true`` or an object.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.

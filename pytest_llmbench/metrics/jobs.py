@@ -19,6 +19,7 @@ from pytest_llmbench.model.estimate import ByRun, Estimate, IntervalKind, SavedS
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.interim.samples import Ends, scores
 from pytest_llmbench.stats.job import FEWEST_RUNS, half_widths, job_interval
+from pytest_llmbench.stats.runs import FloatArray
 
 _SPREADING = ("ms", "s", "tok/s", "req/s")
 """Units of figures that spread as a share of themselves."""
@@ -102,33 +103,41 @@ def _method(kind: IntervalKind, runs: int, factor: float, saved: SavedSpread | N
     return f"{of}, assumed to spread by a factor of {factor:g}"
 
 
-def job_goodput(
-    metrics: Mapping[str, Estimate], runs: Sequence[Records], limits_ms: Limits
-) -> dict[str, Estimate]:
-    """``metrics`` with the interval of a job for ``goodput_share``, and rates of good requests that reach as
-    far as that share.
+def job_share(share: Estimate, every: Sequence[FloatArray]) -> Estimate:
+    """A share of scores that are at most 1 with the interval of a job. ``every``: the scores of each run.
 
-    A score is the largest share of its limits that a request used. The interval of the share reaches from the
-    highest quantile of the scores whose whole interval is at most 1 to the highest that may be: all requests
-    just within a limit are many that a little less speed would put beyond it.
+    A score is the largest share of its limits that a request, or a session, used. The interval reaches from
+    the highest quantile of the scores whose whole interval is at most 1 to the highest that may be: all
+    requests just within a limit are many that a little less speed would put beyond it.
     """
-    share = metrics["goodput_share"]
-    every = [np.sort(scores(limits_ms, Ends.of_records(run.select(run.judged)))) for run in runs]
     fewest = min(map(len, every), default=0)
     if share.point is None or not fewest:
-        return dict(metrics)
+        return share
     ranks = [np.ceil(np.arange(1, fewest + 1) * (len(own) / fewest)).astype(int) - 1 for own in every]
-    by_rank = [np.clip(own[rank], *_SCORES) for own, rank in zip(every, ranks, strict=True)]
+    by_rank = [np.clip(np.sort(own)[rank], *_SCORES) for own, rank in zip(every, ranks, strict=True)]
     logs = np.log(np.array(by_rank))
     half, mean = half_widths(logs, _TAIL, level=share.level), np.mean(logs, axis=0)
     surely, maybe = np.maximum.accumulate(mean + half) <= 0.0, mean - half <= 0.0
     point = float(np.mean([np.mean(own <= 1.0) for own in every]))
     lower = min(point, float(np.mean(surely)))
     upper = max(point, float(np.max(np.flatnonzero(maybe), initial=-1) + 1) / fewest)
-    kind = IntervalKind.RUNS if len(runs) >= FEWEST_RUNS else IntervalKind.ASSUMED_SPREAD
-    method = f"{_method(kind, len(runs), _TAIL, None)}, of latencies"
+    kind = IntervalKind.RUNS if len(every) >= FEWEST_RUNS else IntervalKind.ASSUMED_SPREAD
+    method = f"{_method(kind, len(every), _TAIL, None)}, of latencies"
     told = replace(share, point=point, lower=lower, upper=upper, method=method, n_required=None)
-    found = {**metrics, "goodput_share": replace(told, kind=kind, runs=len(runs))}
+    return replace(told, kind=kind, runs=len(every))
+
+
+def job_goodput(
+    metrics: Mapping[str, Estimate], runs: Sequence[Records], limits_ms: Limits
+) -> dict[str, Estimate]:
+    """``metrics`` with the interval of a job for ``goodput_share`` (:func:`job_share`), and rates of good
+    requests that reach as far as that share."""
+    every = [scores(limits_ms, Ends.of_records(run.select(run.judged))) for run in runs]
+    share = job_share(metrics["goodput_share"], every)
+    found = {**metrics, "goodput_share": share}
+    point, lower, upper = share.point, share.lower, share.upper
+    if point is None or lower is None or upper is None or not share.runs:
+        return found
     for name, of in _GOOD_RATES.items():
         rate, most = metrics[name], metrics[of].upper
         if rate.lower is not None and rate.upper is not None and rate.point is not None and most is not None:

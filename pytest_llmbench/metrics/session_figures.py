@@ -329,11 +329,16 @@ _FAMILIES = {
 }
 
 
+def session_scores(run: Jobs, job_s: float | None) -> FloatArray:
+    """The largest share of its limits that each session used; infinite for one that was cut off."""
+    return run.worst if job_s is None else np.maximum(run.worst, run.time_s / job_s)
+
+
 def session_goodput(runs: Sequence[Jobs], job_s: float | None, *, level: float = 0.95) -> Estimate:
     """Good sessions / all sessions. A session is good when it was completed, each of its turns kept the
     limits that its :class:`Jobs` were made with, and it took at most ``job_s``."""
-    every = [run.worst if job_s is None else np.maximum(run.worst, run.time_s / job_s) for run in runs]
-    found = share_within([each for each in every if len(each)], "no sessions", level=level)
+    every = [scores for run in runs if len(scores := session_scores(run, job_s))]
+    found = share_within(every, "no sessions", level=level)
     return replace(found, method=f"{found.method}, whole sessions") if found.n else found
 
 

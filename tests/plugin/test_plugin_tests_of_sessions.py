@@ -120,3 +120,51 @@ def test_idle_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None
     for page in ("report.md", "report.html"):
         assert "Memory Pressure by Idle Sessions" in (suite.path / "out" / page).read_text("utf-8")
     assert recomputed(suite, capsys) == 3
+
+
+JOBS = """
+from pytest_llmbench import llmbench
+
+CHAT = {"sessions": {"turns": (2, 4), "input_tokens": (30, 100), "output_tokens": (20, 40), "pause_s": 0.1}}
+CLOSED = {"workload": CHAT, "sessions": 4, "total_sessions": 40}
+
+@llmbench.sessions(**CLOSED, job_p95_s=60, min_session_goodput=0.95, job_s=60)
+def test_far_limits(): ...
+
+@llmbench.sessions(**CLOSED, runs=3, job_p50_s=60)
+def test_three_runs(): ...
+
+@llmbench.sessions(**CLOSED, runs="auto", job_p50_s=60)
+def test_as_many_as_needed(): ...
+
+@llmbench.sessions(**CLOSED, steady=True, job_p50_s=60)
+def test_a_sample(): ...
+
+@llmbench.sessions(workload=CHAT, rate=5, total_sessions=40, job_p50_s=60)
+def test_an_open_loop(): ...
+"""
+
+
+def test_so_many_sessions_at_once_are_a_job(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(JOBS, SMALL_WARMUP)
+    suite.measure("replay:fast", scale="standard")
+    far, three, auto, sample, opened = suite.report["tests"]
+    for test, kind, runs in ((far, "assumed_spread", 1), (three, "runs", 3), (auto, "assumed_spread", 1)):
+        metrics = [test["metrics"][name] for name in ("job_time.p95", "session_goodput", "ttft.p50")]
+        assert [each["kind"] for each in metrics] == [kind] * 3
+        assert {each["verdict"] for each in test["gate"]["objectives"]} == {"pass"}
+        assert {each["runs"] for each in metrics} == {runs}
+    for test in (sample, opened):
+        assert {test["metrics"][name]["kind"] for name in ("job_time.p50", "session_goodput")} == {"sample"}
+    assert recomputed(suite, capsys) == 5
+
+
+def test_the_steady_state_of_sessions_is_asked_of_a_closed_loop(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+
+        @llmbench.sessions(rate=5, steady=True)
+        def test_open(): ...
+    """)
+    result = suite.measure("replay:fast", scale="standard")
+    assert "steady needs sessions: an open loop is about the steady state anyway" in str(result.stderr)

@@ -90,7 +90,7 @@ def one_load_procedure(
             found = result(parameters, setting, warmup, seen)
             return is_decided(found.objectives, found.metrics)
 
-        one_may_do = is_enough if _may_be_one(parameters, setting) else None
+        one_may_do = is_enough if may_be_one(parameters, setting) else None
         seen, void = yield from measured_runs(runs, attempts, plan_of, one_may_do)
         made = result(parameters, setting, warmup, seen)
         if by_class:
@@ -200,7 +200,7 @@ def _are_as_needed(parameters: TestParameters, setting: Setting) -> bool:
     return setting.most_runs is not None or (as_needed and run_count(parameters, setting) > 1)
 
 
-def _may_be_one(parameters: TestParameters, setting: Setting) -> bool:
+def may_be_one(parameters: TestParameters, setting: Setting) -> bool:
     """Whether one run does if it decides the limits; not where runs are compared."""
     return parameters.is_job and setting.least_runs == 1 and _are_as_needed(parameters, setting)
 

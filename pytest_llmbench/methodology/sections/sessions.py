@@ -20,11 +20,13 @@ import numpy as np
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.job_figures import is_decided
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     FEWEST_FAILURES,
     Before,
+    may_be_one,
     measured_runs,
     run_count,
     with_void,
@@ -63,11 +65,14 @@ from pytest_llmbench.methodology.search.session_search import (
 )
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.definitions import SLOWDOWNS
+from pytest_llmbench.metrics.jobs import job_metrics as of_job
+from pytest_llmbench.metrics.jobs import job_share
 from pytest_llmbench.metrics.session_figures import (
     Jobs,
     job_metrics,
     jobs_of,
     session_goodput,
+    session_scores,
     slowdown_metrics,
     turn_metrics,
 )
@@ -159,6 +164,12 @@ class Parameters(TestParameters):
     burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
     sessions: int | None = parameter("count", doc="closed loop, sessions at once (default 8).")
     total_sessions: int | None = parameter("count", doc="measured sessions (default 500; of a trace all).")
+    steady: bool = parameter(
+        "flag",
+        False,
+        doc="of a closed loop: the sessions are a sample of those that go on at this many at once, not a job "
+        "that is exact in each run.",
+    )
 
     @property
     def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
@@ -228,6 +239,10 @@ class Parameters(TestParameters):
         return (self.sessions or DEFAULT_CONCURRENCY) if closed else None
 
     @property
+    def is_job(self) -> bool:
+        return self.at_once is not None and not self.steady
+
+    @property
     def load(self) -> SessionLoad:
         if self.arrival == "trace":
             starts = tuple(round(offset / (self.speedup or 1.0)) for offset in self.offsets_ns)
@@ -255,6 +270,8 @@ class Parameters(TestParameters):
             return found + self._trace_mistakes()
         if self.speedup is not None:
             found.append("speedup needs arrival='trace': it is of the instants of a trace")
+        if self.steady and self.at_once is None:
+            found.append("steady needs sessions: an open loop is about the steady state anyway")
         if self.rate is not None and self.sessions is not None:
             found.append("rate (open loop) and sessions (closed loop) exclude each other: give one")
         if self.rate is None:
@@ -422,8 +439,12 @@ def _one_load(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
     def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:  # noqa: ARG001 - the signature is shared
         return _plan(parameters, setting, run, attempt)
 
-    runs = run_count(parameters, setting)
-    seen, void = yield from measured_runs(runs, 1 + setting.remeasure, plan_of)
+    def is_enough(seen: Sequence[Observation]) -> bool:
+        found = result(parameters, setting, warmup, seen, alone)
+        return is_decided(found.objectives, found.metrics)
+
+    runs, one_may_do = run_count(parameters, setting), is_enough if may_be_one(parameters, setting) else None
+    seen, void = yield from measured_runs(runs, 1 + setting.remeasure, plan_of, one_may_do)
     ended = [run.plan for run in seen if run.interrupted is None]
     alone = yield from _probed(parameters, setting, ended, alone)
     void += [each for probes in alone.values() for each in probes.void]
@@ -452,9 +473,15 @@ def result(
     """The result of one load. ``alone``: the probes of each run, by the seed of its load."""
     probes = alone or {}
     metrics = _metrics(parameters, seen, probes, setting.seed)
+    several = [_metrics(parameters, [run], probes, setting.seed) for run in seen] if len(seen) > 1 else ()
+    runs = by_run(several)
+    jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
+    if parameters.is_job:
+        metrics = of_job(metrics, runs, setting.spreads)
+        scores = [session_scores(run, parameters.job_s) for run in jobs]
+        metrics["session_goodput"] = job_share(metrics["session_goodput"], scores)
     intended = (*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :])
     facts = setting.facts | manifest(setting, intended, warmup, seen)
-    jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
     records = Records.concatenate([run.records for run in seen])
     return TestResult(
         test=NAME,
@@ -469,9 +496,7 @@ def result(
         facts=facts,
         objectives=parameters.objectives,
         notes=(*_notes(jobs), *_notes_of_probes(seen, probes), _OUTSIDE),
-        by_run=by_run(
-            [_metrics(parameters, [run], probes, setting.seed) for run in seen] if len(seen) > 1 else ()
-        ),
+        by_run=runs,
     )
 
 
