@@ -346,7 +346,8 @@ def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, b
         other = detection.looks_like(answer, spoken)
         if said is None and not other and spoken.name == JSON_MESSAGES:
             raise errors.not_as_described(answer, "text")
-        raise errors.no_completion(answer, len(chunks), said, other)
+        several = next((chunk.problem for chunk in chunks if "one newline" in chunk.problem), "")
+        raise errors.no_completion(answer, len(chunks), said, other, several)
     if not any(chunk.done for chunk in chunks) and not answer.ended:
         if spoken.name == JSON_MESSAGES:
             raise errors.not_as_described(answer, "end")

@@ -149,13 +149,18 @@ def not_streamed(answer: Answer, other: str = "") -> SUTError:
     return _error(answer, what, remedy)
 
 
-def no_completion(answer: Answer, events: int, said: str | None, other: str = "") -> SUTError:
+def no_completion(
+    answer: Answer, events: int, said: str | None, other: str = "", problem: str = ""
+) -> SUTError:
     """The error for an event stream with an error in it, or with nothing that the dialect knows; ``other`` as
-    above."""
+    above. ``problem``: why its first event that cannot be read cannot."""
     if other:
         return not_streamed(answer, other)
     if said is not None:
         return _error(answer, f"the streamed reply is an error: {said}", "look at the server's log")
+    if problem:
+        what = f"the streamed reply cannot be read: {problem}"
+        return _error(answer, what, "mend the server or the gateway")
     what = f"an event stream without a completion in it ({events} events): {_excerpt(answer)}"
     return _error(answer, what, "check the path, and the dialect (--llm-api)")
 

@@ -116,10 +116,15 @@ def read_model_list(base_url: str, answer: Answer) -> ModelList | None:
         payload = json.loads(answer.body)
     except (ValueError, RecursionError):
         return None
-    data = payload.get("data") if isinstance(payload, dict) else None
+    data = payload  # some servers have the bare list
+    if isinstance(payload, dict):
+        data = next((payload[key] for key in ("data", "models") if key in payload), None)
+        if data is None and payload.get("object") == "list":
+            data = []  # as Go writes an empty one
     if not isinstance(data, list):
         return None
-    entries = tuple(entry for entry in data if isinstance(entry, dict) and is_name(entry.get("id")))
+    named = [{"id": entry} if isinstance(entry, str) else entry for entry in data]
+    entries = tuple(entry for entry in named if isinstance(entry, dict) and is_name(entry.get("id")))
     return ModelList(base_url, entries, answer.headers.get("server", ""))
 
 

@@ -14,6 +14,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -211,13 +212,34 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         text = unpacked_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SuiteError(f"not UTF-8 text: {error}", where=str(path)) from error
-    rows = csv.DictReader(io.StringIO(text, newline=""))
+    for line, row in csv_rows(text):
+        if isinstance(row, csv.Error):
+            raise SuiteError(
+                f"line {line} is no CSV: {row}", where=str(path), remedy="convert it to JSON Lines"
+            ) from row
+        yield row
+
+
+def csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any] | csv.Error]]:
+    """The rows of a CSV text, each with the line on which it begins; last, where it is broken, why. Cells may
+    be as long as the text."""
+    before = csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))  # of the whole interpreter
+    reader, begins, found, broken = csv.reader(io.StringIO(text, newline="")), 1, [], None
     try:
-        yield from rows
+        for row in reader:
+            found.append((begins, row))
+            begins = reader.line_num + 1
     except csv.Error as error:
-        raise SuiteError(
-            f"line {rows.line_num} is no CSV: {error}", where=str(path), remedy="convert it to JSON Lines"
-        ) from error
+        broken = error
+    finally:
+        csv.field_size_limit(before)
+    kept = [(line, row) for line, row in found if row]
+    for line, row in kept[1:]:
+        names = kept[0][1]
+        cells: dict[Any, Any] = dict(zip_longest(names, row[: len(names)]))
+        yield line, cells | ({None: row[len(names) :]} if len(row) > len(names) else {})
+    if broken is not None:
+        yield begins, broken
 
 
 def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:

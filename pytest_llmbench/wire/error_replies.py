@@ -13,8 +13,17 @@ from pytest_llmbench.model.record import Outcome
 
 ERROR_TEXT_LIMIT = 300
 
-_MESSAGE_KEYS = ("message", "msg", "detail", "error_message", "error", "reason", "title")
-_LABEL_KEYS = ("type", "code", "error_type", "param")
+_MESSAGE_KEYS = (
+    "message", "msg", "detail", "error_message", "error_msg", "error_description", "errmsg", "status_msg",
+    "error", "reason", "title",
+)  # fmt: skip
+_LABEL_KEYS = ("type", "code", "error_code", "errcode", "status_code", "error_type", "param")
+_CODE_KEYS = ("code", "error_code", "errcode", "status_code")
+_WRAPPERS = ("base_resp", "header")
+"""Keys under which some servers put a code and a message, of successes too."""
+_REPLY_KEYS = frozenset(
+    {"choices", "output", "content", "done", "meta_info", "generated_text", "text_output", "token", "delta"}
+)
 _POLICY_CODES = frozenset(
     {
         "content_policy_violation",
@@ -46,7 +55,8 @@ def error_in(payload: Any) -> Any | None:
     """The error object inside a decoded JSON body or event, or ``None`` when it holds none.
 
     Known shapes: ``{"error": {…}}``, ``{"error": "text"}``, ``{"object": "error", …}``,
-    ``{"type": "error", …}``, ``{"detail": …}``, ``{"errors": […]}``. An empty or null ``error`` is none.
+    ``{"type": "error", …}``, ``{"detail": …}``, ``{"errors": […]}``; a code that is no success beside a
+    message, under any of their names, at the top or in ``base_resp``. An empty or null ``error`` is none.
     """
     if not isinstance(payload, Mapping):
         return None
@@ -57,7 +67,28 @@ def error_in(payload: Any) -> Any | None:
         return payload
     if payload.get("detail") and "choices" not in payload:
         return payload["detail"]
+    for source in (payload, *(payload.get(key) for key in _WRAPPERS)):
+        if isinstance(source, Mapping) and _tells_of_failure(source, whole=source is payload):
+            return source
     return None
+
+
+def _tells_of_failure(source: Mapping[str, Any], *, whole: bool) -> bool:
+    """Whether a code says that something failed and a message says what. ``whole``: it is the whole event or
+    document, which is none of these if it holds a part of a reply."""
+    if whole and not _REPLY_KEYS.isdisjoint(source):
+        return False
+    said = any(isinstance(source.get(key), str) and source[key] for key in _MESSAGE_KEYS)
+    if not said:
+        return False
+    if source.get("success") is False or str(source.get("status")).lower() in ("error", "fail", "failed"):
+        return True
+    return any(_is_failure_code(source[key]) for key in _CODE_KEYS if key in source)
+
+
+def _is_failure_code(code: Any) -> bool:
+    told = str(code).strip().lower()
+    return told not in ("", "0", "none", "ok", "success") and re.fullmatch(r"2\d\d", told) is None
 
 
 def error_text(error: Any) -> str:

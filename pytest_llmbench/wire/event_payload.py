@@ -49,6 +49,18 @@ def read_plain(chunk: Chunk, event: SSEEvent) -> None:
         set_error(chunk, data)
     elif data and event.terminated and event.event == "message":
         chunk.problem = f"an event that is no JSON object: {shorten(data, 80)}"
+        if "\n" in data and _is_object(data.partition("\n")[0]):
+            chunk.problem = (
+                "several JSON objects in one event: one newline stands between them, where an empty line "
+                f"ends an event: {shorten(data, 80)}"
+            )
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def set_error(chunk: Chunk, error: Any) -> None:

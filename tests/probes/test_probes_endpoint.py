@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from canned_http import HTML, STREAM, Canned, chat_chunk, told
 
@@ -477,6 +479,48 @@ def test_what_the_author_sends_is_not_left_out(serve, engine):
         engine[path].refuses = refusing(temperature=NO_HEAT)
     message = told(SUTError, serve(engine).url, asking=Asking(extra_body={"temperature": 0.7}))
     assert "take temperature out of request.extra_body" in message
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ([{"id": "a"}, {"id": "b"}], ("a", "b")),
+        (["a", "b"], ("a", "b")),
+        ({"models": [{"id": "a"}]}, ("a",)),
+        ({"object": "list", "data": None}, ()),
+    ],
+)
+def test_model_lists_of_other_forms(serve, engine, listed, names):
+    engine["GET /v1/models"] = Canned.json(listed)
+    assert examine(serve(engine).url, model="a").models == names
+    if not names:
+        assert "lists no model" in told(SUTError, serve(engine).url)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"code": 1113, "message": "no balance left"},
+        {"base_resp": {"status_code": 1008, "status_msg": "no balance left"}, "choices": None},
+        {"error_code": 17, "error_msg": "no balance left"},
+        {"detail": "no balance left"},
+        {"success": False, "msg": "no balance left"},
+        {"header": {"code": 11200, "message": "no balance left"}},
+    ],
+)
+@pytest.mark.parametrize("status", [200, 402])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_words_of_a_server_are_kept(serve, engine, refusal, status, streamed):
+    said = Canned.events(refusal) if streamed else Canned.json(refusal)
+    said.status = status
+    paths = ("POST /v1/chat/completions", "POST /v1/completions")
+    assert "no balance left" in told(SUTError, serve(engine | dict.fromkeys(paths, said)).url)
+
+
+def test_one_newline_between_events(serve, engine):
+    body = b"".join(f"data: {json.dumps(chat_chunk(each))}\n".encode() for each in "abc")
+    engine["POST /v1/chat/completions"].body = body + b"\n"
+    assert "one newline stands between them" in told(SUTError, serve(engine).url, api="openai-chat")
 
 
 def test_events_of_another_content_type_are_a_stream(serve, engine):

@@ -162,3 +162,15 @@ def test_a_line_too_long_is_told(tmp_path: Path) -> None:
 def test_a_trace_of_lengths_has_no_messages(tmp_path: Path) -> None:
     row = {"session_id": "a", "timestamp": 1, "input_length": 5, "output_length": 5}
     assert "its format, mooncake, has no messages to send" in told(tmp_path, [row])
+
+
+@pytest.mark.parametrize("name", ["gpt", "chatgpt", "bing", "bard", "assistant"])
+def test_names_of_assistants_and_empty_conversations(tmp_path: Path, name: str) -> None:
+    said = [{"from": "human", "value": "Why?"}, {"from": name, "value": "For no reason."}]
+    rows = [{"id": "a", "conversations": said}, {"id": "a", "conversations": []}]
+    rows += [{"id": "a", "conversations": said}, {"id": "b", "conversations": said[:1]}]
+    path = tmp_path / "chats.json"
+    path.write_text(json.dumps(rows))
+    found = read_conversations(path)
+    assert [each.session for each in found.requests] == ["row 1", "row 3"]
+    assert "2 conversations without an answer left out" in found.steps

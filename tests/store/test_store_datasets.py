@@ -71,6 +71,14 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, name: str, content: s
     assert str(path) in str(caught.value)
 
 
+def test_csv_cells_beyond_the_header_and_missing_ones(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1\n\n2,3,4,5\n" + "x" * 200_000 + ",y\n")
+    rows = list(read_rows(path))
+    assert rows[:2] == [{"a": "1", "b": None}, {"a": "2", "b": "3", None: ["4", "5"]}]
+    assert len(rows[2]["a"]) == 200_000
+
+
 def test_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     try:

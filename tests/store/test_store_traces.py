@@ -138,12 +138,46 @@ def test_conversations_are_a_request_for_each_answer(tmp_path: Path) -> None:
     assert found.format == "sharegpt"
     assert not found.is_timed
     assert [(r.input_tokens, r.output_tokens, r.session) for r in found.requests] == [
-        (first, count("A short answer."), "c1"),
-        (first + count("A short answer.") + count("And why?"), count("For no reason."), "c1"),
+        (first, count("A short answer."), "row 1"),
+        (first + count("A short answer.") + count("And why?"), count("For no reason."), "row 1"),
     ]
     one, two = (r.hash_ids for r in found.requests)
     assert one[:1] == two[:1]
     assert len(set(one) & set(two)) == first // 16
+
+
+def test_conversations_with_one_id_are_several(tmp_path: Path) -> None:
+    twice = [CONVERSATIONS[0], CONVERSATIONS[0] | {"conversations": CONVERSATIONS[0]["conversations"][:2]}]
+    found = trace(tmp_path, "chats.json", json.dumps(twice))
+    assert [r.session for r in found.requests] == ["row 1", "row 1", "row 2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "gap_ms"),
+    [
+        ("2023-11-16 18:17:03.9799600", "2023-11-16 18:17:04.0319600", 52.0),
+        ("2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:01.009930+00:00", 1000.0),
+        ("2024-10-27 02:59:59+02:00", "2024-10-27 02:00:00+01:00", 1000.0),
+        ("2024-05-10T00:00:00Z", "2024-05-10T00:00:01Z", 1000.0),
+        ("2024-05-10T00:00:00.5+0200", "2024-05-10 00:00:00 -0100", 3 * 3_600_000 - 500.0),
+    ],
+)
+def test_offsets_of_azure_s_instants(tmp_path: Path, first: str, second: str, gap_ms: float) -> None:
+    table = f"TIMESTAMP,ContextTokens,GeneratedTokens\n{first},8,1\n{second},8,1\n"
+    found = trace(tmp_path, "azure.csv", table)
+    assert [r.offset_ms for r in found.requests] == pytest.approx([0.0, gap_ms], abs=1e-3)
+    with pytest.raises(SuiteError, match="line 2: TIMESTAMP is"):
+        trace(tmp_path, "azure.csv", table.replace(first, "yesterday"))
+
+
+def test_long_fields_and_lines_of_a_table(tmp_path: Path) -> None:
+    """A cell may be long and hold line ends; a row is named by the line on which it begins."""
+    long = "x" * 300_000
+    table = f'TIMESTAMP,ContextTokens,GeneratedTokens,note\n2024-05-10 00:00:00,8,1,"{long}\n\n{long}"\n\n'
+    found = trace(tmp_path, "a.csv", table + "2024-05-10 00:00:01,8,1,\n")
+    assert len(found.requests) == 2
+    with pytest.raises(SuiteError, match="line 6: ContextTokens is"):
+        trace(tmp_path, "a.csv", table + "2024-05-10 00:00:01,many,1,\n")
 
 
 def test_arrays_of_messages(tmp_path: Path) -> None:

@@ -23,7 +23,15 @@ from pytest_llmbench.model.messages import (
     nothing_asked,
 )
 from pytest_llmbench.model.structured import compact
-from pytest_llmbench.store.traces.messages import BLOCK_TOKENS, COUNTED, LIMITS, SHARED, Blocks, answer_limit
+from pytest_llmbench.store.traces.messages import (
+    ASSISTANT,
+    BLOCK_TOKENS,
+    COUNTED,
+    LIMITS,
+    SHARED,
+    Blocks,
+    answer_limit,
+)
 from pytest_llmbench.store.traces.request import (
     Trace,
     TraceRequest,
@@ -36,7 +44,7 @@ from pytest_llmbench.store.traces.request import (
 from pytest_llmbench.store.traces.rows import Rows
 from pytest_llmbench.workloads.trace_sessions import encoded_text, ids_of
 
-_SHAREGPT: Final[Mapping[str, Role]] = {"human": "user", "gpt": "assistant"}
+_SHAREGPT: Final[Mapping[str, Role]] = {"human": "user", **dict.fromkeys(ASSISTANT, "assistant")}
 AS_CONVERSATIONS: Final = "each row is a session, each message of the assistant the recorded answer of a turn"
 AS_CALLS: Final = "each row with a session_id is a turn, its array as it was recorded"
 _SENT: Final = "messages are sent as they are, with their roles"
@@ -47,22 +55,27 @@ def conversations_of(rows: Rows, where: str) -> Trace:
     calls = any(name_of(row, "session_id") for _, row in rows.found)
     blocks, mistakes = Blocks(), list(rows.mistakes)
     found: list[TraceRequest] = []
-    unanswered = 0
+    unanswered = empty = 0
     for place, row in rows.found:
+        if row.get("conversations") == []:  # of ShareGPT, which has some
+            empty += 1
+            continue
         try:
             asked = _Row.read(place, row, f"{where}, {place}")
             turns = asked.call() if calls else asked.conversation()
         except (ValueError, OverflowError) as error:
             mistakes.append(f"{place}: {error}")
             continue
-        unanswered += not calls and asked.unanswered
+        empty += not turns
+        unanswered += bool(turns) and not calls and asked.unanswered
         session = name_of(row, "session_id") if calls else place
         pause_ms = pause_of(row, session)
         for number, (messages, answer) in enumerate(turns):
             made = asked.request(messages, answer, blocks)
             found.append(replace(made, session=session, pause_ms=pause_ms if calls or number else None))
     refuse(mistakes, where)
-    left = (f"{unanswered} last questions without an answer left out",) if unanswered else ()
+    left = [f"{unanswered} last questions without an answer left out"] if unanswered else []
+    left += [f"{empty} conversations without an answer left out"] if empty else []
     steps = (AS_CALLS if calls else AS_CONVERSATIONS, _SENT, COUNTED, SHARED, *left)
     return made_trace("messages", found, block_tokens=BLOCK_TOKENS, steps=steps, where=where)
 
@@ -102,7 +115,7 @@ class _Row:
         turns = [(number, _tokens(said[number])) for number in answers]
         if said[-1].role != "assistant" and not self.unanswered:
             turns.append((len(said), answer_limit(self.row)))
-        if not turns:
+        if not turns and "conversations" not in self.row:
             raise ValueError("no message of the assistant answers one of the user")
         return turns
 

@@ -55,14 +55,13 @@ def conversation_requests(place: str, row: Mapping[str, Any], blocks: Blocks) ->
     turns = row.get("conversations")
     if not isinstance(turns, list):
         raise ValueError(f"conversations is {shown(turns)}: give a list of turns")
-    session = name_of(row, "id") or place
     prompt = array("I")
     for number, turn in enumerate(turns, start=1):
         if not isinstance(turn, Mapping):
             raise ValueError(f"turn {number} is {shown(turn)}: give an object")
         said = _encoded(_text(turn.get("value", turn.get("content")), f"turn {number}"))
         if turn.get("from", turn.get("role")) in ASSISTANT and prompt:
-            yield TraceRequest(place, len(prompt), len(said), None, blocks.ids(prompt), session=session)
+            yield TraceRequest(place, len(prompt), len(said), None, blocks.ids(prompt), session=place)
         prompt += said
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,15 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import parse_json
-from pytest_llmbench.store.datasets import HALF, FileFormat, format_of, read_rows, unpacked_bytes, unsendable
+from pytest_llmbench.store.datasets import (
+    HALF,
+    FileFormat,
+    csv_rows,
+    format_of,
+    read_rows,
+    unpacked_bytes,
+    unsendable,
+)
 from pytest_llmbench.store.traces.sources import is_weka
 
 MOST_LINE_BYTES: Final = 16 * 1024 * 1024
@@ -84,12 +91,8 @@ def _table(path: Path) -> Iterator[tuple[str, Any]]:
         text = unpacked_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SuiteError(f"not UTF-8 text: {error}", where=str(path)) from error
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        for row in rows:
-            yield f"line {rows.line_num}", row
-    except csv.Error as error:
-        yield f"line {rows.line_num}", _Broken(f"is no CSV: {error}")
+    for line, row in csv_rows(text):
+        yield f"line {line}", _Broken(f"is no CSV: {row}") if isinstance(row, csv.Error) else row
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
