@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_llmbench.metrics.summary import PERCENTILES, distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
@@ -260,3 +261,187 @@ def _negated(end: float | None) -> float | None:
 
 def _raised(end: float | None) -> float | None:
     return None if end is None else end + 1
+
+
+FEWEST_ALIKE = 20
+"""Fewest replies from which two machines are told apart."""
+MOST_UNEXPLAINED = 0.1
+"""Largest difference of two variants that may be chance: pairs of one engine, from idle to full, are within
+3 %; runs of a busy machine have been seen to differ by some more."""
+VOID_UNEXPLAINED = 0.25
+"""Difference from which two variants are certainly no pair, so that their difference is no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """A difference between two variants that what is switched between them does not explain."""
+
+    what: str
+    """What differs, of what and from what, in words."""
+    size: float
+    """The relative difference, as the factor by which one is larger less 1; 0 for none."""
+
+    @property
+    def ok(self) -> bool:
+        return self.size <= MOST_UNEXPLAINED
+
+    @property
+    def voids(self) -> bool:
+        return self.size > VOID_UNEXPLAINED
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def unlike_machines(name: str, baseline: Records, candidate: Records) -> Unexplained | None:
+    """How far the decoding steps of two variants differ. ``name``: of the candidate."""
+    ratio = step_time_ratio(baseline, candidate)
+    if ratio is None:
+        return None
+    return Unexplained(
+        f"a decoding step of {name} takes {ratio:.2f} times as long as without it", _factor(ratio)
+    )
+
+
+def unlike_prefill(name: str, baseline: Records, candidate: Records) -> Unexplained | None:
+    """How far TTFT differs where the cache did not help."""
+    ratio = missed_ttft_ratio(baseline, candidate)
+    if ratio is None:
+        return None
+    what = f"prompts that {name} did not help have {ratio:.2f} times the TTFT that they have without it"
+    return Unexplained(what, _factor(ratio))
+
+
+def faster_with_more(name: str, baseline: Records, candidate: Records) -> Unexplained | None:
+    """How much faster the candidate is, though it does what the baseline does, and more. 0 where chance
+    explains it."""
+    change = e2e_of_equal_replies(baseline, candidate)
+    if change is None or change.point is None or change.upper is None:
+        return None
+    size = 0.0 if change.upper >= 0 else 1 / (1 + change.point) - 1
+    return Unexplained(f"end-to-end latency at P50 changes by {change.point:+.1%} with {name}", size)
+
+
+def unlike_configurations(records: Mapping[str, Records]) -> list[Unexplained | None]:
+    """What tells guardrail configurations apart that no filter explains, at one load level: decoding steps
+    other with the input filter than without, and replies that come sooner where more is filtered.
+
+    ``records``: by configuration. Filters of the output hold chunks back, so its steps are not seen.
+    """
+    more = {
+        "input_filter": ("baseline",),
+        "output_filter": ("baseline",),
+        "full": ("baseline", "input_filter", "output_filter"),
+    }
+    found = [
+        faster_with_more(f"{name} after {less}", records[less], records[name])
+        for name, lesser in more.items()
+        for less in lesser
+        if name in records and less in records
+    ]
+    if "baseline" in records and "input_filter" in records:
+        found.append(unlike_machines("input_filter", records["baseline"], records["input_filter"]))
+    return found
+
+
+def _factor(ratio: float) -> float:
+    return max(ratio, 1 / ratio) - 1
+
+
+_CHUNKS, _FASTEST = 20, 0.1
+
+
+def step_time_ratio(baseline: Records, candidate: Records) -> float | None:
+    """Time of a decoding step of the candidate / that of the baseline, at equal numbers of replies in
+    progress.
+
+    A cache or an input filter changes what is computed before the first token and who is in the batch, not
+    what a step costs. The step of a reply is its gap at P10, which no prompt of another prolongs; that of a
+    number in progress the P10 of its replies. The ratio is the median over these numbers, by their replies.
+    None: fewer than :data:`FEWEST_ALIKE` replies can be compared, or chunks come in bursts.
+    """
+    (before, slow), (after, fast) = _steps(baseline), _steps(candidate)
+    ratios, weights = list[float](), list[int]()
+    for number in np.intersect1d(before, after):
+        one, two = slow[before == number], fast[after == number]
+        ratios.append(float(np.quantile(two, _FASTEST) / np.quantile(one, _FASTEST)))
+        weights.append(min(len(one), len(two)))
+    if sum(weights) < FEWEST_ALIKE:
+        return None
+    order = np.argsort(ratios)
+    reached = np.cumsum(np.array(weights)[order])
+    return ratios[int(order[np.searchsorted(reached, reached[-1] / 2)])]
+
+
+def _steps(records: Records) -> tuple[IntColumn, FloatArray]:
+    """Number of replies in progress in the middle of each reply of 20 chunks or more, and its gap at P10."""
+    streamed = records.ok & (records.first_content_ns != MISSING)
+    starts, ends = (
+        np.sort(column[streamed]) for column in (records.first_content_ns, records.last_content_ns)
+    )
+    chunks = np.diff(records.chunk_offsets)
+    taken = np.flatnonzero(streamed & (chunks >= _CHUNKS))
+    beside, steps = list[int](), list[float]()
+    for first, count in zip(records.chunk_offsets[taken].tolist(), chunks[taken].tolist(), strict=True):
+        at_ns = records.chunk_ns[first : first + count]
+        step, usual = np.quantile(np.diff(at_ns), (_FASTEST, 0.5))
+        if step <= 0 or 2 * step < usual:  # chunks come in bursts, so their gaps are no steps
+            continue
+        middle_ns = (at_ns[0] + at_ns[-1]) // 2
+        beside.append(int(np.searchsorted(starts, middle_ns, "right") - np.searchsorted(ends, middle_ns)))
+        steps.append(float(step))
+    return np.array(beside, dtype=np.int64), np.array(steps)
+
+
+def missed_ttft_ratio(without: Records, with_cache: Records) -> float | None:
+    """TTFT with a prefix cache / without, at the median of the requests that took next to nothing from it and
+    that in both runs no other prompt was ahead of: what a cache does not change.
+
+    None: there are fewer than :data:`FEWEST_ALIKE`.
+    """
+    first, second = _in_both_rows(without, with_cache)
+    one, two = (records.first_content_ns[rows] for records, rows in ((without, first), (with_cache, second)))
+    missed = np.maximum(with_cache.cached_tokens[second], 0) * _UNHELPED < with_cache.input_tokens[second]
+    missed &= (one != MISSING) & (two != MISSING)
+    missed &= _alone(without, first) & _alone(with_cache, second)
+    before, after = one - without.submitted_ns[first], two - with_cache.submitted_ns[second]
+    missed &= (before > 0) & (after > 0)
+    return float(np.median(after[missed] / before[missed])) if missed.sum() >= FEWEST_ALIKE else None
+
+
+def _in_both_rows(one: Records, other: Records) -> tuple[IntColumn, IntColumn]:
+    """The rows, in each, of the requests that succeeded in both."""
+    first, second = np.flatnonzero(one.ok), np.flatnonzero(other.ok)
+    _, rows, others = np.intersect1d(one.index[first], other.index[second], return_indices=True)
+    return first[rows], second[others]
+
+
+_UNHELPED = 10
+"""A request that took less than this part of its prompt from the cache was not helped by it."""
+
+
+def _alone(records: Records, rows: IntColumn) -> npt.NDArray[np.bool_]:
+    """Whether no other request waited for its first token when that of each row was sent."""
+    sent = records.submitted_ns != MISSING
+    first_ns = np.where(records.first_content_ns == MISSING, records.finished_ns, records.first_content_ns)
+    at_ns = records.submitted_ns[rows]
+    begun = np.searchsorted(np.sort(records.submitted_ns[sent]), at_ns)
+    return np.asarray(begun <= np.searchsorted(np.sort(first_ns[sent]), at_ns, "right"))
+
+
+def e2e_of_equal_replies(baseline: Records, candidate: Records) -> Estimate | None:
+    """The change of end-to-end latency at P50, relative, over the requests whose replies have as many tokens
+    in both arms. None: there are fewer than :data:`FEWEST_ALIKE`."""
+    first, second = _in_both_rows(baseline, candidate)
+    tokens = baseline.output_tokens[first]
+    alike = (tokens == candidate.output_tokens[second]) & (tokens > 0)
+    if alike.sum() < FEWEST_ALIKE:
+        return None
+    arms = pairs("e2e", [_only(baseline, first[alike])], [_only(candidate, second[alike])])
+    return paired_changes("e2e", arms, "relative_change", statistics=("p50",))["e2e.p50"]
+
+
+def _only(records: Records, rows: IntColumn) -> Records:
+    mask = np.zeros(len(records), dtype=bool)
+    mask[rows] = True
+    return records.select(mask)

@@ -41,6 +41,8 @@ class ReplayedSUT:
     """What the world does to an observation before the procedure sees it."""
     plans: list[LoadPlan] = field(default_factory=list)
     engines: dict[str, ReplayEngine] = field(default_factory=dict)
+    overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Options of the engine by variant, over those of the standard one: a variant that is another machine."""
     generates: bool = True
     """False: requests are prefill alone, as those for embeddings are. As the test wants it."""
 
@@ -79,6 +81,8 @@ class ReplayedSUT:
             scenario = parse_scenario(self.scenario)
             if variant:
                 scenario = with_overrides(scenario, STANDARD_VARIANTS[variant])
+                if own := self.overrides.get(variant):
+                    scenario = with_overrides(scenario, own)
             self.engines[variant] = ReplayEngine(scenario, generates=self.generates)
         return self.engines[variant]
 

@@ -11,7 +11,8 @@ from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, 
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
-from pytest_llmbench.metrics.differences import in_both
+from pytest_llmbench.metrics.differences import Unexplained, in_both, unlike_configurations
+from pytest_llmbench.model.records import Records
 
 check = Checks()
 
@@ -73,11 +74,22 @@ def configurations(view: EvidenceView) -> Answer:
     reason = view.fact("guardrails.impossible")
     wrong = [one.label for levels in found.values() for one in levels.values() if not _switched(one)]
     view.note("configurations", list(found))
+    for told in _unexplained(found):
+        if told is not None and not told.ok:
+            return view.unmet(f"the configurations are not of one system: {told}")
     return view.answer(
         not lacking and (not single or bool(reason)) and not wrong,
         f"{', '.join(found)}" + (f"; not {', '.join(single)}: {reason}" if single else ""),
         f"not run: {', '.join(lacking + single)}; filters not as the configuration says: {', '.join(wrong)}",
     )
+
+
+def _unexplained(found: dict[str, dict[float, Tested]]) -> list[Unexplained | None]:
+    by_percent: dict[float, dict[str, Records]] = defaultdict(dict)
+    for name, levels in found.items():
+        for percent, one in levels.items():
+            by_percent[percent][name] = one.records
+    return [each for records in by_percent.values() for each in unlike_configurations(records)]
 
 
 def _switched(one: Tested) -> bool:

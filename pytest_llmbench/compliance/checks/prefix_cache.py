@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested
 from pytest_llmbench.compliance.workload_evidence import bodies_differ
-from pytest_llmbench.metrics.differences import in_both
+from pytest_llmbench.metrics.differences import in_both, unlike_machines, unlike_prefill
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, SessionLoad
@@ -73,6 +73,10 @@ def two_configurations(view: EvidenceView) -> Answer:
         if one.run.interrupted is not None or len(one.records) < one.run.plan.requests:
             return view.unmet(f"cache {state}: {len(one.records)} of {one.run.plan.requests} requests")
     off, on = states[DISABLED], states.get(WARM) or states[COLD]
+    for differ in (unlike_machines, unlike_prefill):
+        told = differ("the cache", off.records, on.records)
+        if told is not None and not told.ok:
+            return view.unmet(f"not one system with its cache off and on: {told}")
     view.note("variants", [off.run.plan.variant, on.run.plan.variant])
     if off.run.plan.variant == on.run.plan.variant:
         return view.unmet("both ran on the same variant of the SUT: nothing was switched")

@@ -1,12 +1,15 @@
-"""SUT variants as tests use them: which ones are missing, and what a result about one of them states."""
+"""SUT variants as tests use them: which ones are missing, what a result about one of them states, and whether
+they are one system but for what was switched."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.metrics.differences import MOST_UNEXPLAINED, Unexplained
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding
 
 
 def missing_variants(setting: Setting, wanted: Mapping[str, str]) -> list[str]:
@@ -24,3 +27,26 @@ def variant_facts(setting: Setting, name: str, *, prefixes_populated: bool | Non
     """The facts that the variant declares, which override those of the SUT, and what the test did to it."""
     own: dict[str, Any] = {"warmup.prefixes_populated": prefixes_populated}
     return setting.variants[name].facts | Facts.of(Origin.MEASURED, own)
+
+
+def same_system(found: Iterable[Unexplained | None]) -> tuple[Finding, ...]:
+    """A finding on the largest difference between two variants that the switch does not explain; none where
+    nothing could be compared."""
+    known = [each for each in found if each is not None]
+    if not known:
+        return ()
+    worst = max(known, key=lambda each: each.size)
+    advice = (
+        "" if worst.ok else ": the variants are not one system, compare those that differ in the switch alone"
+    )
+    return (
+        Finding(
+            "same_system",
+            ok=worst.ok,
+            voids=worst.voids,
+            message=f"{worst}{advice}",
+            value=worst.size,
+            limit=MOST_UNEXPLAINED,
+            unit="ratio",
+        ),
+    )

@@ -29,7 +29,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualifi
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import Reference
-from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
+from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import LEVEL_S, Bounds, ByScale, Procedure, Setting, TestDefinition
@@ -45,7 +45,14 @@ from pytest_llmbench.methodology.search.probing import (
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
 from pytest_llmbench.methodology.search_amounts import SearchAmounts, rated_bounds, searched_bounds
-from pytest_llmbench.metrics.differences import change, paired_changes, paired_throughput_reduction, pairs
+from pytest_llmbench.metrics.differences import (
+    Unexplained,
+    change,
+    paired_changes,
+    paired_throughput_reduction,
+    pairs,
+    unlike_configurations,
+)
 from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.metrics.throughput import window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
@@ -54,6 +61,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
+from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
 
 NAMES = {
@@ -285,7 +293,7 @@ def _result(
         },
         facts=variant_facts(setting, parameters.full) | _declared(parameters, measured),
         budgeted=levels,
-        findings=_findings(parameters, setting, measured),
+        findings=(*_findings(parameters, setting, measured), *same_system(_unexplained(measured))),
     )
     return result_of(HEADING, parameters, setting, joined(measured.warmups, "one per configuration"), report)
 
@@ -354,6 +362,13 @@ def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate)
             share = refused / max(len(seen.records), 1)
             found.append(f"{name} at {_percent(percent)}: {refused} requests refused ({share:.1%})")
     return found
+
+
+def _unexplained(measured: Measured) -> list[Unexplained | None]:
+    by_percent: dict[float, dict[str, Records]] = {}
+    for (name, percent), seen in measured.levels.items():
+        by_percent.setdefault(percent, {})[name] = seen.records
+    return [each for records in by_percent.values() for each in unlike_configurations(records)]
 
 
 def _findings(parameters: Parameters, setting: Setting, measured: Measured) -> list[Finding]:

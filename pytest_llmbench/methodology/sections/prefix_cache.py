@@ -40,12 +40,19 @@ from pytest_llmbench.methodology.measuring.session_levels import (
     too_long,
     turn_classes,
 )
-from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
+from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
 from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
-from pytest_llmbench.metrics.differences import change, paired_changes, pairs
+from pytest_llmbench.metrics.differences import (
+    Unexplained,
+    change,
+    paired_changes,
+    pairs,
+    unlike_machines,
+    unlike_prefill,
+)
 from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, with_zeros
 from pytest_llmbench.metrics.server_side import cached_input, tells_cached
 from pytest_llmbench.model.estimate import Estimate
@@ -364,7 +371,7 @@ def _result(runs: _Runs) -> TestResult:
         notes=notes,
         load={"load.model": parameters.load.model},
         facts=variant_facts(setting, parameters.enabled, prefixes_populated=populated > 0),
-        findings=state_findings(runs.by_state),
+        findings=(*state_findings(runs.by_state), *same_system(unexplained(runs.by_state))),
     )
     warmup = joined(runs.warmups, "before each state of the cache")
     return result_of(HEADING, parameters, setting, warmup, report)
@@ -441,6 +448,17 @@ def state_findings(by_state: Mapping[str, Seen]) -> tuple[Finding, ...]:
     the run."""
     checks = {"disabled": _off, "cold": _empty, "warm": _filled}
     return tuple(checks[state](seen) for state, seen in by_state.items())
+
+
+def unexplained(by_state: Mapping[str, Seen]) -> list[Unexplained | None]:
+    """Differences of the runs with the cache from that without, that no cache explains."""
+    off = by_state[DISABLED].records
+    return [
+        differ(f"the {state} cache", off, seen.records)
+        for state, seen in by_state.items()
+        if state != DISABLED
+        for differ in (unlike_machines, unlike_prefill)
+    ]
 
 
 def _off(seen: Seen) -> Finding:

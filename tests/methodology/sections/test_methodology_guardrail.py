@@ -289,3 +289,21 @@ def test_limits_hold_at_every_load() -> None:
         "guardrail_overhead[75%].p50 <= 50 ms",
         "throughput_reduction[full] <= 0.2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ({"guardrails_baseline": {"step_base_us": "15000"}}, "after baseline"),
+        ({"guardrails_full": {"step_base_us": "2400"}}, "with full after"),
+        ({"guardrails_input": {"step_base_us": "15000"}}, "after input_filter"),
+        ({}, ""),
+    ],
+    ids=["slow baseline", "quick filters", "slow input filter", "one system"],
+)
+def test_what_no_filter_explains_is_told(overrides: dict[str, dict[str, str]], told: str) -> None:
+    sut = ReplayedSUT(QUARTER_WITH_FILTERS, overrides=overrides)
+    result = sut.measure(TEST, "quick", capacity_rps=12.0, levels_percent=[50], duration_s=30.0)
+    (finding,) = [each for each in result.findings if each.check == "same_system"]
+    assert (finding.ok, finding.ok or finding.voids) == (not overrides, True)
+    assert told in finding.message
