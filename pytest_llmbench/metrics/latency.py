@@ -164,12 +164,12 @@ def _first_output_ns(records: Records) -> IntColumn:
 
 def _per_token(records: Records) -> tuple[BoolColumn, IntColumn]:
     """For each request, whether it has a TPOT, and how many tokens it streamed."""
-    tokens = _streamed_tokens(records)
+    tokens = streamed_tokens(records)
     measured = _measured(records, _first_output_ns(records), records.last_content_ns)
     return measured & (tokens >= 2), tokens
 
 
-def _streamed_tokens(records: Records) -> IntColumn:
+def streamed_tokens(records: Records) -> IntColumn:
     """Output tokens without hidden reasoning; ``MISSING`` where the count is."""
     hidden = (records.first_reasoning_ns == MISSING) & (records.reasoning_tokens != MISSING)
     known = records.output_tokens != MISSING

@@ -72,7 +72,7 @@ POLICY_FINISH = frozenset(
 )
 _FAILED_FINISH = re.compile(
     r"error|abort|cancel|fail|time_?out|interrupt|insufficient|malformed|disconnect|overload|unexpected"
-    r"|exception|exhausted|preempt|^incomplete$|^other$"
+    r"|exception|exhausted|preempt|killed|evict|out.of.memory|\boom\b|crash|^(un)?load$|^incomplete$|^other$"
 )
 """Finish reasons of a reply that broke off."""
 

@@ -122,8 +122,8 @@ def test_a_finish_reason_is_a_short_printable_line(reason: Any) -> None:
     assert read.finish_reason
     assert read.finish_reason.isprintable()
     assert len(read.finish_reason) <= 80
-    assert read.outcome is Outcome.IN_BAND_ERROR
-    (read.error or "").encode()
+    assert read.outcome is Outcome.OK  # any word that tells of no failure is an end
+    read.finish_reason.encode()
 
 
 def test_names_of_figures_are_short_and_few() -> None:

@@ -74,6 +74,17 @@ def test_finish_reasons_that_are_not_known_are_a_warning() -> None:
     assert warnings(replace(SEEN.records, finish_reason=["eos"] * 100), "unknown_finish") == []
 
 
+@pytest.mark.parametrize(("thoughts", "told"), [(300, 0), (MISSING, 1)])
+def test_hidden_reasoning_need_not_keep_to_the_limit(thoughts: int, told: int) -> None:
+    """Where it is counted apart, what is left has to."""
+    sources = np.full(100, TOKEN_SOURCES.index(TokenSource.SERVER_USAGE), dtype=np.int8)
+    asked = SEEN.records.requested_max_tokens
+    counts = {"output_tokens": asked + 300, "reasoning_tokens": np.full(100, thoughts)}
+    records = replace(SEEN.records, token_source=sources, first_reasoning_ns=np.full(100, MISSING), **counts)
+    found = warnings(records, "output_limits")
+    assert [each.ok for each in found] == [False] * told
+
+
 def test_counts_that_cannot_be_are_a_warning() -> None:
     told = [None] * 98 + ["54 of 10 input tokens cached"] * 2
     (found,) = warnings(replace(SEEN.records, contradiction=told), "contradicted_counts")
