@@ -33,6 +33,7 @@ from pytest_llmbench.compliance.stored import (
     has_first_token,
     reported,
 )
+from pytest_llmbench.metrics.itl import server_clock_holds
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, Records
@@ -103,7 +104,8 @@ def _option_due(view: EvidenceView) -> bool:
 def _server_instants(view: EvidenceView) -> bool:
     available = view.fact("streaming.server_timestamps_available")
     if available is None:
-        available = len(view.evidence.records.server_token_ns) > 0
+        records = view.evidence.records
+        available = len(records.server_token_ns) > 0 and server_clock_holds(records)
     return available is True and _several_tokens(view.evidence.records)
 
 

@@ -19,7 +19,7 @@ from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chun
 from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
 from pytest_llmbench.metrics.summary import PERCENTILES, of_quantiles
 from pytest_llmbench.model.estimate import Estimate, IntervalKind
-from pytest_llmbench.model.records import IntColumn, Records
+from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
 from pytest_llmbench.stats.counted import look_up
 from pytest_llmbench.stats.crude import CRUDELY, FEWEST, level_factor
@@ -104,10 +104,17 @@ class ItlSamples:
         return np.concatenate(([0], np.cumsum(self.per_request))).astype(np.int64)
 
 
+CLOCK_SLACK, CLOCK_SLACK_NS = 0.1, 10_000_000
+"""How much shorter than its arrival a reply may have been by the server's instants, as a share and at least:
+what a network adds to a last chunk and not to a first one."""
+MOST_MISFITS = 0.01
+"""Largest share of replies whose server instants do not fit, for the others to be believed."""
+
+
 def choose_option(records: Records) -> Literal["direct", "A", "C"]:
-    """The option by AMB-13: C if the server gives token instants and a chunk may hold several tokens; else
-    direct if more than 90 % of the chunks hold one; else A. Chunks of unknown size may hold several. Judged
-    over the successful requests."""
+    """The option by AMB-13: C if the server gives token instants that can be, and a chunk may hold several
+    tokens; else direct if more than 90 % of the chunks hold one; else A. Chunks of unknown size may hold
+    several. Judged over the successful requests."""
     share, sizes = single_token_share(records), tokens_per_chunk(records)
     several = sizes is None or sizes.max > 1 or _unattributed(records)
     if several and _has_server_instants(records):
@@ -352,4 +359,30 @@ def _unattributed(records: Records) -> bool:
 
 def _has_server_instants(records: Records) -> bool:
     counts = np.diff(records.server_token_offsets)[records.ok]
-    return len(counts) > 0 and bool((counts > 0).all())
+    return len(counts) > 0 and bool((counts > 0).all()) and server_clock_holds(records)
+
+
+def server_clock_misfit(records: Records) -> float | None:
+    """Share of the successful replies whose server instants cannot be, by when their chunks came.
+
+    From its first token to its last a reply took no less time than from its first chunk to its last, and no
+    more than from its sending to its last chunk. None: no reply has two instants.
+    """
+    misfits = replies = 0
+    for block in records.blocks():
+        tokens, chunks = np.diff(block.server_token_offsets), np.diff(block.chunk_offsets)
+        held = block.ok & (tokens > 1) & (chunks > 0) & (block.submitted_ns != MISSING)
+        first, last = block.server_token_offsets[:-1][held], block.server_token_offsets[1:][held] - 1
+        told_ns = block.server_token_ns[last] - block.server_token_ns[first]
+        last_ns = block.chunk_ns[block.chunk_offsets[1:][held] - 1]
+        seen_ns = last_ns - block.chunk_ns[block.chunk_offsets[:-1][held]]
+        slack_ns = np.maximum(CLOCK_SLACK_NS, CLOCK_SLACK * seen_ns)
+        too_long = told_ns > last_ns - block.submitted_ns[held] + slack_ns
+        misfits += int(((told_ns < seen_ns - slack_ns) | too_long).sum())
+        replies += int(held.sum())
+    return misfits / replies if replies else None
+
+
+def server_clock_holds(records: Records) -> bool:
+    """Whether the server's instants of tokens agree with when chunks came, in all replies but a few."""
+    return (server_clock_misfit(records) or 0.0) <= MOST_MISFITS

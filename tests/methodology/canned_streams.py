@@ -47,6 +47,8 @@ class StreamServer:
     tokens_per_chunk: int = 1
     """The tokens of a chunk come with its last one."""
     server_instants: bool = False
+    server_clock: float = 1.0
+    """Speed of the clock by which the server tells its instants."""
     coalesced: int = 0
     """Chunks of each reply that shared a read."""
     now_ns: int = 1_000_000_000_000
@@ -128,7 +130,8 @@ class StreamServer:
         row.last_content_ns, row.finished_ns = chunks[-1], chunks[-1] + 1000
         row.input_tokens, row.output_tokens = self.input_tokens(request), count
         row.token_source, row.coalesced_chunks = TokenSource.SERVER_USAGE, self.coalesced
-        row.server_token_ns = tokens_ns.tolist() if self.server_instants else ()
+        told_ns = (tokens_ns * self.server_clock).round().astype(np.int64)
+        row.server_token_ns = told_ns.tolist() if self.server_instants else ()
 
 
 __all__ = ["StreamServer", "streaming_setting"]

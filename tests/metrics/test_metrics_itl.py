@@ -16,6 +16,7 @@ from pytest_llmbench.metrics.itl import (
     itl_samples,
     jitter_ms,
     longest_pause_ms,
+    server_clock_misfit,
 )
 from pytest_llmbench.model.estimate import IntervalKind
 from pytest_llmbench.model.record import Outcome, RequestRecord
@@ -116,7 +117,7 @@ def test_chunks_of_unknown_size() -> None:
 
 def test_the_order_of_choice() -> None:
     single = row(0, chunks=range(20), chunk_tokens=[1] * 20)
-    server = {"server_token_ns": [1, 2, 3]}
+    server = {"server_token_ns": list(range(0, 20_000_000, 1_000_000))}
     assert choose_option(records(single)) == "direct"
     with_server = row(0, chunks=range(20), chunk_tokens=[1] * 20, **server)
     assert choose_option(records(with_server)) == "direct"
@@ -127,6 +128,25 @@ def test_the_order_of_choice() -> None:
     assert choose_option(records(row(0, chunks=range(20), chunk_tokens=[1] * 19 + [2], **server))) == "C"
     assert choose_option(records(row(0, chunks=range(20), chunk_tokens=()))) == "A"
     assert choose_option(records(row(0, chunks=range(20), chunk_tokens=(), **server))) == "C"
+
+
+@pytest.mark.parametrize(
+    ("told_ms", "option"),
+    [
+        pytest.param([160 * i for i in range(32)], "A", id="longer than the reply was waited for"),
+        pytest.param(list(range(32)), "A", id="all of it within 31 ms"),
+        pytest.param([20 * i for i in range(32)], "C", id="the time that it took"),
+        pytest.param([12 * i for i in range(32)], "A", id="less than its chunks took to come"),
+    ],
+)
+def test_server_instants_have_to_fit_between_the_arrivals(told_ms: list[int], option: str) -> None:
+    """Eight tokens in each of four chunks, 160 ms apart: 480 ms, and 140 more for the first chunk."""
+    reply = row(
+        0, chunks=(200, 360, 520, 680), chunk_tokens=(8, 8, 8, 8), tokens=32,
+        server_token_ns=[ms * 1_000_000 for ms in told_ms],
+    )  # fmt: skip
+    assert choose_option(records(reply)) == option
+    assert server_clock_misfit(records(reply)) == (0.0 if option == "C" else 1.0)
 
 
 def test_instants_for_a_part_of_the_requests_are_none() -> None:

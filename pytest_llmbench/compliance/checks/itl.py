@@ -24,6 +24,8 @@ from pytest_llmbench.metrics.itl import (
     itl_samples,
     jitter_ms,
     longest_pause_ms,
+    server_clock_holds,
+    server_clock_misfit,
 )
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.shape import modality, tail_class, tail_variation
@@ -126,7 +128,10 @@ def approach(view: EvidenceView) -> Answer:
     records, option = view.records, _option(view)
     share = chunk_sizes(records).single_share
     several = share is None or share < 1.0
-    server = len(records.server_token_ns) > 0
+    server = len(records.server_token_ns) > 0 and server_clock_holds(records)
+    misfit = server_clock_misfit(records) or 0.0
+    if option == "C" and not server:
+        return view.unmet(f"option C by instants that {misfit:.1%} of the replies contradict")
     first = "C" if server and several else "direct" if share and share > SINGLE_TOKEN_SHARE else "A"
     view.note("single_token_share", share)
     return view.answer(

@@ -14,7 +14,16 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
 from pytest_llmbench.metrics import chunking
 from pytest_llmbench.metrics.gaps import Option
-from pytest_llmbench.metrics.itl import FEWEST_TOKENS, TBC, ItlCounts, choose_option, itl_samples
+from pytest_llmbench.metrics.itl import (
+    FEWEST_TOKENS,
+    MOST_MISFITS,
+    TBC,
+    ItlCounts,
+    choose_option,
+    itl_samples,
+    server_clock_holds,
+    server_clock_misfit,
+)
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import Records
@@ -124,7 +133,7 @@ def method_facts(method: Method, runs: Sequence[Seen]) -> Facts:
 
 
 def server_instants(records: Records) -> bool:
-    return len(records.server_token_ns) > 0
+    return len(records.server_token_ns) > 0 and server_clock_holds(records)
 
 
 def method_notes(method: Method, runs: Sequence[Seen]) -> tuple[str, ...]:
@@ -149,7 +158,9 @@ def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -
     """The validity findings of the test, each for the level where it looks worst."""
     if not levels:
         return ()
-    found = [_samples(method, levels), _excluded(levels), _fewest_asked_for(levels)]
+    found = [
+        _samples(method, levels), _excluded(levels), _fewest_asked_for(levels), _server_clock(method, levels)
+    ]  # fmt: skip
     if method.option != "C":
         found.append(_coalesced(levels))
     return tuple(finding for finding in found if finding is not None)
@@ -165,6 +176,25 @@ def _samples(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -
     if empty:
         message = f"no gap at {', '.join(empty)} by method {method.option}: {cause}"
     return Finding("itl_samples", ok=not empty, voids=True, message=message)
+
+
+def _server_clock(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
+    shares = [(share, label) for label, records, _ in levels if (share := server_clock_misfit(records))]
+    worst, label = max(shares, default=(0.0, ""))
+    if worst <= MOST_MISFITS:
+        return None
+    taken = method.option == "C"
+    advice = "leave method out" if taken else f"gaps are by method {method.option}"
+    return Finding(
+        "server_clock",
+        ok=False,
+        voids=taken,
+        message=f"{label}: by the server's instants {worst:.1%} of the replies took less time than their "
+        f"chunks took to come, or longer than they were waited for: these are not believed, {advice}",
+        value=worst,
+        limit=MOST_MISFITS,
+        unit="ratio",
+    )
 
 
 def _excluded(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:

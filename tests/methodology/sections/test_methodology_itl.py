@@ -177,6 +177,17 @@ def test_several_tokens_per_chunk_are_time_between_chunks_everywhere() -> None:
     assert cells(result, "chunk_sizes")["Tokens per chunk, P50"] == "4"
 
 
+@pytest.mark.parametrize(("method", "voids"), [(None, False), ("C", True)])
+def test_server_instants_that_cannot_be_are_not_believed(method: str | None, voids: bool) -> None:
+    server = StreamServer(tokens_per_chunk=4, server_instants=True, server_clock=0.05)
+    asked = {} if method is None else {"method": method}
+    result = pump(server, levels_percent=(50,), **asked)
+    (finding,) = [each for each in result.findings if each.check == "server_clock"]
+    assert (finding.ok, finding.voids, finding.value) == (False, voids, 1.0)
+    assert result.facts.value("streaming.itl_option") == (method or "A")
+    assert result.facts.value("streaming.server_timestamps_available") is False
+
+
 def test_server_instants_are_taken_where_chunks_hold_several_tokens() -> None:
     result = pump(StreamServer(tokens_per_chunk=4, server_instants=True), levels_percent=(50,))
     assert result.facts.value("streaming.itl_option") == "C"
