@@ -54,10 +54,14 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
     mistakes = _without_measurement(items)
     if not marked and not mistakes:
         return
+    known = len(mistakes)
     named = _named_workloads(config, mistakes)
+    broken = len(mistakes) > known
     if marked:
         mistakes += _of_the_options(config)
     for item, _ in marked:
+        if broken and _is_lost(item, named):
+            continue
         try:
             item.stash[MARKED] = _read(item, named)
         except SuiteError as error:
@@ -185,25 +189,27 @@ def measures_first(session: pytest.Session) -> bool:
     return not nothing_runs and not _chooses_its_sut(first)
 
 
-class _OfBrokenFile(dict[str, Any]):
-    def __contains__(self, name: object) -> bool:
-        from pytest_llmbench.workloads.catalogue import workload
+def _is_lost(item: pytest.Item, named: Mapping[str, Any]) -> bool:
+    """Whether the marker of an item names a workload that nobody knows, beside a file that is broken: it may
+    be one of the file's, whose mistakes are told."""
+    from pytest_llmbench.plugin.parametrized import fed
+    from pytest_llmbench.workloads.catalogue import workload
 
-        if dict.__contains__(self, name) or not isinstance(name, str):
-            return dict.__contains__(self, name)
-        try:
-            workload(name)
-        except SuiteError:
-            return True
-        return False
-
-    def __missing__(self, name: str) -> str:
-        return "synthetic-uniform"
+    mark = item.get_closest_marker(MARK)
+    given = {**(mark.kwargs if mark is not None else {}), **fed(item, ["workload"])}.get("workload")
+    parts = given.items() if isinstance(given, Mapping) else [(given, 1)]
+    names = [entry[0] if isinstance(entry, tuple) and entry else label for label, entry in parts]
+    for name in names:
+        if isinstance(name, str) and name not in named:
+            try:
+                workload(name)
+            except SuiteError:
+                return True
+    return False
 
 
 def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:
-    """Name → workload, from ``--llm-workloads`` and the hooks; a hook's overrides one of the file. Beside a
-    broken file any other name has the default: it may be one of the file's, whose mistakes are told."""
+    """Name → workload, from ``--llm-workloads`` and the hooks; a hook's overrides one of the file."""
     from pytest_llmbench.plugin.session import SESSION
 
     named: dict[str, Any] = {}
@@ -216,7 +222,6 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
             named.update(read_workload_file(path))
         except SuiteError as error:
             mistakes.append(str(error))
-            named = _OfBrokenFile()
     for offered in config.hook.pytest_llmbench_workloads(config=config):
         named.update(offered or {})
     return named
@@ -269,7 +274,7 @@ def _part(label: Any, entry: Any, named: Mapping[str, Any]) -> Any:
     """A part of a mixture, with the suite's own workload in place of its name."""
     if isinstance(entry, tuple) and len(entry) == 2:
         wanted, weight = entry
-        return (named[wanted] if isinstance(wanted, str) and wanted in named else wanted), weight
+        return (named.get(wanted, wanted) if isinstance(wanted, str) else wanted), weight
     return (named[label], entry) if isinstance(label, str) and label in named else entry
 
 

@@ -300,6 +300,9 @@ def _find_stream(
             raise unknown_model(options.model, listed.names, answer.url, said)
     if refused:
         raise errors.refuses_field(refused[0], options.extra_body)
+    unlisted = listed.entries and options.model not in listed.names
+    if unlisted and (said := errors.may_be_the_model(failures[0])):
+        raise unknown_model(options.model, listed.names, failures[0].url, said)
     telling = [answer for answer in failures if answer.status not in errors.NO_SUCH_PATH]
     if is_websocket(endpoint) and (not telling or telling[0].status == errors.UPGRADE_REQUIRED):
         raise errors.no_websocket(failures[0])

@@ -69,6 +69,12 @@ def says_no_such_model(answer: Answer) -> str:
     return said if 400 <= answer.status < 500 and _NO_SUCH_MODEL.search(said) else ""
 
 
+def may_be_the_model(answer: Answer) -> str:
+    """The words of an answer with a status by which servers refuse a model that they do not have; ``""`` for
+    any other status."""
+    return _status(answer) if answer.status in (400, 404, 422) else ""
+
+
 def wrong_path(answer: Answer, found_at: str | None, example: str) -> SUTError:
     """The error for a path that does not exist.
 

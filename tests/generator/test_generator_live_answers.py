@@ -21,7 +21,7 @@ from scripted_server import (
     text_event,
 )
 
-from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
@@ -426,7 +426,7 @@ def test_a_turn_that_cannot_be_written_ends_the_load_with_its_cause(serve: Serve
     )
     with (
         LoadGenerator(Target.parse(server.url), dialect("anthropic-messages"), model="m") as generator,
-        pytest.raises(GeneratorError, match="message 3 is the system's"),
+        pytest.raises(SuiteError, match="message 3 is the system's"),
     ):
         generator.run(plan(4, workload=workload, load=SessionSlots(1)))
 
@@ -450,7 +450,7 @@ def test_token_ids_of_what_nobody_has_said_yet_cannot_be_sent(serve: Serve, plan
     wanted = plan(4, workload=CHAT, load=SessionSlots(1))
     with (
         LoadGenerator(Target.parse(server.url), spoken, model="m", prompt_form="token_ids") as generator,
-        pytest.raises(GeneratorError, match="cannot be sent as token ids"),
+        pytest.raises(SuiteError, match="cannot be sent as token ids"),
     ):
         generator.run(wanted)
     assert server.served == []

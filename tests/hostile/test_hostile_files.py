@@ -221,7 +221,10 @@ def test_a_row_of_a_trace_that_is_none(tmp_path: Path, row: dict[str, Any], told
             "line 3: ContextTokens is 'x'",
         ),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "9" * 1000 + ",5,5\n", "line 2: TIMESTAMP is"),
-        ('timestamp,input_length,output_length\n1,"' + "x" * 200_000 + '",1\n', "no CSV"),
+        (
+            'timestamp,input_length,output_length\n1,"' + "x" * 200_000 + '",1\n',
+            "line 2: input_length is 'xxx",
+        ),
         ("a,b\n1,2,3,4\n", "None"),
     ],
 )

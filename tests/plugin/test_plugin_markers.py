@@ -160,7 +160,9 @@ def test_a_broken_workload_file_is_told_alone(suite: Suite) -> None:
         def test_one(): ...
         @llmbench.ttft(workload={"mine": 1, "synthetic-uniform": (2)})
         def test_parts(): ...
-        @llmbench.ttft(workload="theirs", requests=0)
+        @llmbench.sessions(workload="mine", arrival="trace")
+        def test_sessions(): ...
+        @llmbench.ttft(requests=0)
         def test_other_mistakes_are_told(): ...
         """
     )
@@ -169,4 +171,6 @@ def test_a_broken_workload_file_is_told_alone(suite: Suite) -> None:
     said = "\n".join(result.errlines)
     assert "path is missing" in said
     assert "unknown workload" not in said
-    assert "requests" in said
+    assert "test_one" not in said
+    assert "test_sessions" not in said
+    assert "test_other_mistakes_are_told" in said

@@ -25,7 +25,7 @@ from pytest_llmbench.store.traces.request import (
 TimeUnit = Literal["s", "ms", "us", "ns"]
 UNIT_MS: Final[Mapping[str, float]] = {"s": 1000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 _BLOCKS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048)
-_MOST_PER_S, _LONGEST_GAP_S = 20.0, 300.0
+_MOST_PER_S, _LONGEST_GAP_S = 40.0, 300.0
 """The highest mean rate, and the longest mean gap, of a recorded trace that is taken as in milliseconds
 without being told: seconds taken so are a thousand times as many requests, microseconds a thousandth."""
 _EPOCH_S = (946_684_800.0, 4_102_444_800.0)
