@@ -109,7 +109,7 @@ class Conversation:
 
     def read_body(self, *, piece: int = 1 << 20, pause_s: float = 0.0) -> bytes:
         """The whole body; in small pieces with pauses, to play a slow reader."""
-        length = int(self.headers["content-length"])
+        length = int(self.headers.get("content-length", 0))
         received = [self.body]
         missing = length - len(self.body)
         while missing > 0:

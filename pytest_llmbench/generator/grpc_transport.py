@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES
-from pytest_llmbench.generator.http.request_head import user_agent
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import Exchange
@@ -18,6 +17,7 @@ from pytest_llmbench.wire.dialect import CallDialect, headers_for
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
 from pytest_llmbench.wire.http2.client import Http2Client, Stream, header_block, request_frames
+from pytest_llmbench.wire.request_headers import call_headers
 
 
 class CallHead:
@@ -31,16 +31,12 @@ class CallHead:
     def __init__(self, target: Target, spoken: CallDialect, path: str, session_header: str = "") -> None:
         """``session_header``: the name of the header with the id of the session; empty: it is not sent."""
         given = dict(target.headers)
-        headers = {"user-agent": user_agent()} | {name.lower(): value for name, value in given.items()}
-        headers |= {name.lower(): value for name, value in headers_for(spoken, given).items()}
+        headers = call_headers(given, headers_for(spoken, given))
         fixed = {
             ":method": "POST",
             ":scheme": GRPC_SCHEMES[target.scheme],
             ":path": path,
             ":authority": target.authority,
-            "te": "trailers",
-            "content-type": "application/grpc",
-            "grpc-accept-encoding": "identity",
         }
         self._spoken = spoken
         self._fixed = header_block((fixed | headers).items(), first=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 from pytest_llmbench.generator.http.http1 import Http1Connection, Http1Transport, Owner
-from pytest_llmbench.generator.http.request_head import usual_headers
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, header_block, request_frames
+from pytest_llmbench.wire.request_headers import REQUEST_ID, usual_headers
 
 
 class Http2Head:
@@ -41,7 +41,9 @@ class Http2Head:
             ":path": target.request_target(path),
             ":authority": target.authority,
         }
-        headers = {name.lower(): value for name, value in usual_headers(target, further).items()}
+        headers = {
+            name.lower(): value for name, value in usual_headers(dict(target.headers), further).items()
+        }
         self._fixed = header_block((fixed | headers).items(), first=True)
         self.session_header = session_header
 
@@ -50,7 +52,7 @@ class Http2Head:
 
         ``session_id``: that of the session which the request is a turn of; None: it is of none.
         """
-        own = [("x-request-id", request_id), ("content-length", str(len(body)))]
+        own = [(REQUEST_ID, request_id), ("content-length", str(len(body)))]
         if session_id is not None and self.session_header:
             own.append((self.session_header.lower(), session_id))
         return request_frames(self._fixed + header_block(own), body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -70,6 +69,7 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
+from pytest_llmbench.wire.request_headers import numbered_ids
 from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 
@@ -369,7 +369,8 @@ class LoadGenerator:
             prompt_form=self._prompt_form,
         )
         as_ids = self._prompt_form == "token_ids"
-        run_token = secrets.token_hex(6)
+        # Each load has sessions of its own, as it has requests of its own: none is known from before.
+        id_of, session_id_of = numbered_ids(), numbered_ids()
         document = self._dialect if isinstance(self._dialect, NonGenerativeDialect) else None
 
         def prepare(planned: PlannedRequest) -> PreparedRequest:
@@ -379,9 +380,8 @@ class LoadGenerator:
             self._has_roles |= planned.messages is not None
             text = planned.text if as_ids else text_of(planned)
             request = planned if text is planned.text else replace(planned, text=text)
-            request_id = f"{run_token}-{planned.index}"
-            # Each load has sessions of its own, as it has requests of its own: none is known from before.
-            session_id = None if planned.turn is None else f"{run_token}-s{planned.turn.session}"
+            request_id = id_of(planned.index)
+            session_id = None if planned.turn is None else session_id_of(planned.turn.session)
             try:
                 body = self._dialect.encode(request, options)
             except GeneratorError as error:  # of the workload: a process that measures hands it on as it is

@@ -30,12 +30,12 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
+from pytest_llmbench.wire.request_headers import numbered_ids
 from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.stream import chunks_of
 
 _SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(300,))
 """The request for trying a dialect. Its id is an ordinary token in small vocabularies too."""
-_REQUEST_ID = "preflight"
 _USUAL = ("openai-chat", "openai-completions")
 """Dialects that ``auto`` always tries, whatever the answer to the one before."""
 
@@ -161,11 +161,11 @@ def ask(control: ControlPlane, base: str, spoken: Dialect, options: EncodeOption
 
 def send(control: ControlPlane, url: str, spoken: Dialect, body: bytes) -> Answer:
     """The answer to a request with the encoded ``body``, sent as the dialect requires."""
+    headers, request_id = headers_for(spoken, control.headers), numbered_ids()(0)
     if isinstance(spoken, CallDialect) and spoken.protocol == "grpc":  # dialects of messages look like it
-        return control.invoke(url, spoken.message(body, _REQUEST_ID))
-    headers = headers_for(spoken, control.headers)
+        return control.invoke(url, spoken.message(body, request_id), headers)
     if isinstance(spoken, MessageDialect):
-        return control.converse(url, spoken, spoken.message(body, _REQUEST_ID), headers)
+        return control.converse(url, spoken, spoken.message(body, request_id), headers)
     return control.post(url, body, headers)
 
 

@@ -31,6 +31,7 @@ from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.wire.dialect import MessageDialect
 from pytest_llmbench.wire.error_replies import shorten
+from pytest_llmbench.wire.request_headers import REQUEST_ID, numbered_ids, user_agent, usual_headers
 
 _MOST_BYTES = 4 * 1024 * 1024
 """Most bytes of an answer that are read: the answers to these requests are small."""
@@ -111,11 +112,11 @@ class ControlPlane:
 
     def _made(self, verify: ssl.SSLContext | bool) -> httpx.Client:
         access = self._access
-        return httpx.Client(
+        client = httpx.Client(
             # Compressed event streams come in lumps; a measured request will not ask for them either.
             headers={
                 "Accept-Encoding": "identity",
-                "User-Agent": "pytest-llmbench",
+                "User-Agent": user_agent(),
                 **access.credentials.headers,
             },
             verify=verify,
@@ -126,6 +127,8 @@ class ControlPlane:
             follow_redirects=False,
             timeout=httpx.Timeout(access.answer_s, connect=access.connect_s),
         )
+        del client.headers["Connection"]  # which a measured request does not carry
+        return client
 
     @contextmanager
     def _within_the_time(self, url: str) -> Iterator[None]:
@@ -177,10 +180,12 @@ class ControlPlane:
     def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         """The answer to a JSON body, an event stream included, read to its end or to the limits.
 
-        ``headers``: further ones, which a dialect wants.
+        ``headers``: further ones, which a dialect wants. All are those of a measured request, its id among
+        them: what a server refuses for one of them, it refuses here.
         """
-        usual = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
-        return self._exchange(self._request("POST", url, content=body, headers={**usual, **(headers or {})}))
+        usual = usual_headers(self.headers, headers)
+        given = {REQUEST_ID: numbered_ids()(0), **usual}
+        return self._exchange(self._request("POST", url, content=body, headers=given))
 
     def converse(
         self, url: str, spoken: MessageDialect, message: bytes, headers: Mapping[str, str] | None = None
@@ -199,7 +204,7 @@ class ControlPlane:
                 where=without_query(url),
                 remedy="add the host to NO_PROXY if it can be reached directly",
             )
-        given = {"User-Agent": "pytest-llmbench", **self.headers, **(headers or {})}
+        given = {"User-Agent": user_agent(), **self.headers, **(headers or {})}
         try:
             reply = converse(url, spoken, message, headers=given, access=self._access, tls=self._tls)
         except httpx.RequestError as error:
@@ -213,14 +218,15 @@ class ControlPlane:
             reply.ended,
         )
 
-    def invoke(self, url: str, message: bytes) -> Answer:
+    def invoke(self, url: str, message: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         """The answer to a gRPC call, whose method is the path of ``url``, told as that to a request over HTTP
-        would be: with the status that means the same."""
+        would be: with the status that means the same. ``headers``: further ones, which a dialect wants."""
         # Imported here: whoever measures over HTTP does not need the packages of gRPC.
         from pytest_llmbench.probes.grpc_exchange import call
 
         try:
-            reply = call(url, message, headers=self.headers, access=self._access, tls=self._tls)
+            given = {**self.headers, **(headers or {})}
+            reply = call(url, message, headers=given, access=self._access, tls=self._tls)
         except httpx.RequestError as error:
             server = urlsplit(url)._replace(path="").geturl()
             raise self._failure(server, error) from error

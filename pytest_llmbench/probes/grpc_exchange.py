@@ -19,9 +19,9 @@ from pytest_llmbench.probes.plain_socket import PlainSocket
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
 from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, header_block, request_frames
+from pytest_llmbench.wire.request_headers import call_headers
 
 _MOST_BYTES = 4 * 1024 * 1024
-_OWN = ("content-type", "te", "user-agent", "host", "connection")
 _CONTENT_TYPE = "application/grpc"
 _TLS_ALERT = b"\x15\x03"
 
@@ -70,16 +70,12 @@ class _Exchange:
 
     def reply_to(self, message: bytes, headers: Mapping[str, str]) -> CallReply:
         parts = urlsplit(self.url)
-        given = [(name.lower(), value) for name, value in headers.items() if name.lower() not in _OWN]
         head = [
             (":method", "POST"),
             (":scheme", _http(parts.scheme)),
             (":authority", parts.netloc),
             (":path", parts.path),
-            ("te", "trailers"),
-            ("content-type", _CONTENT_TYPE),
-            ("user-agent", "pytest-llmbench"),
-            *given,
+            *call_headers(headers).items(),
         ]
         request = request_frames(header_block(head, first=True), prefixed(message))
         made = self.http2.begin(request)

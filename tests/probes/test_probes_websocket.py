@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trustme
@@ -245,7 +246,7 @@ def test_described_messages_are_asked_for_one_small_reply() -> None:
     assert (report.base_url, report.model, report.api) == (server.url, "m", "json-messages")
     assert served.path == "/api/talk"
     assert served.asked["limits"] == {"tokens": 4, "heat": 0.0}
-    assert served.asked["id"] == "preflight"
+    assert UUID(served.asked["id"]).version == 4
     assert report.counts_tokens
     assert report.facts.value("streaming.protocol") == "websocket"
     assert report.facts.value("endpoint.api") == "json-messages"

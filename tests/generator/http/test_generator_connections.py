@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import socket
 import threading
+import uuid
 from collections.abc import Callable
 
 import pytest
 from planned_load import TextWorkload
-from scripted_server import HEAD, LAST, REPLY, Conversation, ScriptedServer, chunk, chunked, reply, text_event
+from scripted_server import (
+    HEAD,
+    LAST,
+    REPLY,
+    Conversation,
+    ScriptedServer,
+    chunk,
+    chunked,
+    plain,
+    reply,
+    text_event,
+)
 
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
+from pytest_llmbench.probes.access import Access, Credentials
+from pytest_llmbench.probes.endpoint import examine
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]
@@ -264,3 +279,33 @@ def test_bytes_on_an_idle_connection_end_it(
     threading.Event().wait(0.05)  # for the bytes to be read
     assert generator.run(plan(1)).records.counts()["ok"] == 1
     assert [served.connection for served in server.served] == [0, 1]
+
+
+def test_middleware_that_wants_uuids_is_content_and_the_preflight_asks_as_the_load_does(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    """Servers check the id before anything else (asgi-correlation-id, llama-cpp-python)."""
+
+    def script(conversation: Conversation) -> None:
+        if conversation.head.startswith("GET"):
+            conversation.send(plain("404 Not Found"))
+            return
+        try:
+            uuid.UUID(conversation.headers["x-request-id"])
+        except (KeyError, ValueError):
+            conversation.send(plain("400 Bad Request", b"Invalid X-Request-ID"))
+            return
+        conversation.send(REPLY)
+
+    server = serve(script)
+    given = {"X-Team": "a", "user-agent": "mine/1"}
+    assert examine(server.url, model="m", access=Access(Credentials(given))).model == "m"
+    target = Target.parse(server.url, headers=given)
+    seen = generator_for(server, target=target).run(plan(3))
+    assert seen.records.counts()["ok"] == 3
+    posted = [served.headers for served in server.served if served.head.startswith("POST")]
+    assert len({each.pop("x-request-id") for each in posted}) == len(posted)
+    for each in posted:
+        del each["content-length"]
+    assert all(each == posted[-1] for each in posted)
+    assert posted[0]["user-agent"] == "mine/1"
