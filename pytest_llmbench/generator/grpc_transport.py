@@ -11,13 +11,13 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.http2_transport import Http2Connection, Http2Transport
+from pytest_llmbench.request_headers import call_headers
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import CallDialect, headers_for
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
 from pytest_llmbench.wire.http2.client import Http2Client, Stream, header_block, request_frames
-from pytest_llmbench.wire.request_headers import call_headers
 
 
 class CallHead:

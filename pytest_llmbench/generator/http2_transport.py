@@ -15,9 +15,9 @@ from pytest_llmbench.generator.http.http1 import Http1Connection, Http1Transport
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.request_headers import REQUEST_ID, usual_headers
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, header_block, request_frames
-from pytest_llmbench.wire.request_headers import REQUEST_ID, usual_headers
 
 
 class Http2Head:

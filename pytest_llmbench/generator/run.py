@@ -54,6 +54,7 @@ from pytest_llmbench.model.plan import (
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
@@ -69,7 +70,6 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
-from pytest_llmbench.wire.request_headers import numbered_ids
 from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 

@@ -13,9 +13,9 @@ from pytest_llmbench.generator.http.http1 import Http1Connection, Http1Transport
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.request_headers import user_agent
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.dialect import MessageDialect, headers_for
-from pytest_llmbench.wire.request_headers import user_agent
 from pytest_llmbench.wire.sse import as_event
 from pytest_llmbench.wire.websocket.messages import MessageReader, Received, Refusal, text_frame
 

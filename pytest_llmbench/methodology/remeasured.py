@@ -10,8 +10,8 @@ errors, a buffered stream that was read in time, a server that is slow to take a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.methodology.measuring.offered import begun_late, gave_up, is_offered, shortfalls
@@ -20,6 +20,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, spoiled
 from pytest_llmbench.metrics.latency import lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import NOT_OFFERED, VoidLoad
@@ -114,6 +115,7 @@ def attempted(
     needed: bool = False,
     prepare: Callable[[], Procedure[None]] | None = None,
     gaps: bool = False,
+    at_stake: Sequence[Objective] = (),
 ) -> Procedure[Attempts]:
     """Run a level, and up to ``remeasure`` times again if this machine disturbed the generator.
 
@@ -121,13 +123,13 @@ def attempted(
     what was sent. ``needed``: the test cannot do without the level, so its last run counts, and voids the
     test if that fell behind too. ``prepare`` comes before each further run: it brings the system back into
     the state in which the first one found it, where the same requests have to be sent again. ``gaps``: the
-    test is about the time between tokens.
+    test is about the time between tokens. ``at_stake``: see :class:`Observation`.
     """
     runs: list[Seen] = []
     for attempt in range(1, remeasure + 2):
         if attempt > 1 and prepare is not None:
             yield from prepare()
-        observation = yield plan().with_(attempt=attempt)
+        observation = replace((yield plan().with_(attempt=attempt)), at_stake=tuple(at_stake))
         seen = see(observation)
         last = attempt > remeasure or not disturbed(observation, gaps=gaps)
         if not void_causes(observation, gaps=gaps) or (needed and last):

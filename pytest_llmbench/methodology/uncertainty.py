@@ -1,7 +1,8 @@
 """The uncertainty of a result: what the measuring machine may have added to each figure or taken from it, by
 the stamps of the records, and whether the measurement was good enough.
 
-A load is void where they leave a figure more uncertain than a limit; below it the figures say by how much.
+A load is void where they leave a figure more uncertain than a limit, unless the test has limits of its own
+and they touch none of these: then, as below it, the figures say by how much.
 Percentiles count as far as the sample holds them: one request read late among fifty is no P99.
 """
 
@@ -15,6 +16,7 @@ from pytest_llmbench.metrics.uncertainty import (
     Leeway,
     Leeways,
     e2e_leeways,
+    furthest,
     gap_leeways,
     is_exact,
     rate_leeway,
@@ -25,26 +27,22 @@ from pytest_llmbench.metrics.uncertainty import (
 )
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import empty_slot_share
 from pytest_llmbench.model.result import TestResult
 
-SHARE = 0.1
-"""The largest relative uncertainty of a latency; the milliseconds of the run's ``HostLimits`` are allowed if
-they are more."""
-FEWEST_BEYOND = 3
-"""Fewest samples beyond a percentile for it to be judged here."""
 FULL_CORE_SHARE = 0.9
 """CPU use of the measuring process, in cores, above which it is overloaded."""
+_STANDS = "no limit of the test is that near, so it is judged, and the figures say how far they may be off"
 LATE_READS, LATE_GAPS, EMPTY = "late_reads", "late_gaps", "empty_slots"
 """Names of the checks."""
-_JUDGED = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 
 def spoiled(run: Observation, *, gaps: bool = False) -> tuple[Finding, ...]:
     """The findings on what this machine spoiled. ``gaps``: the test is about the time between tokens."""
     found = (late_reads(run), late_gaps(run) if gaps else None, empty_slots(run))
-    return tuple(finding for finding in found if finding is not None and not finding.ok)
+    return tuple(finding for finding in found if finding is not None and finding.voids and not finding.ok)
 
 
 def late_reads(run: Observation) -> Finding | None:
@@ -59,27 +57,48 @@ def late_gaps(run: Observation) -> Finding | None:
 
 def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Finding | None:
     """The finding on the percentile that is furthest beyond its limit, or else nearest to it."""
-    held = [
-        (name, leeways[name])
-        for name, q in _JUDGED.items()
-        if name in leeways and leeways[name].n * (1 - q / 100) >= FEWEST_BEYOND
-    ]
-    if not held:
+    held = furthest(run, leeways)
+    if held is None:
         return None
-    name, leeway = max(held, key=lambda each: each[1].most / _limit_ms(run, each[1]))
-    limit = _limit_ms(run, leeway)
+    name, leeway, limit = held
     ok = leeway.most <= limit
+    stands = not ok and _no_limit_is_near(run)
+    then = "" if ok else f"; {_STANDS if stands else _remedy(run)}"
     way = "high" if leeway.too_high_by >= leeway.too_low_by else "low"
     return Finding(
         check,
         ok=ok,
-        voids=True,
+        voids=not stands,
         message=f"{family} {name.upper()} of {leeway.seen:.3g} ms may be {leeway.most:.3g} ms too {way} "
-        f"(limit {limit:.3g} ms): {_why(run)}{'' if ok else f'; {_remedy(run)}'}",
+        f"(limit {limit:.3g} ms): {_why(run)}{then}",
         value=leeway.most,
         limit=limit,
         unit="ms",
     )
+
+
+def _no_limit_is_near(run: Observation) -> bool:
+    """Whether the test has limits that void it, and each is one that its metric keeps, or breaks, wherever
+    between the ends of its leeway it lies. Rates do not know when reads were taken."""
+    return bool(run.at_stake) and all(
+        limit.unit in _RATES or _is_decided(run, limit) for limit in run.at_stake
+    )
+
+
+def _is_decided(run: Observation, limit: Objective) -> bool:
+    """Whether this machine cannot have put the metric on the other side of the limit; False where how far it
+    may be off is not known."""
+    family, statistic = limit.metric.split("[")[0].split(".")[0], limit.metric.rpartition(".")[2]
+    measure = _FAMILIES.get(family)
+    if measure is None or statistic == "std":
+        return False
+    leeways = measure([run])
+    if not leeways:
+        return True
+    leeway = leeways.get(statistic)
+    if leeway is None:
+        return False
+    return limit.holds(leeway.seen - leeway.too_high_by) == limit.holds(leeway.seen + leeway.too_low_by)
 
 
 def empty_slots(run: Observation) -> Finding | None:
@@ -114,10 +133,6 @@ def _why(run: Observation) -> str:
     if late:
         return f"{late / max(1, chunks):.2%} of the chunks were read late, together with later ones"
     return "reads are stamped when they are read, and the measuring loop was late"
-
-
-def _limit_ms(run: Observation, leeway: Leeway) -> float:
-    return max(run.host_limits.latency_ms, SHARE * leeway.seen)
 
 
 _FAMILIES: Mapping[str, Callable[[Sequence[Observation]], Leeways]] = {

@@ -53,6 +53,14 @@ class Leeway(NamedTuple):
         return max(self.too_high_by, self.too_low_by)
 
 
+SHARE = 0.1
+"""The largest relative uncertainty of a latency; the milliseconds of the run's ``HostLimits`` are allowed if
+they are more."""
+FEWEST_BEYOND = 3
+"""Fewest samples beyond a percentile for it to be judged here."""
+_JUDGED = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
+
+
 Leeways = Mapping[str, Leeway]
 """Statistic → leeway: ``p50`` … ``p99_9``, ``min``, ``max``, ``mean``, ``std``. Empty where samples are
 exact."""
@@ -61,6 +69,17 @@ exact."""
 def is_exact(run: Observation) -> bool:
     """Whether every instant that is part of a figure is that of the arrival, and no slot was left empty."""
     return _in_time([run]) and not empty_slot_share(run.plan.load, run.records)
+
+
+def furthest(run: Observation, leeways: Leeways) -> tuple[str, Leeway, float] | None:
+    """The percentile whose leeway is furthest beyond what the run's host limits allow, or else nearest to it:
+    its name, its leeway, and what is allowed, in ms. None where the sample holds none."""
+    held = [
+        (name, leeways[name], max(run.host_limits.latency_ms, SHARE * leeways[name].seen))
+        for name, q in _JUDGED.items()
+        if name in leeways and leeways[name].n * (1 - q / 100) >= FEWEST_BEYOND
+    ]
+    return max(held, key=lambda each: each[1].most / each[2]) if held else None
 
 
 def user_space_lag_ms(run: Observation) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
 
@@ -254,6 +255,9 @@ class Observation:
     counts. None if it was not."""
     host_limits: HostLimits = field(default_factory=HostLimits)
     """The limits that the generator's host was held to."""
+    at_stake: tuple[Objective, ...] = ()
+    """The limits that what the test makes of this load depends on; empty where it is more than limits, or not
+    known. Tests that share the load have limits of their own."""
     declined: str | None = None
     """Why the load was not sent, as a further run was not wanted: it is no run of the test. None if it
     was."""

@@ -18,6 +18,7 @@ from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.endpoint_errors import NO_SUCH_PATH
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import ModelList, below, is_name
+from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.wire.catalogue import DIALECTS, OVER_WEBSOCKET, dialect, over_websocket
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.content_type import is_stream
@@ -30,7 +31,6 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
-from pytest_llmbench.wire.request_headers import numbered_ids
 from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.stream import chunks_of
 

@@ -29,9 +29,9 @@ from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
+from pytest_llmbench.request_headers import REQUEST_ID, numbered_ids, user_agent, usual_headers
 from pytest_llmbench.wire.dialect import MessageDialect
 from pytest_llmbench.wire.error_replies import shorten
-from pytest_llmbench.wire.request_headers import REQUEST_ID, numbered_ids, user_agent, usual_headers
 
 _MOST_BYTES = 4 * 1024 * 1024
 """Most bytes of an answer that are read: the answers to these requests are small."""

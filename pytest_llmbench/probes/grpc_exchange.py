@@ -16,10 +16,10 @@ import httpx
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.plain_socket import PlainSocket
+from pytest_llmbench.request_headers import call_headers
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
 from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, header_block, request_frames
-from pytest_llmbench.wire.request_headers import call_headers
 
 _MOST_BYTES = 4 * 1024 * 1024
 _CONTENT_TYPE = "application/grpc"

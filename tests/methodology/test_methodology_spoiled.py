@@ -27,6 +27,7 @@ from pytest_llmbench.methodology.uncertainty import (
     with_uncertainty,
 )
 from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import HostLimits, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
@@ -90,6 +91,34 @@ def test_ttft_may_be_uncertain_by_a_tenth(share: float, early_ms: float, ok: boo
     assert (found.ok, found.voids, found.unit) == (ok, True, "ms")
     assert disturbed(run) is not ok
     assert (void_causes(run) == ()) is ok
+
+
+P90 = Objective("ttft.p90", "<=", 20_000.0, "ms")
+
+
+@pytest.mark.parametrize(
+    ("limits", "stands"),
+    [
+        ([P90], True),
+        ([Objective("ttft.p90", "<=", 1.0, "ms")], True),  # broken wherever it lies
+        ([P90, Objective("output_token_throughput", ">=", 10.0, "tok/s")], True),
+        ([Objective("e2e.p99", "<=", 20_000.0, "ms")], True),
+        ([Objective("ttft.p90", "<=", 80.0, "ms")], False),
+        ([P90, Objective("ttft.p50", "<=", 100.0, "ms")], False),
+        ([P90, Objective("ttft.std", "<=", 1e6, "ms")], False),
+        ([P90, Objective("goodput.share", ">=", 0.5, "ratio")], False),  # how far it may be off is not known
+        ([], False),
+    ],
+)
+def test_only_limits_that_this_machine_may_touch_void_a_load(limits: list[Objective], stands: bool) -> None:
+    """TTFT of 105 ms that may be 42 ms too high; without limits its figures are all that it is for."""
+    run = replace(read_late(answer(plan()), 1.0, 42.0), at_stake=tuple(limits))
+    found = late_reads(run)
+    assert found is not None
+    assert (found.ok, found.voids) == (False, not stands)
+    assert disturbed(run) is not stands
+    assert (void_causes(run) == ()) is stands
+    assert ("no limit of the test is that near" in found.message) is stands
 
 
 def test_two_milliseconds_are_allowed_whatever_the_figure() -> None:

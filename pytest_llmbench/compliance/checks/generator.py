@@ -13,9 +13,11 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes, has, in_flight_peak
 from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
+from pytest_llmbench.metrics.uncertainty import furthest, ttft_leeways
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import NOT_OFFERED
 
 check = Checks()
 
@@ -160,8 +162,8 @@ def closed_loop(view: EvidenceView) -> Answer:
     """Proved by a test; a closed-loop run with too many in flight, or slow replacements, contradicts it."""
     view.capability("closed_loop")
     for run in view.evidence.runs:
-        if not isinstance(run.plan.load, OpenLoop) and run.host_limits.loosened:
-            return view.unmet(_not_held_to(run))
+        if not isinstance(run.plan.load, OpenLoop) and (complaint := _not_held_to(view, run)):
+            return view.unmet(complaint)
         if isinstance(run.plan.load, ClosedLoop):
             peak, lag_ns = in_flight_peak(run.records), _lag_ns(run.records)
             view.note("in_flight_peak", peak)
@@ -183,18 +185,28 @@ def request_isolation(view: EvidenceView) -> Answer:
     view.capability("open_loop")
     for run in view.runs:
         if isinstance(run.plan.load, OpenLoop):
-            if run.host_limits.loosened:
-                return view.unmet(_not_held_to(run))
-            complaint = _late_sends(view, run, run.plan.load)
+            complaint = _not_held_to(view, run) or _late_sends(view, run, run.plan.load)
             if complaint:
                 return view.unmet(complaint)
     return view.met("no slow answer pushed back a later request")
 
 
-def _not_held_to(run: Observation) -> str:
-    """What is wrong with a run under looser limits: it shows nothing, as what this machine did to it was let
-    pass."""
-    return f"the generator's machine was held to looser limits: {'; '.join(run.host_limits.loosened)}"
+def _not_held_to(view: EvidenceView, run: Observation) -> str | None:
+    """What is wrong with a run in which what this machine did was let pass: under looser limits, or since no
+    limit of the test was near. None for nothing."""
+    if run.host_limits.loosened:
+        return f"the generator's machine was held to looser limits: {'; '.join(run.host_limits.loosened)}"
+    aside = {level.observation for level in view.result.levels if level.role.endswith(NOT_OFFERED)}
+    if any(run is other for index, other in enumerate(view.result.observations) if index in aside):
+        return None
+    found = furthest(run, ttft_leeways([run]))
+    if found is None or found[1].most <= found[2]:
+        return None
+    name, leeway, limit_ms = found
+    return (
+        f"the generator's machine may have made TTFT {name.upper()} of {leeway.seen:.3g} ms longer by "
+        f"{leeway.most:.3g} ms, {limit_ms:.3g} ms are allowed"
+    )
 
 
 def _late_sends(view: EvidenceView, run: Observation, load: OpenLoop) -> str | None:

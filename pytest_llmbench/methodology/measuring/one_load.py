@@ -42,6 +42,7 @@ from pytest_llmbench.metrics.overload import as_busy, as_overloaded, load_at_ful
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, Quantity
 from pytest_llmbench.model.request import Workload
@@ -91,7 +92,7 @@ def one_load_procedure(
             return is_decided(found.objectives, found.metrics)
 
         one_may_do = is_enough if may_be_one(parameters, setting) else None
-        seen, void = yield from measured_runs(runs, attempts, plan_of, one_may_do)
+        seen, void = yield from measured_runs(runs, attempts, plan_of, one_may_do, parameters.objectives)
         made = result(parameters, setting, warmup, seen)
         if by_class:
             made = with_classes(made, parameters, setting)
@@ -107,11 +108,13 @@ def measured_runs(
     attempts: int,
     plan_of: Callable[[int, int, Before], LoadPlan],
     one_may_do: Callable[[Sequence[Observation]], bool] | None = None,
+    at_stake: Sequence[Objective] = (),
 ) -> Procedure[tuple[list[Observation], list[VoidLoad]]]:
     """The runs of a load, each measured again while this machine spoils it, and the loads that were void.
 
     ``plan_of(run, attempt, before)``: ``before`` is the load before it, if any. ``one_may_do``: whether the
-    first run is enough, or the first five; None: all are measured. Ctrl-C ends it, and a load that is
+    first run is enough, or the first five; None: all are measured. ``at_stake``: see
+    :class:`Observation`. Ctrl-C ends it, and a load that is
     declined.
     """
     seen: list[Observation] = []
@@ -120,7 +123,7 @@ def measured_runs(
     for run in range(runs):
         for attempt in range(1, attempts + 1):
             plan = plan_of(run, attempt, before).with_(attempt=attempt)
-            observation = yield plan
+            observation = replace((yield plan), at_stake=tuple(at_stake))
             if observation.declined is not None:
                 return seen, void
             before = plan, observation

@@ -13,8 +13,10 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import doubling, searched
+from pytest_llmbench.methodology.search.probing import ceilings
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, timeouts
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import PROBE
@@ -52,6 +54,11 @@ class Criteria:
         if memory := out_of_memory_errors(seen.records):
             found.append(f"{memory} out-of-memory errors")
         return tuple(found)
+
+    @property
+    def limits(self) -> tuple[Objective, ...]:
+        """The limits on latency."""
+        return () if self.ttft_p99_ms is None else ceilings({"ttft.p99": self.ttft_p99_ms})
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ def find_capacity(
             failures = asked.failures(seen)
             return seen.with_(passed=not failures, fail_reasons=failures)
 
-        attempts = yield from attempted(plan, see, setting.remeasure, needed=True)
+        attempts = yield from attempted(plan, see, setting.remeasure, needed=True, at_stake=asked.limits)
         levels.append(attempts.level)
         runs.extend(attempts.runs)
         told.extend(attempts.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,6 +14,7 @@ from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import PROBE
@@ -53,12 +54,15 @@ class Probes:
         law: OpenLoop,
         duration_s: float,
         reference: Reference | None = None,
+        at_stake: Sequence[Objective] = (),
     ) -> None:
+        """``at_stake``: see :class:`Observation`."""
         self.setting = setting
         self.sequence = sequence
         self.load_model = load_model
         self.law = law
         self.duration_s = duration_s
+        self.at_stake = at_stake
         self.by_value: dict[float, Seen] = {}
         self.run: list[Seen] = []
         self.notes: list[str] = []
@@ -69,7 +73,9 @@ class Probes:
     def at(self, value: float) -> Procedure[Seen]:
         if value in self.by_value:
             return self.by_value[value]
-        attempts = yield from attempted(lambda: self._plan(value), self._seen, self.setting.remeasure)
+        attempts = yield from attempted(
+            lambda: self._plan(value), self._seen, self.setting.remeasure, at_stake=self.at_stake
+        )
         self.run += attempts.runs[:-1]
         self.notes += attempts.notes
         return self.keep(value, attempts.level)
@@ -124,6 +130,11 @@ class Probes:
 def rounded_rate(rate: float) -> float:
     """The rate rounded to three digits."""
     return float(f"{rate:.3g}")
+
+
+def ceilings(limits: Mapping[str, float]) -> tuple[Objective, ...]:
+    """The limits on latencies, metric → highest acceptable value in ms, as objectives."""
+    return tuple(Objective(metric, "<=", limit, "ms") for metric, limit in limits.items())
 
 
 def meets(seen: Seen, limits: Mapping[str, float]) -> bool:

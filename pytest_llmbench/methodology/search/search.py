@@ -24,6 +24,7 @@ from pytest_llmbench.methodology.search.probing import (
     Range,
     beyond_generator,
     carried,
+    ceilings,
     lowest_beyond,
     meets,
     rate_of,
@@ -168,7 +169,7 @@ def search(
     """
     law, length_s = OpenLoop(1.0, arrival, burstiness), PROBE_S.at(setting.scale, duration_s)
     sequence = searching(setting, sequence, bounds, load_model, law, length_s)
-    probes = Probes(setting, sequence, load_model, law, length_s, reference)
+    probes = Probes(setting, sequence, load_model, law, length_s, reference, ceilings(limits or {}))
     if bounds is None or bounds.upwards:
         bounds = yield from _bounds(probes, bounds)
     highest = plateau(probes, bounds) if load_model == "closed" else _highest(probes, bounds, sustainable)

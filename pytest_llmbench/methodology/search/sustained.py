@@ -5,7 +5,7 @@ A load that holds for a minute need not hold for five. Where it does not, the le
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -15,6 +15,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.probing import rate_of, value_of
 from pytest_llmbench.methodology.search.search import Searched
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import GIVEN_UP, Level
@@ -48,10 +49,12 @@ def sustained(
     law: OpenLoop,
     duration_s: float,
     runs: int,
+    at_stake: Sequence[Objective] = (),
 ) -> Procedure[Sustained]:
     """Step down from ``start`` until a level ``holds`` for ``duration_s``, and run that level ``runs`` times.
 
     The steps are :data:`STEPS_DOWN` of the search. ``law``: the arrivals of an open loop.
+    ``at_stake``: see :class:`Observation`.
     """
     if start is None:
         return Sustained()
@@ -60,7 +63,7 @@ def sustained(
     notes: tuple[str, ...] = ()
     for value, look in product(_values(start, searched), _looks(setting)):
         label = f"{role}{look}: "
-        attempts = yield from _run(setting, searched, value, start, label, role, law, duration_s)
+        attempts = yield from _run(setting, searched, value, start, label, role, law, duration_s, at_stake)
         notes = (*notes, *attempts.notes)
         if attempts.offered and holds(attempts.level) and _steady_enough(attempts.level, setting):
             seen = attempts.level
@@ -75,7 +78,9 @@ def sustained(
         )
         return Sustained(tried=tuple(tried), notes=(*notes, note))
     notes = (*_stepped_down(tried, duration_s), *notes)
-    again = yield from _repeated(setting, searched, seen, holds, role=role, law=law, runs=runs)
+    again = yield from _repeated(
+        setting, searched, seen, holds, role=role, law=law, runs=runs, at_stake=at_stake
+    )
     return Sustained((seen, *again.runs), (*tried, *again.tried), (*notes, *again.notes))
 
 
@@ -100,6 +105,7 @@ def _repeated(
     role: str,
     law: OpenLoop,
     runs: int,
+    at_stake: Sequence[Objective],
 ) -> Procedure[Sustained]:
     """Runs 2 to ``runs`` of the level that held."""
     value, duration_s = value_of(first), first.observation.plan.duration_s or first.level.duration_s
@@ -108,7 +114,7 @@ def _repeated(
     notes: tuple[str, ...] = ()
     for number in range(2, runs + 1):
         label = f"{role}, run {number} of {runs}: "
-        attempts = yield from _run(setting, searched, value, first, label, role, law, duration_s)
+        attempts = yield from _run(setting, searched, value, first, label, role, law, duration_s, at_stake)
         tried += attempts.runs
         notes = (*notes, *attempts.notes)
         if not attempts.offered:
@@ -149,6 +155,7 @@ def _run(
     role: str,
     law: OpenLoop,
     duration_s: float,
+    at_stake: Sequence[Objective],
 ) -> Procedure[Attempts]:
     sequence = searched.sequence
     assert sequence is not None
@@ -159,7 +166,7 @@ def _run(
     def plan() -> LoadPlan:
         return _plan(setting, searched, value, start, label, law, duration_s)
 
-    return (yield from attempted(plan, see, setting.remeasure))
+    return (yield from attempted(plan, see, setting.remeasure, at_stake=at_stake))
 
 
 def _plan(

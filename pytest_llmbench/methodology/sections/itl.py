@@ -171,7 +171,11 @@ def _level(
 
     plan = partial(level_plan, parameters, setting, capacity, method, percent, sequence)
     gaps = method.option != "C"
-    return (yield from attempted(plan, see, setting.remeasure, needed=True, gaps=gaps))
+    return (
+        yield from attempted(
+            plan, see, setting.remeasure, needed=True, gaps=gaps, at_stake=parameters.objectives
+        )
+    )
 
 
 def requests_of(

@@ -198,7 +198,11 @@ def _length(
 
     return (
         yield from attempted(
-            lambda: _plan(parameters, setting, own, length), see, setting.remeasure, needed=True
+            lambda: _plan(parameters, setting, own, length),
+            see,
+            setting.remeasure,
+            needed=True,
+            at_stake=parameters.objectives,
         )
     )
 

@@ -32,6 +32,7 @@ from pytest_llmbench.methodology.procedure import REPORTED_S, Bounds, Procedure,
 from pytest_llmbench.methodology.search.probing import (
     LoadModel,
     Range,
+    ceilings,
     known_to_bracket,
     lower_bound,
     lowest_beyond,
@@ -215,6 +216,7 @@ def _hold(
             law=parameters.law,
             duration_s=duration_s,
             runs=runs,
+            at_stake=ceilings(parameters.limits),
         )
     )
 
