@@ -149,7 +149,7 @@ class Amount:
     def _duration(self) -> str:
         if self.open_ended and self.seconds.most == 0:
             return "duration set by the SUT (closed loop)"
-        more = ", and closed loops as long as the SUT needs" if self.open_ended else ""
+        more = ", and loads of a number of requests as long as the SUT needs" if self.open_ended else ""
         return f"{self.seconds.text(rough_duration)} of measured load{more}"
 
 

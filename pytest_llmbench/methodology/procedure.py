@@ -243,6 +243,9 @@ class ByScale:
 PROBE_S = ByScale(quick=4.0, standard=20.0, full=60.0)
 """Seconds of a level of a search, ramp-up included (section 5.2.2.1; AMB-17: probes may be as short as 60
 s)."""
+PROBE_REQUESTS = ByScale(quick=5, standard=20, full=50)
+"""Fewest requests of a level in an open loop, however slow the system and long the level: of five requests it
+is chance whether they are served as they come. 20 tell a load of 1.2 times the capacity from it."""
 LEVEL_S = ByScale(quick=4.0, standard=30.0, full=60.0)
 """Seconds of a level of a sweep (section 5.3.2)."""
 REPORTED_S = ByScale(quick=6.0, standard=60.0, full=300.0)

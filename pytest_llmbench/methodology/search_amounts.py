@@ -16,8 +16,8 @@ from pytest_llmbench.methodology.amounts import (
     plan_bounds,
 )
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.procedure import PROBE_S, Bounds, Setting
-from pytest_llmbench.methodology.search.bracketing import between, doubling, values_tried
+from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, PROBE_S, Bounds, Setting
+from pytest_llmbench.methodology.search.bracketing import DOWN_AT_MOST, between, doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     COMPLETIONS_PER_SLOT,
     QUICK_MAXIMUM,
@@ -35,9 +35,12 @@ from pytest_llmbench.methodology.search.search import (
     STRETCHES,
     searching,
 )
-from pytest_llmbench.methodology.search.sustained import STEPS_DOWN
+from pytest_llmbench.methodology.search.sustained import REPORTED_PROBES
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
+NOT_SLOW_RPS = 100.0
+"""Stand-in for a capacity that is not known, at which no level is made longer by its least number of
+requests."""
 _FASTEST_RPS = 1e6
 """A rate that no system exceeds; it bounds how often a bracket is halved whose upper end is not known."""
 
@@ -145,7 +148,7 @@ class SearchAmounts:
         if not known:
             share = passes * max(map(_share, ways))
             per_rps = SPREAD_SHARE * share * self.length_s
-            like = replace(like, least=1, most=spread * lengths, per_rps=per_rps)
+            like = replace(like, least=1, most=spread * lengths, per_rps=per_rps, open_ended=True)
         else:
             most_rps = passes * max(sum(way.tried) for way in ways)
             lowest = sequence.open_loop(
@@ -153,7 +156,14 @@ class SearchAmounts:
             )
             most = math.ceil(SPREAD_SHARE * most_rps * self.length_s) + spread * lengths
             like = replace(like, least=lowest.requests, most=most)
-        return replace(like, most_s=lengths * self.length_s)
+        return replace(like, most_s=lengths * self._longest_s(range_.minimum if known else math.inf))
+
+    def _longest_s(self, rate: float, probes: int = 1, seconds: float | None = None) -> float:
+        """Longest duration of a level at this rate or more, that of a level or ``seconds``: its least number
+        of requests (``probes`` times that of a level) may take longer to arrive, by chance too."""
+        least = probes * PROBE_REQUESTS.count(self.setting.scale)
+        spread = max(1.0, 1.0 / self.law.burstiness)
+        return max(seconds or self.length_s, (least + 4.0 * math.sqrt(spread * least) + 4.0) / rate)
 
     @property
     def _shares(self) -> Range:
@@ -175,7 +185,7 @@ class SearchAmounts:
             least=1,
             most=math.ceil(fixed) + SPREAD_REQUESTS * levels,
             per_rps=SPREAD_SHARE * share * self.length_s,
-            most_s=levels * self.length_s,
+            most_s=levels * self._longest_s(asked.minimum),
         )
 
     def _closed(self, like: Bounds, passes: int) -> Bounds:
@@ -207,8 +217,10 @@ class SearchAmounts:
         limits = dict(self.limits or {}) if role == "constrained" else {}
         sequence = self.own.next_part(self.setting, role, duration_s=seconds, limits=limits)
         looks = 2 if self.setting.scale == "full" else 1
-        levels = len(STEPS_DOWN) * looks + runs - 1
-        like = replace(self._like(sequence, role), most_s=levels * seconds)
+        levels = DOWN_AT_MOST * looks + runs - 1
+        slowest = math.inf if self.bounds is None or self.load_model == "closed" else self.bounds.minimum
+        longest_s = self._longest_s(slowest, REPORTED_PROBES, seconds)
+        like = replace(self._like(sequence, role), most_s=levels * longest_s, open_ended=self.bounds is None)
         like = replace(like, key=f"{like.key} {runs}")
         if self.load_model == "closed":
             most = math.ceil(levels * self._slots[1])
@@ -248,7 +260,8 @@ def rated_bounds(
         return plan_bounds(plan)
     found = plan_bounds(plan, least=0)
     per_rps = SPREAD_SHARE * share * (plan.duration_s or 0.0)
-    return replace(found, key=f"{plan.part} {plan.variant}", most=fixed, per_rps=per_rps)
+    key = f"{plan.part} {plan.variant}"
+    return replace(found, key=key, most=fixed, per_rps=per_rps, open_ended=True)
 
 
 def slots_bounds(

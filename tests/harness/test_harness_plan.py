@@ -71,7 +71,9 @@ def test_time_is_the_duration_where_there_is_one() -> None:
     assert Sampler().amount(closed).describe().endswith("duration set by the SUT (closed loop)")
     timed = load_of(LoadPlan("x", SMALL, OpenLoop(8), 100, seed=1, duration_s=300.0))
     both = Sampler().amount(timed) + Sampler().amount(closed)
-    assert both.describe().endswith("300 s of measured load, and closed loops as long as the SUT needs")
+    assert both.describe().endswith(
+        "300 s of measured load, and loads of a number of requests as long as the SUT needs"
+    )
 
 
 def test_what_comes_with_the_rate_is_told_beside_the_number() -> None:

@@ -115,8 +115,13 @@ class RequestSlice:
     def seed(self, setting: Setting) -> int:
         return setting.seed if self.part is None else self.part.seed
 
-    def open_loop(self, setting: Setting, label: str, load: OpenLoop, duration_s: float) -> LoadPlan:
-        """An open loop with all arrivals of the schedule within ``duration_s``, at least one."""
+    def open_loop(
+        self, setting: Setting, label: str, load: OpenLoop, duration_s: float, *, at_least: int = 1
+    ) -> LoadPlan:
+        """An open loop with all arrivals of the schedule within ``duration_s``, or as much longer as the next
+        ``at_least`` of them take. One alone does not make it longer."""
+        if at_least > 1:
+            duration_s = self.seconds_for(setting, load, at_least, duration_s)
         count = max(1, count_within(load, duration_s, arrival_seed(self.seed(setting)), self.first))
         return self._plan(setting, label, load, requests=count, duration_s=duration_s)
 

@@ -100,3 +100,33 @@ def between(
         else:
             high = middle
     return low, high
+
+
+STEPS_DOWN = (0, 1, 2, 3, 4, 8, 16)
+"""How far below its start a search downwards looks in turn, in steps. By single steps first; where long
+levels show a queue that short ones do not, the first that holds may lie far below."""
+
+DOWN_AT_MOST = len(STEPS_DOWN) + 3
+"""Most values that a search downwards tries: three halve the eight steps between its last two."""
+
+
+def downwards(start: float, step: float, least: float, rounded: Callable[[float], float]) -> Chooser[float]:
+    """The start, then lower values in turn, none below ``least``, until one holds; then bisection between it
+    and the one before it until the bracket is no wider than the step."""
+    failed: float | None = None
+    for value in dict.fromkeys(rounded(max(start - steps * step, least)) for steps in STEPS_DOWN):
+        if (yield value):
+            passed = value
+            break
+        failed = value
+    else:
+        return None, failed
+    while failed is not None and failed - passed > step * (1 + 1e-9):
+        middle = rounded((passed + failed) / 2)
+        if not passed < middle < failed:
+            break
+        if (yield middle):
+            passed = middle
+        else:
+            failed = middle
+    return passed, failed

@@ -11,7 +11,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_spent
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
 from pytest_llmbench.model.objective import Objective
@@ -82,8 +82,10 @@ class Probes:
 
     def _plan(self, value: float) -> LoadPlan:
         if self.load_model == "open":
-            load = replace(self.law, rate=value)
-            plan = self.sequence.open_loop(self.setting, f"{value:g} req/s", load, self.duration_s)
+            load, least = replace(self.law, rate=value), PROBE_REQUESTS.count(self.setting.scale)
+            plan = self.sequence.open_loop(
+                self.setting, f"{value:g} req/s", load, self.duration_s, at_least=least
+            )
             return plan.with_(may_break=True)
         plan = self.sequence.closed_loop(
             self.setting,
@@ -137,11 +139,17 @@ def ceilings(limits: Mapping[str, float]) -> tuple[Objective, ...]:
     return tuple(Objective(metric, "<=", limit, "ms") for metric, limit in limits.items())
 
 
-def meets(seen: Seen, limits: Mapping[str, float]) -> bool:
-    """Whether the level keeps up with the work and meets every limit. A limited metric that was not measured
-    does not. The ten-fold rule is not applied: the limits tell what latency is acceptable."""
+Holds = Callable[[Seen], bool | None]
+"""Whether a level holds; None where that is not known."""
+
+
+def meets(seen: Seen, limits: Mapping[str, float]) -> bool | None:
+    """Whether the level keeps up with the work and meets every limit; None if it breaks none, and a limited
+    metric was not measured. The ten-fold rule is not applied: the limits tell what latency is acceptable."""
     values = [(seen.point(metric), limit) for metric, limit in limits.items()]
-    return carried(seen) and all(value is not None and value <= limit for value, limit in values)
+    if not carried(seen) or any(value is not None and value > limit for value, limit in values):
+        return False
+    return None if any(value is None for value, _ in values) else True
 
 
 def sustainable(seen: Seen) -> bool:
@@ -159,7 +167,7 @@ def value_of(seen: Seen) -> float:
     return float(level.concurrency or 0) if level.offered_rps is None else level.offered_rps
 
 
-def lowest_beyond(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> float | None:
+def lowest_beyond(best: Seen, levels: Iterable[Seen], holds: Holds) -> float | None:
     """The upper end of the bracket: the lowest value above ``best`` that was offered and did not hold."""
     beyond = [
         value_of(seen)
@@ -167,12 +175,12 @@ def lowest_beyond(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bo
         if not seen.level.is_burst
         and is_offered(seen.level)
         and value_of(seen) > value_of(best)
-        and not holds(seen)
+        and holds(seen) is False
     ]
     return min(beyond, default=None)
 
 
-def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> float | None:
+def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Holds) -> float | None:
     """The lowest value above ``best`` that the generator could not offer, where nothing that it could offer
     tells the upper end of the bracket: then ``best`` is a lower bound."""
     every = list(levels)
@@ -182,7 +190,7 @@ def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen],
     return min((value for value in short if value > value_of(best)), default=None)
 
 
-def lower_bound(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> str | None:
+def lower_bound(best: Seen, levels: Iterable[Seen], holds: Holds) -> str | None:
     """Why more than ``best`` may hold: the loads above were not tested, or could not be offered. None where a
     tested level above did not hold."""
     every = list(levels)
@@ -194,9 +202,7 @@ def lower_bound(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool
     return f"every tested load up to {value_of(best):g} held ({EXHAUSTED})"
 
 
-def known_to_bracket(
-    estimate: Estimate, best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]
-) -> Estimate:
+def known_to_bracket(estimate: Estimate, best: Seen, levels: Iterable[Seen], holds: Holds) -> Estimate:
     """The rate of ``best`` as the highest that holds. Its interval is open upwards where it is a lower bound;
     else, in an open loop, it reaches up to what the next tested load, which did not hold, would have given. A
     closed loop ends where more requests in flight gain nothing."""

@@ -7,7 +7,7 @@ itl, fairness, guardrail): asked with equal arguments it yields equal plans, whi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from pytest_llmbench.methodology.procedure import PROBE_S, ByScale, Procedure, S
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import between, searched
 from pytest_llmbench.methodology.search.probing import (
+    Holds,
     LoadModel,
     Probes,
     Range,
@@ -219,7 +220,7 @@ def _constrained(
         return None, ()
     probes.sequence = probes.sequence.next_part(probes.setting, "search under limits", limits=dict(limits))
 
-    def holds(seen: Seen) -> bool:
+    def holds(seen: Seen) -> bool | None:
         return meets(seen, limits)
 
     if probes.load_model == "closed" and best is not None:
@@ -230,14 +231,12 @@ def _constrained(
     return found, () if known else notes
 
 
-def _highest(
-    probes: Probes, bounds: Range, holds: Callable[[Seen], bool]
-) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+def _highest(probes: Probes, bounds: Range, holds: Holds) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
     """The highest level that ``holds``, and notes: minimum and maximum, then bisection until the bracket is
-    no wider than the step."""
+    no wider than the step. A level of which that is not known ends no search, and is not its outcome."""
 
     def at(value: float) -> Procedure[bool]:
-        return holds((yield from probes.at(value)))
+        return holds((yield from probes.at(value))) is not False
 
     stretches = STRETCHES if bounds.chosen else 0
     chooser = between(
@@ -248,7 +247,11 @@ def _highest(
         lowest = probes.by_value[bounds.minimum]
         note = f"already the lowest level ({lowest.level.label}) does not hold: there is nothing to search"
         return None, (note,) if is_offered(lowest.level) else ()
-    best = probes.by_value[passed]
+    end = math.inf if failed is None else failed
+    held = [value for value, seen in probes.by_value.items() if value < end and holds(seen)]
+    if not held:
+        return None, ("too few requests were measured to say of any level whether it holds",)
+    best = probes.by_value[max(held)]
     if failed is None:
         why = f"the highest level ({best.level.label}) still holds: raise the maximum, or leave it out"
         return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.offered import is_offered
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
-from pytest_llmbench.methodology.search.probing import rate_of, value_of
+from pytest_llmbench.methodology.search.bracketing import downwards
+from pytest_llmbench.methodology.search.bracketing import searched as searching
+from pytest_llmbench.methodology.search.probing import Holds, rate_of, value_of
 from pytest_llmbench.methodology.search.search import Searched
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import GIVEN_UP, Level
+from pytest_llmbench.model.result import GIVEN_UP, PROBE, Level
 
-STEPS_DOWN = (0, 1, 2, 3, 4, 8, 16)
-"""The levels that are held in turn, in steps of the search below what it found. By single steps first, so
-that the bracket is a step wide; where minutes show a queue that one minute does not, the first level that
-holds may lie far below, and its bracket is wider."""
+REPORTED_PROBES = 2
+"""Fewest requests of a level that is held, in those of a probe."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def sustained(
     setting: Setting,
     searched: Searched,
     start: Seen | None,
-    holds: Callable[[Seen], bool],
+    holds: Holds,
     *,
     role: str,
     law: OpenLoop,
@@ -53,35 +52,44 @@ def sustained(
 ) -> Procedure[Sustained]:
     """Step down from ``start`` until a level ``holds`` for ``duration_s``, and run that level ``runs`` times.
 
-    The steps are :data:`STEPS_DOWN` of the search. ``law``: the arrivals of an open loop.
-    ``at_stake``: see :class:`Observation`.
+    The levels are those of :func:`downwards`, in the step of the search. ``law``: the arrivals of an open
+    loop. ``at_stake``: see :class:`Observation`.
     """
     if start is None:
         return Sustained()
-    seen: Seen | None = None
+    held: dict[float, Seen] = {}
     tried: list[Seen] = []
-    notes: tuple[str, ...] = ()
-    for value, look in product(_values(start, searched), _looks(setting)):
-        label = f"{role}{look}: "
-        attempts = yield from _run(setting, searched, value, start, label, role, law, duration_s, at_stake)
-        notes = (*notes, *attempts.notes)
-        if attempts.offered and holds(attempts.level) and _steady_enough(attempts.level, setting):
-            seen = attempts.level
-            tried += attempts.runs
-            break
-        tried += [
-            run.with_(role=f"{role}{GIVEN_UP}") if is_offered(run.level) else run for run in attempts.runs
-        ]
-    if seen is None:
-        note = (
+    told: list[str] = []
+
+    def at(value: float) -> Procedure[bool]:
+        for look in _looks(setting):
+            run = yield from _run(
+                setting, searched, value, start, f"{role}{look}: ", role, law, duration_s, at_stake
+            )
+            told.extend(run.notes)
+            if run.offered and holds(run.level) and _steady_enough(run.level, setting):
+                held[value] = run.level
+                tried.extend(run.runs[:-1])
+                return True
+            tried.extend(
+                one.with_(role=f"{role}{GIVEN_UP}") if is_offered(one.level) else one for one in run.runs
+            )
+        return False
+
+    chooser = downwards(value_of(start), searched.range.step, searched.range.minimum, _rounded(searched))
+    value, _ = yield from searching(chooser, at)
+    if value is None:
+        told.append(
             f"no level held for {duration_s:g} s in {len(tried)} runs, lower each time: nothing is reported"
         )
-        return Sustained(tried=tuple(tried), notes=(*notes, note))
-    notes = (*_stepped_down(tried, duration_s), *notes)
+        return Sustained(tried=tuple(tried), notes=tuple(told))
+    seen = held.pop(value)
+    tried += [lower.with_(role=PROBE) for lower in held.values()]
+    notes = (*_stepped_down(tried, duration_s), *told)
     again = yield from _repeated(
         setting, searched, seen, holds, role=role, law=law, runs=runs, at_stake=at_stake
     )
-    return Sustained((seen, *again.runs), (*tried, *again.tried), (*notes, *again.notes))
+    return Sustained((seen, *again.runs), (*tried, seen, *again.tried), (*notes, *again.notes))
 
 
 def _looks(setting: Setting) -> tuple[str, ...]:
@@ -100,7 +108,7 @@ def _repeated(
     setting: Setting,
     searched: Searched,
     first: Seen,
-    holds: Callable[[Seen], bool],
+    holds: Holds,
     *,
     role: str,
     law: OpenLoop,
@@ -125,14 +133,10 @@ def _repeated(
     return Sustained(tuple(repeats), tuple(tried), notes)
 
 
-def _values(start: Seen, searched: Searched) -> list[float]:
-    """The values from the start downwards, not below the minimum of the search."""
-    first, bounds = value_of(start), searched.range
-    below = [first - number * bounds.step for number in STEPS_DOWN]
-    exact = [max(value, bounds.minimum) for value in below]
-    if searched.load_model == "closed":
-        return list(dict.fromkeys(float(int(value)) for value in exact))
-    return list(dict.fromkeys(float(f"{value:.4g}") for value in exact))
+def _rounded(searched: Searched) -> Callable[[float], float]:
+    """Values that can be asked for: whole numbers of requests in flight, rates of four digits."""
+    closed = searched.load_model == "closed"
+    return lambda value: float(int(value)) if closed else float(f"{value:.4g}")
 
 
 def _stepped_down(tried: list[Seen], duration_s: float) -> tuple[str, ...]:
@@ -181,7 +185,10 @@ def _plan(
     assert searched.sequence is not None
     if searched.load_model == "open":
         load = replace(law, rate=value)
-        return searched.sequence.open_loop(setting, f"{label}{value:g} req/s", load, duration_s)
+        least = REPORTED_PROBES * PROBE_REQUESTS.count(setting.scale)
+        return searched.sequence.open_loop(
+            setting, f"{label}{value:g} req/s", load, duration_s, at_least=least
+        )
     rate = rate_of(start)
     return searched.sequence.closed_loop(
         setting,

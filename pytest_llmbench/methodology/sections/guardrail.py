@@ -32,7 +32,15 @@ from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import LEVEL_S, Bounds, ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import (
+    LEVEL_S,
+    PROBE_REQUESTS,
+    Bounds,
+    ByScale,
+    Procedure,
+    Setting,
+    TestDefinition,
+)
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.methodology.search.probing import (
     Range,
@@ -44,7 +52,12 @@ from pytest_llmbench.methodology.search.probing import (
 )
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
-from pytest_llmbench.methodology.search_amounts import SearchAmounts, rated_bounds, searched_bounds
+from pytest_llmbench.methodology.search_amounts import (
+    NOT_SLOW_RPS,
+    SearchAmounts,
+    rated_bounds,
+    searched_bounds,
+)
 from pytest_llmbench.metrics.differences import (
     Unexplained,
     change,
@@ -241,7 +254,8 @@ def level_plan(
     own = sequence.next_part(
         setting, "level of guardrails", paired=True, percent=percent, **_asked(parameters)
     )
-    return own.open_loop(setting, f"{name} at {_percent(percent)}", OpenLoop(rate), duration_s)
+    label, least = f"{name} at {_percent(percent)}", PROBE_REQUESTS.count(setting.scale)
+    return own.open_loop(setting, label, OpenLoop(rate), duration_s, at_least=least)
 
 
 def search_requests(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
@@ -517,7 +531,7 @@ def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
         sequence = RequestSlice(setting.workload, variant=variant)
         found += [] if name == BASELINE else warm_up_bounds(setting, variant=variant)
         for percent in parameters.levels_percent:
-            rate = (declared or 1.0) * percent / 100
+            rate = (declared or NOT_SLOW_RPS) * percent / 100
             plan = level_plan(parameters, setting, sequence, name, percent, rate)
             found.append(rated_bounds(plan, declared, percent / 100))
         found += _guardrail_search(parameters, setting, sequence)

@@ -12,7 +12,7 @@ interval is open upwards and its method says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, arrival_law, parameter
 from pytest_llmbench.methodology.procedure import REPORTED_S, Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.probing import (
+    Holds,
     LoadModel,
     Range,
     ceilings,
@@ -198,7 +199,7 @@ def _hold(
     setting: Setting,
     searched: Searched,
     start: Seen | None,
-    holds: Callable[[Seen], bool],
+    holds: Holds,
     role: str,
 ) -> Procedure[Sustained]:
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
@@ -224,14 +225,14 @@ def _hold(
 def _constrained(
     parameters: Parameters, setting: Setting, searched: Searched, tenfold: Sustained
 ) -> Procedure[Sustained]:
-    """Hold the long level under the objectives: that of the ten-fold rule where it is the same, else its
-    own."""
+    """Hold the long level under the objectives: that of the ten-fold rule where it meets them and the search
+    found none above it, else its own."""
 
-    def holds(seen: Seen) -> bool:
+    def holds(seen: Seen) -> bool | None:
         return meets(seen, parameters.limits)
 
     start, highest = searched.best_constrained, max(map(value_of, tenfold.tried), default=0.0)
-    same = start is not None and tenfold.value is not None and tenfold.value <= value_of(start) <= highest
+    same = tenfold.value is not None and (start is None or value_of(start) <= highest)
     above = [seen for seen in tenfold.tried if value_of(seen) > (tenfold.value or 0.0)]
     if same and all(map(holds, tenfold.runs)) and not any(map(holds, above)):
         return replace(tenfold, tried=())
@@ -308,7 +309,7 @@ def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
     else:
         under = metrics["constrained_output_token_throughput"]
         rows.append(("Latency Constraint", ", ".join(_constraint(found.limits)), ""))
-        rows.append(_rate("Output Throughput under it", under, "tok/s", "no tested level meets it"))
+        rows.append(_rate("Output Throughput under it", under, "tok/s", _why_none(found)))
         rows.append(("Load under it", _at(found.constrained) or "none", ""))
         tenfold = metrics["tenfold_output_token_throughput"]
         rows.append(
@@ -325,6 +326,13 @@ def _rate(title: str, estimate: Estimate, unit: str, undefined: str = "") -> tup
         return title, undefined or why_not(estimate), ""
     least = "at least " if LOWER_BOUND in estimate.method else ""
     return title, f"{least}{number(estimate.point)} {unit}", interval(estimate)
+
+
+def _why_none(found: Found) -> str:
+    """Why there is no level under the limits, in words."""
+    if any(meets(seen, found.limits) is None for seen in found.levels if not seen.level.is_burst):
+        return "no tested level is known to meet it: some have too few requests to tell"
+    return "no tested level meets it"
 
 
 def _batch(estimate: Estimate) -> tuple[str, str, str]:
@@ -482,9 +490,9 @@ class Found:
             )
         return tuple(dict.fromkeys(notes))
 
-    def holds(self, seen: Seen) -> bool:
+    def holds(self, seen: Seen) -> bool | None:
         """Whether a level counts for the maximum: by the limits, or by the ten-fold rule."""
-        return sustainable(seen) or (bool(self.limits) and meets(seen, self.limits))
+        return sustainable(seen) or (meets(seen, self.limits) if self.limits else False)
 
     def run(self, number: int) -> Found:
         """What was found with one run alone; without levels that were held another number of times."""
@@ -544,9 +552,7 @@ def metrics_of(found: Found, setting: Setting) -> dict[str, Estimate]:
     return metrics
 
 
-def _throughput_of(
-    held: Sustained, found: Found, holds: Callable[[Seen], bool], setting: Setting
-) -> Estimate:
+def _throughput_of(held: Sustained, found: Found, holds: Holds, setting: Setting) -> Estimate:
     if not held.runs:
         why = "met the objectives" if held is found.constrained else "kept the ten-fold rule"
         return Estimate.undefined(unit="tok/s", method=f"no tested level {why}")
@@ -554,9 +560,7 @@ def _throughput_of(
     return _highest(output_token_throughput(windows, seed=setting.seed), held, found.levels, holds)
 
 
-def _highest(
-    estimate: Estimate, held: Sustained, levels: Sequence[Seen], holds: Callable[[Seen], bool]
-) -> Estimate:
+def _highest(estimate: Estimate, held: Sustained, levels: Sequence[Seen], holds: Holds) -> Estimate:
     return known_to_bracket(estimate, held.runs[0], levels, holds) if held.runs else estimate
 
 

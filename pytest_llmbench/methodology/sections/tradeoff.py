@@ -10,7 +10,7 @@ is that bracket, not one of confidence. A point that no level reached lies above
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -23,12 +23,19 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualifi
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import LEVEL_S, Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import (
+    LEVEL_S,
+    PROBE_REQUESTS,
+    Bounds,
+    Procedure,
+    Setting,
+    TestDefinition,
+)
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
-from pytest_llmbench.methodology.search.probing import known_to_bracket, meets, value_of
+from pytest_llmbench.methodology.search.probing import Holds, known_to_bracket, meets, value_of
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
-from pytest_llmbench.methodology.search_amounts import rated_bounds, searched_bounds
+from pytest_llmbench.methodology.search_amounts import NOT_SLOW_RPS, rated_bounds, searched_bounds
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -190,7 +197,14 @@ def _level(
         )
         return seen.with_(passed=meets(seen, parameters.limits)) if parameters.limits else seen
 
-    plan = partial(sequence.open_loop, setting, f"{percent:g}%", load, duration_s)
+    plan = partial(
+        sequence.open_loop,
+        setting,
+        f"{percent:g}%",
+        load,
+        duration_s,
+        at_least=PROBE_REQUESTS.count(setting.scale),
+    )
     needed = percent <= MUST_BE_OFFERED_PERCENT
     return (yield from attempted(plan, see, setting.remeasure, needed=needed))
 
@@ -299,7 +313,8 @@ def level_plan(
         _requests(parameters, setting, before, percent),
         LEVEL_S.at(setting.scale, parameters.duration_s),
     )
-    return own.open_loop(setting, f"{percent:g}%", OpenLoop(rate), seconds)
+    least = PROBE_REQUESTS.count(setting.scale)
+    return own.open_loop(setting, f"{percent:g}%", OpenLoop(rate), seconds, at_least=least)
 
 
 def levels_table(levels: Sequence[Seen]) -> Table:
@@ -386,7 +401,7 @@ def _saturation(curve: Curve) -> str:
 
 def _operating(curve: Curve) -> str:
     if curve.operating is None:
-        return NONE_MEETS if curve.wanted else NO_SLO
+        return curve.why_none
     point = curve.operating.point(_X)
     return _at(curve.operating) + ("" if point is None else f", {number(point)} tok/s")
 
@@ -432,7 +447,9 @@ def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
     found, before = searched_bounds(setting, declared, RequestSlice(setting.workload))
     grid = percents(parameters, setting)
     for percent in with_further(grid):
-        plan = level_plan(parameters, setting, before, percent, 1.0 if declared is None else declared)
+        plan = level_plan(
+            parameters, setting, before, percent, NOT_SLOW_RPS if declared is None else declared
+        )
         level = rated_bounds(plan, declared, percent / 100)
         found.append(level if percent in grid else replace(level, least=0, least_s=0.0))
     return [*warm_up_bounds(setting), *found]
@@ -444,6 +461,7 @@ TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, 
 KNEE_FACTOR = 2.0
 NOT_REACHED = "not reached"
 NO_SLO, NONE_MEETS = "no SLO given", "no level meets the SLO"
+UNKNOWN_WHICH = "no level is known to meet the SLO: some have too few requests to tell"
 _THROUGHPUT = "output_token_throughput"
 
 
@@ -486,7 +504,7 @@ class Curve:
     def operating_throughput(self) -> Estimate:
         if self.operating is None:
             return self._no_operating_point("tok/s")
-        return self._of_the_highest(self.operating, lambda seen: seen.level.passed is True)
+        return self._of_the_highest(self.operating, lambda seen: seen.level.passed)
 
     @property
     def sustained_throughput(self) -> Estimate | None:
@@ -496,12 +514,18 @@ class Curve:
             return None
         return self._of_the_highest(self.sustained, holds)
 
-    def _of_the_highest(self, best: Seen, passes: Callable[[Seen], bool]) -> Estimate:
+    def _of_the_highest(self, best: Seen, passes: Holds) -> Estimate:
         return known_to_bracket(best.level.metrics[_THROUGHPUT], best, self.levels, passes)
 
     def _no_operating_point(self, unit: str) -> Estimate:
-        method = NONE_MEETS if self.wanted else NO_SLO
-        return Estimate.undefined(unit=unit, method=method, n=len(self.levels))
+        return Estimate.undefined(unit=unit, method=self.why_none, n=len(self.levels))
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no operating point, in words."""
+        if self.wanted and any(seen.level.passed is None for seen in self.levels):
+            return UNKNOWN_WHICH
+        return NONE_MEETS if self.wanted else NO_SLO
 
     def _bracket(self, point: Seen | None) -> Estimate:
         """The load of a point, with a bracket from the level before it up to it.

@@ -11,6 +11,7 @@ from pytest_llmbench.methodology.search.bracketing import (
     Chooser,
     between,
     doubling,
+    downwards,
     searched,
     values_tried,
 )
@@ -35,6 +36,12 @@ from pytest_llmbench.model.plan import ClosedLoop
         (between(2, 4, 1, stretches=2), 100, [2, 4, 6, 9]),
         (between(2, 4, 1, stretches=2), 7.5, [2, 4, 6, 9, 7.5, 8.25]),
         (between(1, 4, 0.1, rounded=round), 2.5, [1, 4, 2, 3]),
+        (downwards(40, 1, 1, round), 40, [40]),
+        (downwards(40, 1, 1, round), 37, [40, 39, 38, 37]),
+        (downwards(40, 1, 1, round), 33, [40, 39, 38, 37, 36, 32, 34, 33]),
+        (downwards(40, 1, 1, round), 24, [40, 39, 38, 37, 36, 32, 24, 28, 26, 25]),
+        (downwards(40, 1, 38, round), 0, [40, 39, 38]),
+        (downwards(2, 0.5, 0.1, float), 0.6, [2, 1.5, 1, 0.5]),
     ],
 )
 def test_what_is_tried_where_everything_up_to_an_end_holds(

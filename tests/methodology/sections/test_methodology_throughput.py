@@ -13,10 +13,12 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.search.probing import meets
-from pytest_llmbench.methodology.search.sustained import STEPS_DOWN
+from pytest_llmbench.methodology.search import probing
+from pytest_llmbench.methodology.search.bracketing import DOWN_AT_MOST
+from pytest_llmbench.methodology.search.probing import lowest_beyond, meets
 from pytest_llmbench.methodology.sections import throughput
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import OVER_TIME, TestResult
@@ -86,7 +88,9 @@ def test_bisection_visits_the_ends_first_and_stops_at_the_step() -> None:
 def test_the_reported_level_is_longer_than_the_probes() -> None:
     server = QueueServer()
     run(server, scale="standard", probe_s=2, duration_s=5, **EXACT)
-    assert {plan.duration_s for plan in server.measured[:-1]} == {2}
+    slowest, *others = server.measured[:-1]
+    assert {plan.duration_s for plan in others} == {2}
+    assert (slowest.load.rate, slowest.duration_s, slowest.requests) == (8.0, 2.5, 20)  # type: ignore[union-attr]
     assert server.measured[-1].duration_s == 5
     assert server.measured[-1].load == OpenLoop(40.0, "uniform")
 
@@ -222,23 +226,77 @@ def test_steps_down_while_the_longer_level_is_saturated() -> None:
     assert result.budgeted == (len(result.observations) - 1,)
 
 
-def test_a_level_far_below_is_found_and_its_bracket_is_as_wide() -> None:
-    """By steps of 1 req/s the server that carries 33 is eight of them away; the sixteenth is not needed."""
+def test_a_level_far_below_is_found_to_a_step() -> None:
+    """By steps of 1 req/s the server that carries 33 is eight of them away; then the bracket is closed."""
     result = run(QueueServer(slow_after_s=6.0), **{**EXACT, "rate_step": 1})
     down = [float(label.split()[1]) for label, role in roles(result) if role == "reported (given up)"]
-    start = down[0]
-    assert down == [start - steps for steps in range(5)]
-    assert roles(result)[-1] == (f"reported: {start - 8:g} req/s", "reported")
+    assert down == [40, 39, 38, 37, 36, 34]
+    assert roles(result)[-1] == ("reported: 33 req/s", "reported")
+    assert ("reported: 32 req/s", "probe") in roles(result)  # which held, and is not the highest
     found = result.metrics["sustainable_rate"]
-    assert (found.point, found.upper) == (start - 8, start - 4)
-    assert found.point < 33 < found.upper
+    assert (found.point, found.upper) == (33, 34)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_a_slow_engine_the_rate_is_found_too(seed: int) -> None:
+    """Four replies of 24 s at a time: 20 s hold three requests, by which it seemed to carry 1.5 times as
+    much."""
+    server = QueueServer(slots=4, service_s=24.0, first_ms=2_000.0)
+    result = run(server, "standard", seed, ttft_p99_ms=120_000)
+    rate = result.metrics["sustainable_rate"].point
+    assert rate is not None
+    assert 0.5 < rate / server.capacity_rps < 1.25
+    assert min(level.n_submitted for level in result.levels if not level.is_burst) >= 20
+    assert result.metrics["constrained_output_token_throughput"].point is not None
+
+
+def unmeasured(seen: Seen) -> Seen:
+    return seen.with_(
+        metrics=seen.level.metrics | {"ttft.p99": Estimate.undefined(unit="ms", method="no request")}
+    )
+
+
+def test_what_was_not_measured_is_not_known_and_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the lowest levels no request was inside the window; higher ones meet the objective."""
+    made = probing.level_of
+
+    def level_of(run: Any, **more: Any) -> Seen:
+        seen = made(run, **more)
+        rate = run.plan.load.rate
+        return unmeasured(seen) if rate in blank else seen
+
+    monkeypatch.setattr(probing, "level_of", level_of)
+    for blank in ({8.0}, {8.0, 72.0}, {40.0}, {8.0, 40.0}):
+        result = run(ttft_p99_ms=60, **EXACT)
+        found = result.metrics["constrained_output_token_throughput"]
+        assert found.point == pytest.approx(400, rel=0.02), blank
+        assert found.upper is not None, blank
+    blank = {float(rate) for rate in range(100)}
+    result = run(ttft_p99_ms=60, **EXACT)
+    # The level that was held for long is measured, and meets it.
+    assert result.metrics["constrained_output_token_throughput"].point == pytest.approx(400, rel=0.02)
+
+
+def test_a_level_of_which_it_is_not_known_is_neither_met_nor_broken() -> None:
+    result = run(ttft_p99_ms=60, **EXACT)
+    seen = Seen(result.levels[0], result.observations[0])
+    assert meets(seen, {"ttft.p99": 60.0}) is True
+    assert meets(seen, {"ttft.p99": 1.0}) is False
+    assert meets(unmeasured(seen), {"ttft.p99": 60.0}) is None
+    assert meets(unmeasured(seen), {"ttft.p99": 60.0, "tpot.p99": 0.001}) is False
+    assert meets(unmeasured(seen).with_(overloaded=True), {"ttft.p99": 60.0}) is False
+    assert lowest_beyond(seen, [seen, unmeasured(seen).with_(offered_rps=80.0)], never_known) is None
+
+
+def never_known(_: Seen) -> bool | None:
+    return None
 
 
 def test_steps_down_are_bounded() -> None:
     result = run(
         QueueServer(slow_after_s=6.0, slots=4), min_rate=39, max_rate=41, rate_step=0.5, arrival="uniform"
     )
-    assert sum("given up" in role for _, role in roles(result)) <= len(STEPS_DOWN)
+    assert sum("given up" in role for _, role in roles(result)) <= DOWN_AT_MOST
     assert min(level.offered_rps or 0 for level in result.levels) == 39.0  # not below the range
     assert result.metrics["max_output_token_throughput"].point is None
     assert cells(result, "throughput_summary")["Sustainable Load"][0].startswith("not reached")
