@@ -136,15 +136,21 @@ class LongContextWorkload(StreamedWorkload):
 def long_context(limit_tokens: int | None = None) -> LongContextWorkload:
     """The mixed workload: those targets of the appendix's list that leave room for the output in the
     context."""
-    return LongContextWorkload(Choice(fitting_targets(MIXED_TARGETS, limit_tokens)))
+    remedy = "give workload='synthetic-uniform' or one of your own, or serve the model with a longer context"
+    return LongContextWorkload(Choice(fitting_targets(MIXED_TARGETS, limit_tokens, remedy=remedy)))
 
 
 def fitting_targets(
-    targets: Sequence[int], limit_tokens: int | None, *, at_least: int = 1, output_tokens: int = OUTPUT_TOKENS
+    targets: Sequence[int],
+    limit_tokens: int | None,
+    *,
+    at_least: int = 1,
+    output_tokens: int = OUTPUT_TOKENS,
+    remedy: str,
 ) -> tuple[int, ...]:
     """The targets that, with the output, fit into a context of ``limit_tokens``; all without a limit.
 
-    Raises SuiteError when fewer than ``at_least`` are left.
+    Raises SuiteError, with the ``remedy`` that its caller knows, when fewer than ``at_least`` are left.
     """
     fitting = tuple(t for t in targets if limit_tokens is None or t + output_tokens <= limit_tokens)
     if len(fitting) >= at_least:
@@ -154,7 +160,7 @@ def fitting_targets(
         f"{len(fitting)} of the lengths {', '.join(map(str, targets))} fit{room} beside {output_tokens} "
         f"output tokens: at least {at_least} are needed",
         where="workload 'long-context'",
-        remedy="name shorter lengths, or serve the model with a longer context",
+        remedy=remedy,
     )
 
 

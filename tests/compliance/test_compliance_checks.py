@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from mutations import (
     without,
     without_table,
 )
+from replayed_runs import complete as measured_run
 from situations import CUSTOM, SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
@@ -30,6 +33,7 @@ from pytest_llmbench.compliance.workload_evidence import REFERENCE_DIGESTS, refe
 from pytest_llmbench.model.judgement import RequirementStatus, Status
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, WarmupReport
 from pytest_llmbench.workloads.sequence import sequence_sha256
 from pytest_llmbench.workloads.stream import part_seed
@@ -208,6 +212,53 @@ def test_lengths_of_long_context_come_from_no_dataset() -> None:
     assert status("M-4.3.3-dataset-version", gateway(drawn, law)).status is Status.NOT_APPLICABLE
     own = stating({"workload.standard": False, "workload.name": "ours"})
     assert status("M-4.3.3-dataset-version", gateway(own, law)).status is Status.UNMET
+
+
+@pytest.mark.parametrize(("vocabulary", "template"), [(1.0, 40), (1.12, 40), (0.88, 0)])
+def test_a_template_or_another_vocabulary_makes_no_other_lengths(vocabulary: float, template: int) -> None:
+    """Every model has one; the lengths are those that the workload's tokenizer gives the prompts."""
+    counted = with_columns(input_tokens=lambda own: np.rint(own * vocabulary).astype(np.int64) + template)
+    entry = "P-A.5-long-context-params"
+    assert status(entry, counted(SITUATIONS["long_context"]())).status is Status.MET
+
+
+def test_prompts_of_exact_lengths_are_held_to_the_count_of_the_server() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Exact:
+        base: Workload
+        name = "long-context"
+
+        def specification(self) -> Mapping[str, Any]:
+            told = self.base.specification()
+            return {**told, "input_length": {**told["input_length"], "exact": True}}
+
+    evidence = SITUATIONS["long_context"]()
+    (run,) = evidence.runs
+    exact = with_run(plan=run.plan.with_(workload=Exact(run.plan.workload)))
+    longer = with_columns(input_tokens=lambda own: own + 200)
+    entry = "P-A.5-long-context-params"
+    assert status(entry, exact(evidence)).status is Status.MET
+    found = status(entry, together(exact, longer)(evidence))
+    assert found.status is Status.UNMET
+    assert "prompts miss the exact length that was asked for" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("context", "lengths", "omitted", "met"),
+    [
+        (2_048, (256, 512, 1024, 1700), [], True),
+        (4_096, (512, 1024, 2048), [4096], True),
+        (8_192, (1024, 2048, 4096), [8192, 16384, 32768, 65536, 131072], True),
+        (8_192, (1024, 2048, 4096), [], False),
+        (65_536, (256, 512, 1024), [], False),
+    ],
+)
+def test_lengths_of_ones_own_leave_none_of_the_draft_out(
+    context: int, lengths: tuple[int, ...], omitted: list[int], met: bool
+) -> None:
+    stated = stating({"sut.context_limit_tokens": context, "long_context.omitted": omitted})
+    found = status("P-5.9.2-length-sequence", stated(measured_run("long_context", lengths=lengths)))
+    assert (found.status is Status.MET) is met, found.reason
 
 
 def test_a_sibling_on_another_sut_does_not_count() -> None:

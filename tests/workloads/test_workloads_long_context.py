@@ -100,14 +100,14 @@ def test_the_variant_of_the_body_is_uniform():
 
 
 def test_lengths_that_do_not_fit_are_cut():
-    assert fitting_targets(SCALING_TARGETS, None) == SCALING_TARGETS
-    assert fitting_targets(SCALING_TARGETS, 8192 + 256) == (1024, 2048, 4096, 8192)
-    assert fitting_targets(SCALING_TARGETS, 8192) == (1024, 2048, 4096)
+    assert fitting_targets(SCALING_TARGETS, None, remedy="") == SCALING_TARGETS
+    assert fitting_targets(SCALING_TARGETS, 8192 + 256, remedy="") == (1024, 2048, 4096, 8192)
+    assert fitting_targets(SCALING_TARGETS, 8192, remedy="") == (1024, 2048, 4096)
     with pytest.raises(SuiteError, match=r"2 of the lengths .* at least 3 are needed"):
-        fitting_targets(SCALING_TARGETS, 4096, at_least=3)
+        fitting_targets(SCALING_TARGETS, 4096, at_least=3, remedy="")
     with pytest.raises(SuiteError, match="0 of the lengths"):
         long_context(limit_tokens=8192)
-    assert fitting_targets((300, 500), 600, output_tokens=100) == (300, 500)
+    assert fitting_targets((300, 500), 600, output_tokens=100, remedy="") == (300, 500)
 
 
 def test_only_the_drafts_structure_is_standard():

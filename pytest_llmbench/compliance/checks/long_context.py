@@ -64,8 +64,8 @@ def _lengths(view: EvidenceView) -> list[tuple[int, Tested]]:
 
 @check("P-5.9.2-length-sequence")
 def length_sequence(view: EvidenceView) -> Answer:
-    """Three lengths or more within the model's context, short to long; those of the draft that do not fit are
-    listed."""
+    """Three lengths or more within the model's context, short to long. Where they are the draft's, those that
+    do not fit are listed; of the author's own there is nothing to list."""
     limit = view.need("sut.context_limit_tokens")
     lengths = [length for length, _ in _lengths(view)]
     view.note("lengths", lengths)
@@ -76,7 +76,7 @@ def length_sequence(view: EvidenceView) -> Answer:
         for length in DEFAULT_LENGTHS
         if length + OUTPUT_TOKENS > limit and length <= max(DEFAULT_LENGTHS) and length not in omitted
     ]
-    if not set(lengths) & set(DEFAULT_LENGTHS):
+    if not set(lengths) <= set(DEFAULT_LENGTHS):
         unlisted = []
     if not _reach_far(lengths, limit):
         return view.unmet(f"lengths {lengths} in a context of {limit}: no long one beside a short one")

@@ -30,6 +30,7 @@ from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Se
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per_1k_tokens, prefill_scaling
+from pytest_llmbench.metrics.server_side import LEAST_READ_SHARE
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
@@ -53,8 +54,8 @@ from pytest_llmbench.workloads.long_context import (
 from pytest_llmbench.workloads.sequence import drawn, sequence_sha256
 
 CUT_SHARE = 0.9
-"""Share of the requested tokens below which the server, by its own count, has cut the prompt. The words of
-the documents are one token each in the common vocabularies, and the template only adds to them."""
+"""Share of the tokens that the server makes of a length below which, by its own count, it has cut the
+prompt."""
 GROWTH_SHARE = 0.5
 """Least growth of the server's count from one length to the next, as a share of the growth that was
 requested."""
@@ -79,6 +80,8 @@ FEWEST_LENGTHS, MOST_IN_FLIGHT = 3, 4
 
 
 _SHORTEST = 2 * QUESTION_TOKENS
+_SHORTER = (256, 512)
+"""Lengths for a context into which one of the usual ones fits; where two do, the second makes them three."""
 
 
 _WARMUP_TOKENS = 512
@@ -178,7 +181,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
         truncated=tuple(m for m in tried if m.length in truncated),
         refused=tuple(m for m in tried if is_refused(m.records)),
         untried=wanted[len(tried) :],
-        omitted=tuple(length for length in _asked(parameters, setting) if length not in wanted),
+        omitted=tuple(length for length in _listed(parameters, setting) if length not in wanted),
         limit_tokens=setting.facts.value("sut.context_limit_tokens"),
         void=tuple(void),
         void_notes=tuple(notes),
@@ -223,11 +226,30 @@ def _asked(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
     return SCALING_TARGETS
 
 
-def lengths_of(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
-    """The lengths that fit the model's context; all where it is unknown. SuiteError for fewer than three."""
+def _listed(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
+    """The lengths that are measured or named as left out: those asked for, and of the usual ones all if there
+    are no others."""
+    asked = _asked(parameters, setting)
+    if parameters.lengths is None or not set(asked) <= set(SCALING_TARGETS):
+        return asked
     limit = setting.facts.value("sut.context_limit_tokens")
+    beyond = [t for t in SCALING_TARGETS if limit is not None and t + parameters.output_tokens > limit]
+    return (*asked, *(length for length in beyond if length not in asked))
+
+
+def lengths_of(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
+    """The lengths that fit the model's context; all where it is unknown. Of the usual ones there are at least
+    three: where fewer fit, halves of the shortest are with them. SuiteError for fewer than three."""
+    limit, asked = setting.facts.value("sut.context_limit_tokens"), _asked(parameters, setting)
+    if parameters.lengths is None and limit is not None:
+        fit = sum(length + parameters.output_tokens <= limit for length in asked)
+        asked = (*_SHORTER[max(0, fit - 1) :], *asked)
     return fitting_targets(
-        _asked(parameters, setting), limit, at_least=FEWEST_LENGTHS, output_tokens=parameters.output_tokens
+        asked,
+        limit,
+        at_least=FEWEST_LENGTHS,
+        output_tokens=parameters.output_tokens,
+        remedy="name shorter lengths= or fewer output_tokens=, or serve the model with a longer context",
     )
 
 
@@ -376,10 +398,13 @@ def is_refused(records: Records) -> bool:
 
 
 def truncated_lengths(levels: Sequence[Measured]) -> frozenset[int]:
-    """Lengths at which the server counts clearly fewer input tokens than were sent, or hardly more than at
-    the length before. Only where the server counts: our own count does not show what it processed."""
+    """Lengths at which the server counts clearly fewer input tokens than were sent, by the tokens that it
+    makes of those of the shortest, or hardly more than at the length before. Only where the server counts:
+    our own count does not show what it processed."""
     counted = [(m.length, tokens) for m in levels if (tokens := _server_count(m.records)) is not None]
-    cut = {length for length, tokens in counted if tokens < CUT_SHARE * length}
+    usual = min((tokens / length for length, tokens in counted[:1]), default=1.0)
+    usual = min(usual, 1.0) if usual >= LEAST_READ_SHARE else 1.0
+    cut = {length for length, tokens in counted if tokens < CUT_SHARE * usual * length}
     for (length, tokens), (longer, more) in pairwise(counted):
         if more - tokens < GROWTH_SHARE * (longer - length):
             cut.add(longer)

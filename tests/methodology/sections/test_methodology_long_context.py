@@ -16,8 +16,10 @@ from pytest_llmbench.methodology.sections import long_context
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.record import Phase
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, SCALING_TARGETS, LongContextWorkload
+from pytest_llmbench.workloads.long_context import long_context as mixed
 from pytest_llmbench.workloads.sequence import drawn, sequence_sha256
 
 LENGTHS = (1024, 2048, 4096, 8192)
@@ -147,12 +149,12 @@ def test_lengths_beyond_the_context_are_left_out_and_named() -> None:
     server = StreamServer(ttft_ms=straight)
     result = pump(server, limit=4096 + 256)
     assert [plan.label for plan in server.measured] == ["1024 tokens", "2048 tokens", "4096 tokens"]
-    assert result.facts.value("long_context.omitted") == [8192]
+    assert result.facts.value("long_context.omitted") == [8192, 16384, 32768, 65536, 131072]
     assert any("do not fit a context of 4352 tokens" in note and "8192" in note for note in result.notes)
 
 
 def test_too_small_a_context_is_told_before_anything_is_sent() -> None:
-    setting = streaming_setting(LONG_CONTEXT, **{"sut.context_limit_tokens": 3000})
+    setting = streaming_setting(LONG_CONTEXT, **{"sut.context_limit_tokens": 1000})
     told = long_context.needs(long_context.Parameters(), setting)
     assert len(told) == 1
     assert "at least 3 are needed" in told[0]
@@ -211,10 +213,50 @@ def test_a_count_clearly_below_what_was_asked_for_is_a_cut() -> None:
     assert result.facts.value("long_context.truncated") == [8192]
 
 
-def test_a_template_on_top_of_the_prompt_is_no_cut() -> None:
-    result = pump(StreamServer(ttft_ms=straight, input_tokens=lambda request: request.input_tokens + 12))
+@pytest.mark.parametrize(("vocabulary", "template"), [(1.0, 12), (1.0, 40), (1.12, 40), (0.88, 0), (0.7, 40)])
+def test_a_template_on_top_or_another_vocabulary_is_no_cut(vocabulary: float, template: int) -> None:
+    def counted(request: PlannedRequest) -> int:
+        return round(vocabulary * request.input_tokens) + template
+
+    result = pump(StreamServer(ttft_ms=straight, input_tokens=counted))
     assert result.findings[0].ok
-    assert result.facts.value("long_context.lengths")[0]["mean_input_tokens"] == 1036
+    assert result.facts.value("long_context.truncated") == []
+    assert result.facts.value("long_context.lengths")[0]["mean_input_tokens"] == (
+        round(vocabulary * 1024) + template
+    )
+
+
+def test_a_cut_is_one_by_the_vocabulary_of_the_server() -> None:
+    def counted(request: PlannedRequest) -> int:
+        return round(0.88 * min(request.input_tokens, 6600))
+
+    result = pump(StreamServer(ttft_ms=straight, input_tokens=counted))
+    assert result.facts.value("long_context.truncated") == [8192]
+
+
+@pytest.mark.parametrize(
+    ("limit", "lengths"),
+    [
+        (131_072 + 256, SCALING_TARGETS),
+        (8_192, (1024, 2048, 4096)),
+        (4_096, (512, 1024, 2048)),
+        (2_048, (256, 512, 1024)),
+        (1_280, (256, 512, 1024)),
+    ],
+)
+def test_a_short_context_has_three_lengths_too(limit: int, lengths: tuple[int, ...]) -> None:
+    setting = streaming_setting(LONG_CONTEXT, **{"sut.context_limit_tokens": limit})
+    assert long_context.lengths_of(long_context.Parameters(), setting) == lengths
+    assert long_context.needs(long_context.Parameters(), setting) == ()
+
+
+def test_a_context_too_short_for_three_lengths_is_told_with_what_helps() -> None:
+    setting = streaming_setting(LONG_CONTEXT, **{"sut.context_limit_tokens": 1_024})
+    with pytest.raises(SuiteError, match=r"lengths= or fewer output_tokens="):
+        long_context.lengths_of(long_context.Parameters(), setting)
+    with pytest.raises(SuiteError, match=r"workload='synthetic-uniform'") as told:
+        mixed(4_096)
+    assert "lengths=" not in str(told.value)
 
 
 def test_scales() -> None:
