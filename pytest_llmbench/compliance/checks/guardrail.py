@@ -12,6 +12,7 @@ from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
 from pytest_llmbench.metrics.differences import Unexplained, in_both, unlike_configurations
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 
 check = Checks()
@@ -126,7 +127,8 @@ def load_levels(view: EvidenceView) -> Answer:
 
 @check("P-5.10.3-sequence")
 def sequence(view: EvidenceView) -> Answer:
-    """Baseline first, each configuration in one piece with a warm-up of its own, the same requests."""
+    """Baseline first, each configuration in one piece with a warm-up of its own, requests of the same
+    lengths."""
     found = _by_configuration(view)
     if next(iter(_in_time(found))) != BASELINE:
         return view.unmet(f"the order was {', '.join(_in_time(found))}")
@@ -140,10 +142,33 @@ def sequence(view: EvidenceView) -> Answer:
     for name, levels in found.items():
         for percent, one in levels.items():
             base = found[BASELINE].get(percent)
-            complaint = "no baseline" if base is None else unlike(view, base.run, one.run)
+            complaint = "no baseline" if base is None else _other_work(view, base.run, one.run)
             if complaint is not None:
                 return view.unmet(f"{name} at {percent:g} %: {complaint}")
-    return view.met("baseline first, a warm-up each, the same requests at the same instants")
+    return view.met("baseline first, a warm-up each, requests of the same lengths at the same instants")
+
+
+def _other_work(view: EvidenceView, base: Observation, other: Observation) -> str | None:
+    """What one configuration was given to do otherwise than the baseline; None for nothing. Words of its own
+    are no other work where all have one list of lengths, of which each drew its prompts anew."""
+    listed = base.plan.lengths_seed
+    if listed is None or other.plan.lengths_seed != listed:
+        return unlike(view, base, other)
+    lengths = [
+        {
+            index: (inputs, limit)
+            for index, inputs, limit in zip(
+                run.records.index.tolist(),
+                run.records.requested_input_tokens.tolist(),
+                run.records.requested_max_tokens.tolist(),
+                strict=True,
+            )
+        }
+        for run in (base, other)
+    ]
+    if lengths[0] != lengths[1]:
+        return "requests of other lengths"
+    return unlike(view, base, other, words=False)
 
 
 def _in_time(found: dict[str, dict[float, Tested]]) -> list[str]:

@@ -118,11 +118,12 @@ def identical_workload(view: EvidenceView) -> Answer:
     return view.met("equal requests at equal load")
 
 
-def unlike(view: EvidenceView, one: Observation, other: Observation) -> str | None:
-    """What differs between the loads of two runs; None for nothing."""
+def unlike(view: EvidenceView, one: Observation, other: Observation, *, words: bool = True) -> str | None:
+    """What differs between the loads of two runs; None for nothing. ``words``: they send the very same
+    prompts."""
     if not one.sequence_sha256 or not other.sequence_sha256:
         raise NoEvidenceError("sequence_sha256 of the run")
-    if one.sequence_sha256 != other.sequence_sha256:
+    if words and one.sequence_sha256 != other.sequence_sha256:
         return "another sequence of requests"
     differing = bodies_differ(view, one, other)
     if differing is not None:

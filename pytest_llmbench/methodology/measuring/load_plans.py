@@ -122,7 +122,7 @@ class RequestSlice:
         ``at_least`` of them take. One alone does not make it longer."""
         if at_least > 1:
             duration_s = self.seconds_for(setting, load, at_least, duration_s)
-        count = max(1, count_within(load, duration_s, arrival_seed(self.seed(setting)), self.first))
+        count = max(1, count_within(load, duration_s, self._arrivals(setting), self.first))
         return self._plan(setting, label, load, requests=count, duration_s=duration_s)
 
     def closed_loop(
@@ -154,10 +154,15 @@ class RequestSlice:
 
     def seconds_for(self, setting: Setting, load: OpenLoop, count: int, least_s: float = 0.0) -> float:
         """A duration of at least ``least_s`` within which the next ``count`` requests arrive."""
-        seed, seconds = arrival_seed(self.seed(setting)), max(least_s, count / load.rate)
+        seed, seconds = self._arrivals(setting), max(least_s, count / load.rate)
         while count_within(load, seconds, seed, self.first) < count:
             seconds *= 1.02
         return seconds
+
+    def _arrivals(self, setting: Setting) -> int:
+        """The seed of the arrivals, as :attr:`LoadPlan.schedule_seed` has it."""
+        listed = lengths_seed_of(self.workload)
+        return arrival_seed(self.seed(setting) if listed is None else listed)
 
     def sent(self, seen: Observation) -> Observation:
         """Take the requests of a run out of what is left; returns its observation."""
@@ -172,6 +177,7 @@ class RequestSlice:
             workload=self.workload,
             load=load,
             seed=self.seed(setting),
+            lengths_seed=lengths_seed_of(self.workload),
             part="" if self.part is None else self.part.name,
             first=self.first,
             deadlines=setting.deadlines,

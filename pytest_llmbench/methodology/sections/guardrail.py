@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
-from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice, with_lengths
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
@@ -76,6 +77,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
+from pytest_llmbench.workloads.adapted import lengths_seed_of
 
 NAMES = {
     "baseline": "Baseline",
@@ -172,12 +174,17 @@ class Measured:
     """The reference TTFT of the baseline, for the throughput searches of all configurations."""
 
     @property
+    def met_before(self) -> Finding | None:
+        """The finding on a level whose prompts a prefix cache knew; None where none did."""
+        return _cached(self.levels, at_most=MOST_CACHED)
+
+    @property
     def maxima(self) -> Maxima:
         return Maxima(self.searches, BASELINE, self.yardstick)
 
 
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
-    measured = Measured()
+    measured, setting = Measured(), listed(parameters, setting)
     yield from _warm(measured, setting, parameters.baseline)
     sequence = RequestSlice(setting.workload, variant=parameters.baseline)
     capacity = yield from saturation_rate(setting, sequence, parameters.capacity_rps)
@@ -185,7 +192,18 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
     if capacity.rps is not None:
         for name, variant in parameters.configurations.items():
             yield from _configuration(parameters, setting, measured, name, variant, capacity)
+            if measured.met_before:
+                break
     return _result(parameters, setting, measured, capacity)
+
+
+def listed(parameters: Parameters, setting: Setting) -> Setting:
+    """The setting whose workload has one list of lengths, of which each configuration is sent words of its
+    own: a prefix cache is on by default, and would have known those of the configuration before. The very
+    same prompts where every configuration is declared to have none, and of a workload that has no others."""
+    if _declared_off(parameters, setting):
+        return setting
+    return with_lengths(replace(setting, lengths="shared"), "guardrails", **_asked(parameters))
 
 
 def _warm(measured: Measured, setting: Setting, variant: str) -> Procedure[None]:
@@ -208,6 +226,8 @@ def _configuration(
     for percent in parameters.levels_percent:
         key = (name, percent)
         seen = yield from _level(parameters, setting, measured, sequence, key, capacity, reference)
+        if measured.met_before:  # which voids the test, whatever comes
+            return
         if reference.ttft_p50_ms is None:  # what the filter adds is no sign of load: its own lowest level
             reference = Reference.of(seen.level)
     if name == BASELINE:
@@ -228,19 +248,24 @@ def _level(
     capacity: SaturationRate,
     reference: Reference,
 ) -> Procedure[Seen]:
-    """Run a load level. A further attempt sends the same requests, as these are compared with those of other
-    configurations."""
+    """Run a load level. A further attempt sends requests of the same lengths, as these are compared with
+    those of other configurations; the very same ones where all are sent the same."""
     name, percent = key
-    variant, again = sequence.variant, same_requests_again(setting, sequence.variant)
+    variant, numbers = sequence.variant, count(1)
+    again = setting.remeasure if _has_own_words(setting) else same_requests_again(setting, variant)
 
     def prepare() -> Procedure[None]:
         info = setting.variants.get(variant)
         fresh = info is not None and info.can_be_fresh
         measured.warmups.append((yield from warm_up(setting, variant=variant, fresh_state=fresh)))
 
-    plan = level_plan(parameters, setting, sequence, name, percent, capacity.percent(percent))
+    rate = capacity.percent(percent)
+
+    def plan() -> LoadPlan:
+        return level_plan(parameters, setting, sequence, name, percent, rate, next(numbers))
+
     see = partial(level_of, reference=reference, seed=setting.seed, percent_of_capacity=percent, role=name)
-    attempts = yield from attempted(lambda: plan, see, again, needed=True, prepare=prepare)
+    attempts = yield from attempted(plan, see, again, needed=True, prepare=prepare)
     measured.notes += attempts.notes
     measured.levels[key] = attempts.level
     measured.order += attempts.runs
@@ -248,20 +273,33 @@ def _level(
 
 
 def level_plan(
-    parameters: Parameters, setting: Setting, sequence: RequestSlice, name: str, percent: float, rate: float
+    parameters: Parameters,
+    setting: Setting,
+    sequence: RequestSlice,
+    name: str,
+    percent: float,
+    rate: float,
+    attempt: int = 1,
 ) -> LoadPlan:
-    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
-    own = sequence.next_part(
-        setting, "level of guardrails", paired=True, percent=percent, **_asked(parameters)
-    )
+    duration_s, asked = LEVEL_S.at(setting.scale, parameters.duration_s), _asked(parameters)
+    words = _has_own_words(setting)
+    if words and attempt > 1:
+        asked["attempt"] = attempt
+    own = sequence.next_part(setting, "level of guardrails", paired=not words, percent=percent, **asked)
     label, least = f"{name} at {_percent(percent)}", PROBE_REQUESTS.count(setting.scale)
     return own.open_loop(setting, label, OpenLoop(rate), duration_s, at_least=least)
 
 
 def search_requests(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
-    """The requests of a throughput search, the same for all configurations, so that chance favours none of
-    them."""
-    return sequence.next_part(setting, "search of guardrails", paired=True, **_asked(parameters))
+    """The requests of a throughput search, the same lengths for all configurations, so that chance favours
+    none of them."""
+    paired = not _has_own_words(setting)
+    return sequence.next_part(setting, "search of guardrails", paired=paired, **_asked(parameters))
+
+
+def _has_own_words(setting: Setting) -> bool:
+    """Whether each configuration is sent words of its own."""
+    return lengths_seed_of(setting.workload) is not None
 
 
 def _asked(parameters: Parameters) -> dict[str, Any]:
@@ -366,6 +404,8 @@ def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
 
 def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate) -> list[str]:
     found = [*measured.notes, *measured.maxima.notes()]
+    if (met := measured.met_before) is not None:
+        found.append(f"the test ended there, as nothing that comes could make it valid: {met.message}")
     if capacity.rps is None:
         found.append("the capacity of the baseline was not found, so no level could be set")
     if parameters.without is not None:
@@ -386,26 +426,38 @@ def _unexplained(measured: Measured) -> list[Unexplained | None]:
 
 
 def _findings(parameters: Parameters, setting: Setting, measured: Measured) -> list[Finding]:
-    """Findings on prefix caching: equal prompts reach every configuration, so a cache would favour the later
-    ones. Where nothing tells of it, it has to be declared off."""
-    cached = {key: cached_input([seen.observation]) for key, seen in measured.levels.items()}
+    """Findings on prefix caching, which would favour some of the configurations. Where every one is sent the
+    same prompts and nothing tells of a cache, it has to be declared off."""
+    found = _cached(measured.levels)
+    if found is not None:
+        return [found]
+    told = not measured.levels or _has_own_words(setting) or _declared_off(parameters, setting)
+    return [] if told else [_UNTOLD]
+
+
+def _cached(levels: Mapping[tuple[str, float], Seen], *, at_most: float = -1.0) -> Finding | None:
+    """The finding on the level with the largest share of its input from a prefix cache; None if no level
+    tells of one, or the share is ``at_most`` so much."""
+    cached = {key: cached_input([seen.observation]) for key, seen in levels.items()}
     known = {key: told.share for key, told in cached.items() if told is not None}
-    if not known:
-        return [] if not cached or _declared_off(parameters, setting) else [_UNTOLD]
-    (name, percent), worst = max(known.items(), key=lambda entry: entry[1])
+    (name, percent), worst = max(known.items(), key=lambda entry: entry[1], default=(("", 0.0), -1.0))
+    if worst <= at_most:
+        return None
     ok = worst <= MOST_CACHED
-    advice = "" if ok else ": switch prefix caching off, or reset the cache between configurations"
-    return [
-        Finding(
-            "equal_work",
-            ok=ok,
-            voids=True,
-            message=f"{name} at {_percent(percent)}: {worst:.1%} of its input from a prefix cache{advice}",
-            value=worst,
-            limit=MOST_CACHED,
-            unit="ratio",
-        )
-    ]
+    helps = (
+        "switch prefix caching off, reset the cache between configurations, or take a workload whose "
+        "prompts are drawn: each configuration gets its own"
+    )
+    advice = "" if ok else f": {helps}"
+    return Finding(
+        "equal_work",
+        ok=ok,
+        voids=True,
+        message=f"{name} at {_percent(percent)}: {worst:.1%} of its input from a prefix cache{advice}",
+        value=worst,
+        limit=MOST_CACHED,
+        unit="ratio",
+    )
 
 
 _UNTOLD = Finding(
@@ -431,6 +483,7 @@ def _percent(value: float) -> str:
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The levels and searches; with a stand-in for the capacity where it is not declared."""
+    setting = listed(parameters, setting)
     capacity = UNKNOWN_RPS if parameters.capacity_rps is None else parameters.capacity_rps
     found: list[LoadPlan] = []
     if parameters.capacity_rps is None:
@@ -523,6 +576,7 @@ procedure = framed(HEADING, measure, warm=False)
 
 
 def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    setting = listed(parameters, setting)
     declared, baseline = parameters.capacity_rps, parameters.baseline
     found = warm_up_bounds(setting, variant=baseline)
     searched, _ = searched_bounds(setting, declared, RequestSlice(setting.workload, variant=baseline))

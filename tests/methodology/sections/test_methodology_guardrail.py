@@ -1,4 +1,4 @@
-"""Guardrail overhead: the same requests through four configurations."""
+"""Guardrail overhead: requests of the same lengths through four configurations."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, OUTCOMES
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 
 FILTER_MS = 20.0
 SCENARIO = (
@@ -63,19 +64,32 @@ def test_total_overhead_is_that_of_both_filters(measured: tuple[ReplayedSUT, Tes
     assert FILTER_MS + 5.0 <= overhead.point <= FILTER_MS + 5.0 + 2.5
 
 
-def test_configurations_get_the_same_requests_at_the_same_rates(
-    measured: tuple[ReplayedSUT, TestResult],
-) -> None:
-    _, result = measured
-    by_role: dict[str, list[tuple[float | None, str]]] = {}
+@pytest.mark.parametrize(("cache", "alike"), [("off", 1), ("on", 4)])
+def test_configurations_get_the_same_lengths_at_the_same_rates(cache: str, alike: int) -> None:
+    """With words of their own, unless a cache is declared off: one is on by default."""
+    sut = ReplayedSUT(f"{QUARTER_WITH_FILTERS}&prefix_caching={cache}")
+    result = sut.measure(TEST, "quick", capacity_rps=25.0)
+    by_role: dict[str, list[object]] = {}
+    words: dict[str, list[str]] = {}
     for level in result.levels:
         if level.percent_of_capacity is not None:
             assert level.observation is not None
-            digest = result.observations[level.observation].sequence_sha256
-            by_role.setdefault(level.role, []).append((level.offered_rps, digest))
+            run = result.observations[level.observation]
+            lengths = (*run.records.requested_input_tokens, *run.records.requested_max_tokens)
+            offsets = tuple(run.records.scheduled_ns - run.started_ns)
+            by_role.setdefault(level.role, []).append((level.offered_rps, lengths, offsets))
+            words.setdefault(level.role, []).append(run.sequence_sha256)
     assert list(by_role) == ["baseline", "input_filter", "output_filter", "full"]
     assert len({tuple(levels) for levels in by_role.values()}) == 1
-    assert [rate for rate, _ in by_role["full"]] == [12.5, 25.0, 37.5]
+    assert [rate for rate, *_ in by_role["full"]] == [6.25, 12.5, 18.8]  # type: ignore[misc]
+    assert len({tuple(each) for each in words.values()}) == alike
+
+
+def test_a_cache_that_is_on_knows_none_of_the_prompts() -> None:
+    """The first engine of a session keeps what it was sent, as every one does by default."""
+    result = ReplayedSUT(f"{QUARTER_WITH_FILTERS}&prefix_caching=on").measure(TEST, "quick", **TWO)
+    finding = next(finding for finding in result.findings if finding.check == "equal_work")
+    assert (finding.ok, finding.value) == (True, 0.0)
 
 
 def test_every_configuration_has_a_warm_up_of_its_own(measured: tuple[ReplayedSUT, TestResult]) -> None:
@@ -227,16 +241,36 @@ def test_a_prefix_cache_that_helps_later_configurations_voids_the_run() -> None:
     finding = next(finding for finding in result.findings if finding.check == "equal_work")
     assert not finding.ok
     assert finding.voids
+    # Nothing that comes could make it valid: no further level, no search.
+    assert [level.role for level in result.levels][-1] == "full"
+    assert "max_output_token_throughput[full]" not in result.metrics
+    assert any("the test ended there" in note for note in result.notes)
 
 
-@pytest.mark.parametrize(("declared", "warned"), [("disabled", False), ("enabled", True), (None, True)])
-def test_where_nothing_tells_of_a_cache_it_has_to_be_declared_off(declared: str | None, warned: bool) -> None:
+QUESTIONS = DatasetWorkload(
+    "mine", tuple(Prompt(f"Question {k}?", 8) for k in range(400)), DatasetIdentity("mine", "1", "all")
+)
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "warned"),
+    [
+        ("disabled", {}, False),
+        ("enabled", {}, False),  # each configuration has words of its own
+        ("disabled", {"workload": QUESTIONS}, False),
+        ("enabled", {"workload": QUESTIONS}, True),
+        (None, {"workload": QUESTIONS}, True),
+    ],
+)
+def test_where_nothing_tells_of_a_cache_it_has_to_be_declared_off(
+    declared: str | None, given: dict[str, Any], warned: bool
+) -> None:
     def silent(seen: Observation) -> Observation:
         unknown = np.full(len(seen.records), MISSING)
         return replace(seen, records=replace(seen.records, cached_tokens=unknown), engine=None)
 
     sut = ReplayedSUT(QUARTER_WITH_FILTERS, change=silent)
-    parameters = build(Parameters, TWO)
+    parameters = build(Parameters, {**TWO, **given})
     setting = sut.setting(parameters.workload, "quick")
     facts = {} if declared is None else {"sut.prefix_caching": declared}
     said = Facts.of(Origin.DECLARED, facts, "the SUT file")
