@@ -97,7 +97,7 @@ THROUGHPUT = SATURATION | {
 TRADEOFF = SATURATION | {
     "P-5.2.3.1-saturation-p99-10x": own(with_levels("level", saturated=False)),
     "P-5.3.2-workload-named": own(custom_without_stop()),
-    "P-5.3.2-min-duration-60s": own(run_of("level", 0, stopped="early")),
+    "P-5.3.2-min-duration-60s": own(run_of("level", 9, stopped="early")),
     "P-5.3.2-min-10-levels": own(only_levels(lambda level: (level.percent_of_capacity or 0) < 95)),
     "P-5.3.2-span-to-saturation": own(only_levels(lambda level: level.percent_of_capacity != 10)),
     "M-5.3.2-open-loop-required": own(plan_of("level", 3, load=ClosedLoop(3))),

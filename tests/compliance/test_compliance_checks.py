@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from pytest_llmbench.compliance.workload_evidence import REFERENCE_DIGESTS, refe
 from pytest_llmbench.model.judgement import RequirementStatus, Status
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.model.result import Table, WarmupReport
 from pytest_llmbench.workloads.sequence import sequence_sha256
 from pytest_llmbench.workloads.stream import part_seed
@@ -227,6 +227,10 @@ def test_prompts_of_exact_lengths_are_held_to_the_count_of_the_server() -> None:
     class Exact:
         base: Workload
         name = "long-context"
+        standard = True
+
+        def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+            return self.base.requests(count, seed)
 
         def specification(self) -> Mapping[str, Any]:
             told = self.base.specification()

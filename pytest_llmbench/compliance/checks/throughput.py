@@ -85,6 +85,9 @@ def slo_semantics(view: EvidenceView) -> Answer:
     chosen = [one for one in everything if one.level.role == CONSTRAINED]
     chosen = chosen or [one for one in everything if one.level.role == REPORTED and _keeps(view, one, limits)]
     if not chosen:
+        under = view.result.metrics.get("constrained_output_token_throughput")
+        if under is not None and under.point is not None:
+            return view.unmet("a throughput under the limits is reported, and no level keeps them")
         return view.answer(
             not any(_keeps(view, one, limits) for one in everything),
             "no tested level keeps the limits, and none is reported",

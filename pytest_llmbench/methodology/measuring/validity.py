@@ -6,7 +6,7 @@ Each check gives one Finding. A voiding one that is not ok makes the run invalid
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,7 +40,6 @@ from pytest_llmbench.metrics.server_side import (
     cut_short,
     unshown_share,
 )
-from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import Load, OpenLoop, SessionLoad
@@ -121,7 +120,7 @@ def _together(runs: Sequence[Records]) -> Records:
 def validity_of(result: TestResult, budget: Budget) -> Validity:
     """The validity of a result: the findings that every run gets, and those of the test itself."""
     found = validity(result.observations, budget, result.budgeted, set_aside(result.levels))
-    nothing = measured(result.metrics)
+    nothing = measured(result)
     own = {finding.check for finding in result.findings}
     # A test about the prefix cache says itself what it should and did find in there, and that of the times
     # between chunks how many shared a read at each level.
@@ -461,12 +460,28 @@ _OF_WHAT_CAME = (_prompt_lengths, _loop_lag, _drained)
 """The checks of a load that was set aside: not whether it was offered whole, nor how well it was measured."""
 
 
-def measured(metrics: Mapping[str, Estimate]) -> Finding | None:
-    """The finding that the search found no load that holds, so that no limit has a figure; else None."""
-    if any(estimate.point is not None for estimate in metrics.values()):
+def measured(result: TestResult) -> Finding | None:
+    """The finding that the search found no load that holds, so that no limit has a figure, with what the
+    server said of the requests that failed; else None."""
+    if any(estimate.point is not None for estimate in result.metrics.values()):
         return None
-    message = "nothing was measured: no load was found that the system sustains, see the notes"
+    records = [run.records for run in result.observations]
+    failed, sent = (sum(int(getattr(own, what).sum()) for own in records) for what in ("failed", "judged"))
+    why = f"{failed} of {sent} requests failed{_kinds_of_failure(records)}" if failed else "see the notes"
+    message = f"nothing was measured: no load was found that the system sustains: {why}"
     return Finding("measured", ok=False, voids=True, message=message)
+
+
+def _kinds_of_failure(records: Sequence[Records]) -> str:
+    """How many requests failed in which way, and the first error as the server put it, in brackets; empty
+    where none failed."""
+    counts = sum((Counter(own.counts()) for own in records), Counter[str]())
+    kinds = ", ".join(
+        f"{count} {name}" for name, count in counts.items() if name not in NO_FAILURES and count
+    )
+    told = (pair for own in records for pair in zip(own.error, own.failed, strict=True))
+    first = next((error for error, bad in told if bad and error), None)
+    return "" if not kinds else f" ({kinds}; first error: {first})" if first else f" ({kinds})"
 
 
 def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Finding | None:
@@ -494,12 +509,7 @@ def _error_budget(records: Records, budget: Budget) -> Finding:
     failed = int(records.failed.sum())
     share = failed / submitted if submitted else float(not len(records))
     ok = len(records) > 0 and share <= budget.max_error_share
-    kinds = ", ".join(
-        f"{count} {name}" for name, count in counts.items() if name not in NO_FAILURES and count
-    )
-    told = zip(records.error, records.failed, strict=True)
-    first = next((error for error, bad in told if bad and error), None)
-    detail = f" ({kinds}; first error: {first})" if failed and first else f" ({kinds})" if failed else ""
+    detail = _kinds_of_failure([records]) if failed else ""
     if counts[Outcome.TIMEOUT]:
         detail += (
             f"; {counts[Outcome.TIMEOUT]} were given up by the load generator's own deadlines, which "

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from canned_runs import answer
+from replayed_sut import ReplayedSUT
 
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.catalogue import TESTS
+from pytest_llmbench.methodology.measuring.validity import Budget, validity, validity_of
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.facts import Facts, Origin
@@ -538,3 +540,14 @@ def test_runs_that_are_not_about_a_queue_have_no_length() -> None:
     assert finding(validity([queued(200, 0.1)], Budget()), "run_length").ok
     set_aside = validity([busy], Budget(), set_aside={0})
     assert "run_length" not in {found.check for found in set_aside.findings}
+
+
+def test_what_the_server_said_stands_where_no_load_was_found() -> None:
+    """Every probe behind the warm-up is refused: the words of the server, not of a search without result."""
+    sut = ReplayedSUT("fast?fault=http_error&fault_status=400&fault_rate=1&fault_from=30")
+    result = sut.measure(TESTS["itl"], "quick")
+    told = finding(validity_of(result, Budget()), "measured")
+    assert told.voids
+    assert "no load was found that the system sustains: " in told.message
+    assert " requests failed (" in told.message
+    assert "first error: HTTP 400 Bad Request: a fault of the scenario" in told.message
