@@ -15,7 +15,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.methodology.measuring.offered import begun_late, gave_up, is_offered, shortfalls
-from pytest_llmbench.methodology.measuring.validity import LOOP_LAG_WARNING_MS, stream_fidelity
+from pytest_llmbench.methodology.measuring.validity import (
+    LOOP_LAG_WARNING_MS,
+    filters_output,
+    stream_fidelity,
+)
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, spoiled
 from pytest_llmbench.metrics.latency import lag_limit_ns
@@ -67,7 +71,7 @@ def _ran_together(run: Observation) -> tuple[str, ...]:
     """The cause, in words, if a stream looks buffered and was read late: chunks that wait in a socket get one
     stamp. Else empty."""
     finding = stream_fidelity(run.records, run.host_limits.buffered_share)
-    late = run.interrupted is None and read_late(run.selfcheck)
+    late = run.interrupted is None and read_late(run.selfcheck) and not filters_output(run)
     return () if finding is None or finding.ok or not late else (finding.message,)
 
 

@@ -265,6 +265,14 @@ def test_lengths_of_ones_own_leave_none_of_the_draft_out(
     assert (found.status is Status.MET) is met, found.reason
 
 
+def test_a_perfectly_even_engine_has_no_tail_to_be_called_anything() -> None:
+    even = "&decode_us_per_sequence=0&prefill_us_per_token=0&kv_us_per_token=0&attention_ns_per_pair=0"
+    evidence = measured_run("itl", even)
+    assert {each["tail_class"] for each in evidence.result.facts.value("itl.levels")} == {None}
+    found = status("P-5.4.4.3-tail", evidence)
+    assert found.status is Status.MET, found.reason
+
+
 def test_a_sibling_on_another_sut_does_not_count() -> None:
     evidence = SITUATIONS["gateway"]()
     (sibling,) = evidence.siblings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from complete_run import CONCURRENCY, FAILED, REQUESTS, some
 from mutations import (
@@ -102,6 +103,21 @@ def test_slow_replacement_contradicts_the_closed_loop() -> None:
     found = status("M-4.2.4-closed-loop", slow(SITUATIONS["closed_loop"]()))
     assert found.status is Status.UNMET
     assert "late" in found.reason
+
+
+@pytest.mark.parametrize(("late", "met"), [(1, True), (2, True), (3, False)])
+def test_a_lone_late_replacement_of_few_does_not(late: int, met: bool) -> None:
+    """Of twenty lags the longest is their P99."""
+
+    def change(at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        at[5 : 5 + late] -= 30_000_000
+        return at
+
+    evidence = SITUATIONS["closed_loop"]()
+    (run,) = evidence.runs
+    few = together(with_run(records=run.records.part(0, 20)), with_columns(scheduled_ns=change))
+    found = status("M-4.2.4-closed-loop", few(evidence))
+    assert (found.status is Status.MET) is met, found.reason
 
 
 def test_in_flight_peak_of_a_closed_loop_is_its_concurrency() -> None:

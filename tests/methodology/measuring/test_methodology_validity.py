@@ -125,6 +125,20 @@ def test_a_buffered_stream_voids() -> None:
     assert "buffers the stream" in finding(judged, "stream_fidelity").message
 
 
+@pytest.mark.parametrize("beside_others", [False, True])
+def test_an_output_filter_that_holds_whole_replies_back_voids_nothing(beside_others: bool) -> None:
+    """It has to read before it lets pass. What is held back without one is still told."""
+    filtered = Facts.of(Origin.DECLARED, {"guardrails.output_filter": "enabled"})
+    held = replace(buffered(answer(plan())), facts=filtered)
+    others = [answer(plan())] * beside_others
+    judged = validity([held, *others], Budget())
+    assert not [one for one in judged.findings if one.check == "stream_fidelity" and one.voids and not one.ok]
+    if not others:
+        assert "an output filter is on" in finding(judged, "stream_fidelity").message
+    mixed = validity([held, buffered(answer(plan()))], Budget())
+    assert "buffers the stream" in finding(mixed, "stream_fidelity").message
+
+
 def test_an_answer_that_is_short_beside_its_prompt_is_no_buffered_stream() -> None:
     """A minute to the first token: all that follows lies within 2 % of the latency, a chunk at a time."""
     seen = answer(plan())
