@@ -38,6 +38,7 @@ from pytest_llmbench.wire.catalogue import JSON_MESSAGES, OVER_GRPC, over_grpc
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect
 from pytest_llmbench.wire.named_model import named_model
+from pytest_llmbench.wire.reply import counted_at_its_end
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import events_of
 
@@ -355,7 +356,7 @@ def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, b
         if spoken.name == JSON_MESSAGES:
             raise errors.not_as_described(answer, "end")
         raise errors.never_ends(answer, len(chunks), detection.most_tokens(spoken))
-    if not any(chunk.finish_reason for chunk in chunks):
+    if not any(chunk.finish_reason for chunk in chunks) and not counted_at_its_end(chunks):
         if spoken.name == JSON_MESSAGES:
             raise errors.not_as_described(answer, "finish_reason")
         raise errors.unfinished(answer, len(chunks))

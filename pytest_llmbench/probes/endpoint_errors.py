@@ -213,7 +213,8 @@ def unfinished(answer: Answer, events: int) -> SUTError:
     """The error for a reply that ends without saying so: it cannot be told from one that broke off."""
     what = f"the streamed reply ends without a finish reason ({events} events): {_excerpt(answer)}"
     remedy = (
-        "every measured reply would count as truncated: mend the server or the gateway, or choose another "
+        "every measured reply would count as truncated: have the server name one, or send its count of "
+        "tokens (usage) and [DONE] behind the text; or choose another "
     )
     return _error(answer, what, f"{remedy}dialect (--llm-api)")
 

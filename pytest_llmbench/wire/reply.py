@@ -360,7 +360,7 @@ def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> t
         return Outcome.EMPTY, "the reply held no event at all"
     finish = summary.finish_reason
     if finish is None:
-        return _unfinished(summary, done)
+        return _unfinished(chunks, summary, done)
     if finish in POLICY_FINISH:
         return Outcome.REFUSED, f"finish reason {finish}: a safety system ended the reply"
     if is_failure(finish):
@@ -379,11 +379,26 @@ def outcome_of_error(failed: Chunk, summary: StreamSummary) -> Outcome:
     return Outcome.RATE_LIMITED if failed.turned_away and not begun else Outcome.IN_BAND_ERROR
 
 
-def _unfinished(summary: StreamSummary, done: bool) -> tuple[Outcome, str]:
+def counted_at_its_end(chunks: Sequence[Chunk]) -> bool:
+    """Whether an event with the count of output tokens, then an end marker, stand behind the last text, and
+    no choice has a finish reason. A server that gives none says so that the reply is whole: a gateway that
+    lost its server in mid-reply has no count."""
+    last = max((place for place, chunk in enumerate(chunks) if chunk.text or chunk.reasoning), default=-1)
+    behind = chunks[last + 1 :]
+    counted = any(
+        chunk.usage is not None and chunk.usage.output_tokens and not chunk.done for chunk in behind
+    )
+    marked = any(chunk.done and chunk.usage is None for chunk in behind)
+    return last >= 0 and counted and marked and not any(chunk.finish_reason for chunk in chunks)
+
+
+def _unfinished(chunks: Sequence[Chunk], summary: StreamSummary, done: bool) -> tuple[Outcome, str]:
     if not done:
         return Outcome.TRUNCATED, "the stream ended without a finish reason or an end marker"
     if summary.first_content_ns is None:
         return Outcome.EMPTY, _no_content(summary)
+    if counted_at_its_end(chunks):
+        return Outcome.OK, ""
     return Outcome.TRUNCATED, "the stream ended with its end marker but gave no finish reason"
 
 

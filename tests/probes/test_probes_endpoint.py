@@ -371,12 +371,19 @@ def test_a_stream_that_never_ends(serve, engine, finish):
 
 @pytest.mark.parametrize("end", [[], ["[DONE]"], [{"choices": [], "usage": {"completion_tokens": 1}}]])
 def test_a_reply_without_a_finish_reason(serve, engine, end):
-    """The end of the response, the end marker and the usage say nothing of it."""
+    """The end of the response, the end marker and the usage by itself say nothing of it."""
     engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi"), *end)
     message = told(SUTError, serve(engine).url)
     assert f"ends without a finish reason ({1 + len(end)} events)" in message
     assert "count as truncated" in message
     assert "--llm-api" in message
+
+
+def test_a_count_and_an_end_marker_behind_the_text_do_for_a_finish_reason(serve, engine):
+    end = [{"choices": [], "usage": {"completion_tokens": 1}}, "[DONE]"]
+    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi"), *end)
+    report = examine(serve(engine).url)
+    assert (report.api, report.counts_tokens) == ("openai-chat", True)
 
 
 @pytest.mark.parametrize("kind", [dict(STREAM), dict(HTML), {}, {"Content-Type": "application/json"}])

@@ -228,6 +228,10 @@ BROKEN = {"problem": "an event that is no JSON object: x"}
         ([HELLO], "cancelled", Outcome.CANCELLED, "stopped by the load generator"),
         ([HELLO], "eof", Outcome.TRUNCATED, "without a finish reason or an end marker"),
         ([HELLO, DONE], "eof", Outcome.TRUNCATED, "no finish reason"),
+        ([HELLO, USAGE, DONE], "eof", Outcome.OK, None),  # the count says that the reply is whole
+        ([HELLO, USAGE], "eof", Outcome.TRUNCATED, "without a finish reason or an end marker"),
+        ([{**HELLO, **USAGE}, DONE], "eof", Outcome.TRUNCATED, "no finish reason"),  # a running count
+        ([USAGE, HELLO, DONE], "eof", Outcome.TRUNCATED, "no finish reason"),
         ([{}], "eof", Outcome.TRUNCATED, "without a finish reason"),
         ([], "eof", Outcome.EMPTY, "no event at all"),
         ([DONE], "eof", Outcome.EMPTY, "no content"),
