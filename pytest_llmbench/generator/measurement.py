@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns, sweep
 from pytest_llmbench.generator.host_watch import Heartbeat, HostCpu, SleepWatch
@@ -125,7 +125,8 @@ class Measurement:
     async def run(self) -> None:
         """Run the plan.
 
-        Raises :class:`GeneratorError` if we, and not the server, failed; records so far are kept.
+        Raises :class:`GeneratorError` if we, and not the server, failed, and :class:`SuiteError` for a
+        request that cannot be encoded; records so far are kept.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._broken)
@@ -352,8 +353,8 @@ class Measurement:
         self.fail(error if isinstance(error, Exception) else GeneratorError(str(context.get("message"))))
 
     @staticmethod
-    def _as_generator_error(error: BaseException) -> GeneratorError:
-        if isinstance(error, GeneratorError):
+    def _as_generator_error(error: BaseException) -> LLMBenchError:
+        if isinstance(error, GeneratorError | SuiteError):  # a request that cannot be encoded is the suite's
             return error
         failure = GeneratorError(
             f"the measurement was broken off: {type(error).__name__}: {error}",
