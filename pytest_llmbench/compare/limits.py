@@ -18,7 +18,7 @@ SHOWN_MARGIN = 0.05
 """The margin of metrics that nobody set a limit for: they are shown, and decide nothing."""
 _SHOWN_STATISTICS = ("p50", "p99")
 _NOT_SHOWN = ("ttft_any", "ttft_first_event", "ttft_scheduled", "e2e_scheduled")
-_LIMIT = re.compile(r"(?P<metric>.+):(?P<number>[^:%]*?)\s*(?P<unit>%?)")
+_LIMIT = re.compile(r"(?P<metric>.+):(?P<number>[^:%]*+)(?P<unit>%?)")
 _EXAMPLE = "write for example ttft.p99:5%"
 
 ByRun = Mapping[str, Sequence[float | None]]

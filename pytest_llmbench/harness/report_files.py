@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -42,10 +42,10 @@ _NO_ENDPOINT = "not given"
 
 def head_of(settings: Settings, started_ns: int) -> JournalHead:
     """The part of a report about the session as a whole; ``started_ns`` is wall-clock time."""
-    words = (Path(sys.argv[0]).name, *sys.argv[1:])
+    words = [Path(sys.argv[0]).name, *_own_words(sys.argv[1:], settings)]
     environment = this_environment().model_copy(
         update={
-            "command": _without_secrets(list(words), settings),
+            "command": _without_secrets(words, settings),
             "settings": _without_secrets(settings.model_dump(mode="json", exclude_none=True), settings),
         }
     )
@@ -71,6 +71,25 @@ def build_report(
         tests=tests,
         incomplete=incomplete,
     )
+
+
+def _own_words(words: Sequence[str], settings: Settings) -> Iterator[str]:
+    """The words of a command line that are our options with their values, or paths. Options of other plugins
+    may hold secrets."""
+    is_value = False
+    for word in words:
+        name, equals, _ = word.removeprefix("--llm-").replace("-", "_").partition("=")
+        ours = word.startswith("--llm-")
+        if ours or is_value or (not word.startswith("-") and _is_there(word.partition("::")[0])):
+            yield word
+        is_value = ours and not equals and not isinstance(getattr(settings, name, ""), bool)
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _without_secrets(value: Any, settings: Settings) -> Any:

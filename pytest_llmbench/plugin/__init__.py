@@ -47,6 +47,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     interplay.import_as_compiled()
     interplay.silence_asyncio_default(config)
+    interplay.keep_secrets_in_logs()
     markers.register(config)
     if listed := options.values(config)["import"]:
         from pytest_llmbench.plugin import imported

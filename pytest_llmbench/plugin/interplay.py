@@ -3,6 +3,7 @@ pytest-html."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.redaction import outward
+
 
 def silence_asyncio_default(config: pytest.Config) -> None:
     """Silence the warning of pytest-asyncio, which comes with us, about its unset loop scope.
@@ -22,6 +25,29 @@ def silence_asyncio_default(config: pytest.Config) -> None:
     """
     if config.pluginmanager.hasplugin("asyncio"):
         warnings.filterwarnings("ignore", message=".*asyncio_default_fixture_loop_scope.*is unset")
+
+
+_TELLS_OF_REQUESTS = (
+    "httpx",
+    *(f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")),
+    *("hpack.hpack", "hpack.table"),
+)
+"""Loggers of the libraries that requests are sent with. URLs and headers with their keys are told there; a
+filter of a logger does not see what its children are told."""
+
+
+def keep_secrets_in_logs() -> None:
+    """Remove secrets from what the libraries of requests log, whatever writes it: ``--log-cli-level``,
+    ``--log-file``, a handler of the suite."""
+    for name in _TELLS_OF_REQUESTS:
+        logging.getLogger(name).addFilter(_without_secrets)
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    if record.name.startswith("hpack."):  # headers in Huffman codes, in which no secret would be found
+        return False
+    record.msg, record.args = outward(record.getMessage()), ()
+    return True
 
 
 class _OwnModules(MetaPathFinder):

@@ -26,7 +26,7 @@ _NO_SUCH_MODEL = re.compile(
 )
 """Texts that say that a model does not exist: servers pinned to one model refuse every other name."""
 _REFUSES_FIELD = re.compile(
-    r"(unexpected|unknown|unrecogni[sz]ed|unsupported|extra|additional)\W+(\w+\W+){0,3}?"
+    r"(unexpected|unknown|unrecogni[sz]ed|unsupported|extra|additional)\W{1,9}(\w{1,40}\W{1,9}){0,3}?"
     r"(key|field|param|argument|input|propert|property|option)"
     r"|not (permitted|allowed|supported|recogni[sz]ed|accepted)"
     r"|unsupported value|does(n't| not) support|deprecated|only .{0,40}(default|allowed|supported|accepted)",

@@ -90,7 +90,7 @@ def parse_chrony(answer: str) -> ClockSync | None:
 
 def parse_ntpd(answer: str) -> ClockSync | None:
     """Parse the answer of ``ntpq -c rv``: ``name=value`` pairs, offsets and delays in milliseconds."""
-    values = dict(re.findall(r"(\w+)=([^\s,]+)", answer))
+    values = dict(re.findall(r"\b(\w++)=([^\s,]+)", answer))
     if values.get("leap", "00") in ("11", "3"):  # not synchronised
         return None
     try:

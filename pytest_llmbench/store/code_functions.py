@@ -13,9 +13,10 @@ HOW = "functions extracted; each prompt is signature and documentation, the body
 """Description of the preprocessing, for the report."""
 
 _JAVASCRIPT = re.compile(
-    r"(?P<doc>/\*\*(?:[^*]|\*(?!/))*\*/\s*)?"
-    r"^[ \t]*(?:export\s+)?(?:default\s+)?(?:async\s+)?function\s*\*?\s*\w+\s*(?:<[^>\n]*>)?"
-    r"\([^)]*\)[^{};\n]*\{",
+    r"(?P<doc>/\*\*(?:[^*/]|/(?!\*\*)|\*(?!/))*+\*/\s{0,99}+)?"
+    r"^[ \t]{0,99}+(?:export\s{1,99}+)?(?:default\s{1,99}+)?(?:async\s{1,99}+)?"
+    r"function\s{0,99}+\*?\s{0,99}+\w{1,999}+\s{0,99}+(?:<[^>\n]{0,999}+>)?"
+    r"\([^)]{0,999}+\)[^{};\n]{0,999}+\{",
     re.MULTILINE,
 )
 

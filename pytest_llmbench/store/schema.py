@@ -103,6 +103,7 @@ class Environment(Shape):
     packages: dict[str, str] = Field(default={})
     """Installed version of each package that takes part in the measurement."""
     command: list[str] = Field(default=[])
+    """The program, with the options of this plugin and the paths: options of others may hold secrets."""
     settings: dict[str, JsonValue] = Field(default={})
     """The options in force, without secrets."""
 

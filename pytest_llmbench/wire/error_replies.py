@@ -146,7 +146,7 @@ _OVERLOAD = re.compile(
 )
 _UNAVAILABLE, _OVERLOADED = 503, 529
 _NEVER_POLICY = frozenset({401, 404, 408, 429})
-_MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_MARKUP = re.compile(r"<(script|style)\b.*?(?:</\1\s*+>|\Z)|<[^<>]*+>", re.IGNORECASE | re.DOTALL)
 
 _OVERLOAD_TYPES = frozenset({"overloaded_error", "rate_limit_error", "rate_limit_exceeded"})
 

@@ -10,6 +10,7 @@ is left as it is: there the server has taken the tags out.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -20,7 +21,7 @@ Form = Literal["auto", "think", "kimi", "gpt-oss", "none"]
 TAGS = {"think": ("<think>", "</think>"), "kimi": ("◁think▷", "◁/think▷")}
 _HARMONY_STARTS = ("<|channel|>", "<|start|>assistant")
 _HARMONY_HEADER = re.compile(
-    r"(?:<\|start\|>[^<]*)?(?:<\|channel\|>\s*(?P<channel>\w*)[^<]*(?:<\|constrain\|>[^<]*)?)?<\|message\|>"
+    r"(?:<\|start\|>[^<]*+)?(?:<\|channel\|>\s*+(?P<channel>\w*+)[^<]*+(?:<\|constrain\|>[^<]*+)?)?<\|message\|>"
 )
 _HARMONY_END = re.compile(r"<\|(?:(?P<end>end|return|call)|start|channel)\|>")
 _LONGEST_HEADER = 200
@@ -163,7 +164,7 @@ def _header(text: str, at: int, spans: list[_Span]) -> tuple[int, str]:
 def _rewrite(chunks: list[Chunk], places: Sequence[int], marked: _Marked) -> Iterator[tuple[int, int]]:
     """Move the parts of the text to the right fields. Yields index and instant of chunks that ended a
     block."""
-    spans, closings = iter(marked.spans), list(marked.closed_at)
+    spans, closings = iter(marked.spans), deque(marked.closed_at)
     start, span = 0, next(spans)
     for place in places:
         chunk = chunks[place]
@@ -181,6 +182,6 @@ def _rewrite(chunks: list[Chunk], places: Sequence[int], marked: _Marked) -> Ite
             blank = chunk.blank or not (parts["visible"] or parts["reasoning"])
             chunks[place] = replace(chunk, text=parts["visible"], reasoning=parts["reasoning"], blank=blank)
         while closings and closings[0] <= end:
-            closings.pop(0)
+            closings.popleft()
             yield place, chunk.stamp_ns
         start = end

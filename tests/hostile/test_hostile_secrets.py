@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import textwrap
 from pathlib import Path
 
+import httpx
 import pytest
 from canary_table import CHANNELS, KEY, SESSIONS, kept
 from hostile_run import ARTEFACTS, Left, Session, alone_in, within
 from hostile_server import ENCODINGS, serving, stream, traces, words
+from hpack import Encoder
+
+from pytest_llmbench.harness.report_files import head_of
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.redaction import keep_secret
 
 
 def test_the_search_finds_what_it_looks_for() -> None:
@@ -105,3 +112,41 @@ def test_a_model_list_may_hold_anything(session: Session) -> None:
     assert "Traceback" not in left.terminal
     assert "--llm-model" in left.terminal
     assert len(left.terminal) < 20_000
+
+
+def test_nor_what_libraries_log_of_requests(caplog: pytest.LogCaptureFixture) -> None:
+    keep_secret(KEY)
+
+    def echo(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"x-was": request.headers["authorization"]})
+
+    with caplog.at_level(logging.DEBUG), httpx.Client(transport=httpx.MockTransport(echo)) as client:
+        client.get(f"http://server.test/v1?api_key={KEY}", headers={"authorization": f"Bearer {KEY}"})
+        Encoder().encode([("authorization", f"Bearer {KEY}")])
+        logging.getLogger("httpcore.http11").debug(
+            "receive_response_headers.complete %r", [(b"x", KEY.encode())]
+        )
+    assert "[redacted]" in caplog.text
+    assert not traces(caplog.text, KEY)
+    assert not [record for record in caplog.records if record.name.startswith("hpack")]
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpcore", "hpack"])
+def test_every_logger_of_these_libraries_is_guarded(library: str) -> None:
+    loggers = logging.root.manager.loggerDict.items()
+    named = [each for name, each in loggers if name.partition(".")[0] == library]
+    telling = [each for each in named if isinstance(each, logging.Logger)]
+    assert telling
+    assert all(each.filters for each in telling)
+
+
+def test_the_command_line_is_repeated_without_options_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may hold secrets of other plugins, which nobody has told us."""
+    monkeypatch.chdir(tmp_path)
+    Path("test_a.py").touch()
+    theirs = [f"--testrail-password={KEY}", "--token", KEY, f"https://user:{KEY}@host/", f"-o=token={KEY}"]
+    ours = ["--llm-require", "test_a.py::test_a[1]", "--llm-scale", "quick", "--llm-endpoint=sim"]
+    monkeypatch.setattr("sys.argv", ["/bin/pytest", *theirs, *ours, *theirs])
+    assert head_of(Settings(endpoint="sim"), 0).environment.command == ["pytest", *ours]

@@ -24,7 +24,11 @@ from pytest_llmbench.redaction import (
 )
 
 CANARY = "sk-canary/+é \"7'&x"
-SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=8, max_size=40)
+SECRETS = st.text(
+    st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_categories=["Cc", "Cf", "Zs"]),
+    min_size=8,
+    max_size=40,
+)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +171,59 @@ def test_a_secret_in_base64_cut() -> None:
         left = outward(f"key {whole[:cut]}… of it").removeprefix("key ").removesuffix("… of it")
         assert REDACTED in left
         assert len(left) <= len(REDACTED) + 7, "what depends on the user too"
+
+
+NESTED = base64.b64encode(f"Bearer {KEY}".encode()).decode()
+BROKEN: dict[str, str] = {
+    "over two lines": f"{KEY[:11]}\n    {KEY[11:]}",
+    "over two lines of JSON": json.dumps(f"{KEY[:11]}\r\n{KEY[11:]}"),
+    "percent, twice": quote(quote(KEY, safe=""), safe=""),
+    "percent, three times": quote(quote(quote(KEY, safe=""), safe=""), safe=""),
+    "entities of entities": html.escape(html.escape(KEY)),
+    "percent within JSON within JSON": json.dumps(json.dumps(quote(KEY))),
+    "hexadecimal digits": KEY.encode().hex(),
+    "hexadecimal digits in capitals, spaced": KEY.encode().hex(" ").upper(),
+    "base64 twice": base64.b64encode(NESTED.encode()).decode(),
+    "base64 in lines": "\n".join(NESTED[n : n + 9] for n in range(0, len(NESTED), 9)),
+    "base64, percent": quote(NESTED, safe=""),
+    "a tag inside": f"{KEY[:8]}<wbr>{KEY[8:13]}<b class='x'>{KEY[13:]}",
+    "a tag in entities inside": f"{KEY[:8]}&lt;wbr&gt;{KEY[8:]}",
+    "zero width": "\u200b".join(KEY),
+    "a soft hyphen in an entity": "&#173;".join(KEY),
+    "NUL": "\0".join(KEY),
+    "NUL in escapes": "\\u0000".join(KEY.replace('"', '\\"')),
+    "spaced": " ".join(KEY),
+    "braces": "".join(f"\\u{{{ord(sign):x}}}" for sign in KEY),
+    "eight digits": "".join(f"\\U{ord(sign):08x}" for sign in KEY),
+    "octal": "".join(f"\\{ord(sign):03o}" for sign in KEY),
+    "of escape()": "".join(f"%u{ord(sign):04x}" for sign in KEY),
+}
+"""The key as nobody spells it but a server that means it, or a badly made one."""
+
+
+@pytest.mark.parametrize("spelling", BROKEN)
+def test_a_secret_that_is_broken_or_wrapped(spelling: str) -> None:
+    keep_secret(KEY)
+    said = outward(f"of it ({BROKEN[spelling]}) the rest")
+    assert REDACTED in said
+    left = said.replace(REDACTED, "").removeprefix("of it (").removesuffix(") the rest")
+    assert len(left) <= 24, "what stands around the key within base64 or quotes"
+
+
+@pytest.mark.parametrize(
+    "mark", [" (truncated)", "[truncated 40 characters]", "***", "... [9 more]", "<snip>", "\n"]
+)
+def test_what_is_left_of_a_secret_before_the_mark_of_a_server(mark: str) -> None:
+    keep_secret(KEY)
+    said = outward(f"key {KEY[:SHORTEST_SECRET]}{mark}")
+    assert said.startswith(f"key {REDACTED}")
+    assert KEY[:4] not in said
+
+
+def test_half_of_a_secret_goes_wherever_it_stands() -> None:
+    keep_secret(KEY)
+    assert outward(f"key {KEY[:13]}; and so on") == f"key {REDACTED}; and so on"
+    assert outward(f"and {KEY[-13:]}; and so on") == f"and {REDACTED}; and so on"
 
 
 def test_words_before_an_ellipsis_stay() -> None:

@@ -29,7 +29,7 @@ TITLES = {
 }
 _STATISTICS = ("p50", "p95", "p99")
 _ON, _OFF = ("enabled",), ("disabled", "absent")
-_WARMUPS = re.compile(r"(\d+) warm-ups")
+_WARMUPS = re.compile(r"(\d{1,18}) warm-ups")
 
 check("S-5.10.2-workload")(advised("conversation"))
 

@@ -1,0 +1,255 @@
+"""No text makes a regular expression of ours take more than time in proportion to its length.
+
+The patterns are found by walking the package, so a new one is held to this without being named here.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import itertools
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import pytest_llmbench
+
+_parser = re._parser  # type: ignore[attr-defined]
+
+MEGABYTE = 1 << 20
+STANDS_STILL_S = 4.0
+"""CPU time. The slowest pattern takes a tenth of a second for a megabyte, and one that is quadratic hours."""
+FUNCTIONS = frozenset({"search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"})
+REPRESENTATIVES = {
+    "CATEGORY_DIGIT": "7",
+    "CATEGORY_NOT_DIGIT": "y",
+    "CATEGORY_SPACE": " ",
+    "CATEGORY_NOT_SPACE": "y",
+    "CATEGORY_WORD": "y",
+    "CATEGORY_NOT_WORD": "~",
+}
+_Apply = Callable[["re.Pattern[Any]", Any], object]
+APPLIED: dict[str, _Apply] = {
+    "match": lambda pattern, text: pattern.match(text),
+    "fullmatch": lambda pattern, text: pattern.fullmatch(text),
+    "search": lambda pattern, text: pattern.search(text),
+    "all": lambda pattern, text: sum(1 for _ in pattern.finditer(text)),
+}
+
+
+class Use(NamedTuple):
+    where: str
+    pattern: re.Pattern[Any]
+    functions: frozenset[str]
+    """Keys of :data:`APPLIED`."""
+
+
+class _Namespace(dict[str, Any]):
+    """Names of a module; a local one is some number in words."""
+
+    def __missing__(self, name: str) -> str:
+        if name in __builtins__:  # type: ignore[operator]
+            raise KeyError(name)
+        return "12"
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    root = Path(pytest_llmbench.__file__).parent
+    names = [each.name for each in pkgutil.walk_packages([str(root)], "pytest_llmbench.")]
+    trees = {}
+    for name in names:
+        if not name.endswith("__main__"):
+            module = importlib.import_module(name)
+            trees[name] = ast.parse(Path(str(module.__file__)).read_text())
+    return trees
+
+
+def _functions(function: str) -> str:
+    return function if function in APPLIED else "all"
+
+
+@cache
+def _used() -> dict[tuple[str, str], set[str]]:
+    """By module and name of a pattern, what it is used for there."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in FUNCTIONS:
+                owner = node.value
+                name = getattr(owner, "id", getattr(owner, "attr", ""))
+                found.setdefault((module, name), set()).add(_functions(node.attr))
+    return found
+
+
+def _functions_of(module: str, name: str) -> frozenset[str]:
+    """What a pattern is used for, where its own module does not use it by others."""
+    there = _used().get((module, name))
+    return frozenset(there or (used for (_, each), uses in _used().items() if each == name for used in uses))
+
+
+def _names(tree: ast.Module) -> dict[ast.AST, str]:
+    """For each value that is given a name, the name; of a pattern whose function is taken, the function."""
+    names: dict[ast.AST, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            names[node.value] = (
+                target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+            )
+        if isinstance(node, ast.Attribute) and node.attr in FUNCTIONS:
+            names[node.value] = f".{node.attr}"
+    return names
+
+
+def uses() -> Iterator[Use]:
+    for module, tree in modules().items():
+        names = _names(tree)
+        scope = _Namespace(vars(importlib.import_module(module)))
+        for node in ast.walk(tree):
+            called = node.func if isinstance(node, ast.Call) else None
+            if not (
+                isinstance(called, ast.Attribute)
+                and isinstance(called.value, ast.Name)
+                and called.value.id == "re"
+            ):
+                continue
+            if called.attr not in (*FUNCTIONS, "compile"):
+                continue
+            assert isinstance(node, ast.Call)
+            place = {"compile": 1, "sub": 4, "subn": 4, "split": 3}.get(called.attr, 2)
+            flags = [
+                *node.args[place : place + 1],
+                *(each.value for each in node.keywords if each.arg == "flags"),
+            ]
+            pattern = re.compile(_value(node.args[0], scope), *(_value(each, scope) for each in flags))
+            name = names.get(node, "")
+            functions = frozenset({_functions(called.attr)})
+            if name.startswith("."):
+                functions = frozenset({_functions(name[1:])})
+            elif called.attr == "compile":
+                functions = _functions_of(module, name) or frozenset({"all"})
+            yield Use(f"{module}:{node.lineno}", pattern, functions)
+
+
+def _value(node: ast.expr, scope: dict[str, Any]) -> Any:
+    return eval(compile(ast.Expression(node), "pattern", "eval"), {}, scope)
+
+
+USES = {use.where: use for use in uses()}
+
+
+def _signs(parsed: Any) -> Iterator[str]:
+    """A character for each that the pattern names, and for each kind of them."""
+    for kind, given in parsed:
+        name = str(kind)
+        if name in ("LITERAL", "NOT_LITERAL"):
+            yield chr(given)
+        elif name == "RANGE":
+            yield chr(given[0])
+        elif name == "CATEGORY":
+            yield REPRESENTATIVES[str(given)]
+        elif name == "IN":
+            yield from _signs(given)
+        else:
+            for part in _parts(kind, given):
+                yield from _signs(part)
+
+
+def _parts(kind: Any, given: Any) -> list[Any]:
+    """The sequences within an element of a pattern."""
+    name = str(kind)
+    if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        return [given[2]]
+    if name == "SUBPATTERN":
+        return [given[-1]]
+    if name == "BRANCH":
+        return list(given[1])
+    if name in ("ASSERT", "ASSERT_NOT"):
+        return [given[1]]
+    if name == "ATOMIC_GROUP":
+        return [given]
+    return []
+
+
+def _sample(parsed: Any) -> str:
+    """A short text of the kind."""
+    text = ""
+    for kind, given in parsed:
+        name = str(kind)
+        if name == "LITERAL":
+            text += chr(given)
+        elif name == "NOT_LITERAL":
+            text += "~" if chr(given) != "~" else "y"
+        elif name == "IN":
+            text += next((sign for sign in "y7 ~<-" if _is_in(sign, given)), next(_signs(given), "y"))
+        elif name == "ANY":
+            text += "y"
+        elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            text += _sample(given[2]) * max(given[0], 1)
+        elif name in ("SUBPATTERN", "BRANCH", "ATOMIC_GROUP"):
+            text += _sample(_parts(kind, given)[0])
+    return text
+
+
+def _is_in(sign: str, given: Any) -> bool:
+    negated, found = False, False
+    for kind, value in given:
+        name = str(kind)
+        if name == "NEGATE":
+            negated = True
+        elif name == "LITERAL":
+            found |= chr(value) == sign
+        elif name == "RANGE":
+            found |= value[0] <= ord(sign) <= value[1]
+        elif name == "CATEGORY":
+            letter = str(value).removeprefix("CATEGORY_").removeprefix("NOT_")[0].lower()
+            found |= re.match("\\" + (letter.upper() if "NOT_" in str(value) else letter), sign) is not None
+    return found != negated
+
+
+def _beginnings(parsed: Any) -> Iterator[str]:
+    """Samples of what the pattern, and each sequence in it, begins with."""
+    elements = list(parsed)
+    for length in range(1, len(elements) + 1):
+        yield _sample(elements[:length])
+    for kind, given in elements:
+        for part in _parts(kind, given):
+            yield from _beginnings(part)
+
+
+def texts(pattern: str, flags: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """What to repeat for a megabyte; and what to begin with and to repeat then."""
+    parsed = _parser.parse(pattern, flags & ~re.LOCALE)
+    named = set(_signs(parsed))
+    signs = sorted({sign for sign in named if not sign.isalnum()} | set(" \ny7"))
+    begun = sorted({each for each in _beginnings(parsed) if 1 < len(each) <= 40}, key=len)[:6]
+    return signs, [("", one) for one in begun] + list(itertools.product(begun, signs))
+
+
+@pytest.mark.parametrize("where", USES)
+def test_a_pattern_takes_time_in_proportion_to_the_text(where: str) -> None:
+    use = USES[where]
+    written = use.pattern.pattern
+    source = written if isinstance(written, str) else written.decode("latin-1")
+    repeated, begun = texts(source, use.pattern.flags)
+
+    def took(function: str, head: str, sign: str, size: int) -> float:
+        text = head + (sign * (size // len(sign) + 1))[:size]
+        began = time.thread_time()
+        APPLIED[function](use.pattern, text if isinstance(written, str) else text.encode())
+        return time.thread_time() - began
+
+    for function in use.functions:
+        for head, sign in begun:
+            assert took(function, head, sign, MEGABYTE // 16) < STANDS_STILL_S, (function, head, sign)
+        for sign in repeated:
+            # The smaller text first: what is not linear would stand still over the larger one.
+            for size in (MEGABYTE // 8, MEGABYTE):
+                assert took(function, "", sign, size) < STANDS_STILL_S, (function, sign)
