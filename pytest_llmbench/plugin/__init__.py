@@ -115,20 +115,18 @@ def pytest_fixture_setup(
     return (yield)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_call(item: pytest.Item) -> None:
+    # No wrapper, and not first: what raises before a wrapper within it has begun leaves that out, and plugins
+    # that report what theirs noted (pytest-json-report) end the session.
     verdicts.raise_unless_good(item)
-    try:
-        return (yield)
-    except TypeError as error:
-        verdicts.explain_missing(item, error)
-        raise
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    if call.when == "call" and call.excinfo is not None:
+        verdicts.explain_missing(item, call.excinfo.value)
     report = yield
     verdicts.attach(item, report)
     if call.excinfo is not None:

@@ -33,7 +33,7 @@ def refuse_if_invalid(measured: Measured) -> None:
 
 
 def raise_unless_good(item: pytest.Item) -> None:
-    """Raise if the measurement is not good enough; called first in the call phase of every test.
+    """Raise if the measurement is not good enough; called in the call phase of every test, before its body.
 
     Does nothing for a test without a measurement.
     """
@@ -66,10 +66,10 @@ def note_missing(item: pytest.Item) -> Callable[[str], None]:
     return note
 
 
-def explain_missing(item: pytest.Item, error: TypeError) -> None:
+def explain_missing(item: pytest.Item, error: BaseException) -> None:
     """Explain the TypeError of a test that compared a missing number, such as an open end, which is None."""
     why = item.stash.get(MISSING, None)
-    if why is not None and "NoneType" in str(error):
+    if why is not None and isinstance(error, TypeError) and "NoneType" in str(error):
         error.args = (f"{why} ({error})",)
 
 

@@ -335,3 +335,47 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
     page = html.unescape((suite.path / "out" / "report.html").read_text("utf-8"))
     assert page.count(busy["message"]) >= 1
     assert told.search((suite.path / "out" / "report.md").read_text("utf-8").replace("\\", ""))
+
+
+@pytest.mark.parametrize("order", ["", "tryfirst=True, ", "trylast=True, "])
+@pytest.mark.parametrize("style", ["wrapper", "hookwrapper"])
+def test_a_verdict_is_raised_within_the_wrappers_of_others(suite: Suite, order: str, style: str) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(p50_ms=0.01, rate=20)
+        def test_bad(): raise AssertionError("the body of a failed gate does not run")
+
+        def test_after(): ...
+        """,
+        f"""
+        import pytest
+        from pathlib import Path
+
+        def note(text):
+            with Path("noted.txt").open("a") as file:
+                print(text, file=file)
+
+        @pytest.hookimpl({order}{style}=True)
+        def pytest_runtest_call(item):
+            note("begins " + item.name)
+            try:
+                return (yield)
+            finally:
+                note("ends " + item.name)
+
+        class Plain:
+            def pytest_runtest_call(self, item):
+                note("plain " + item.name)
+
+        def pytest_configure(config):
+            config.pluginmanager.register(Plain())
+        """,
+    )
+    result = suite.measure("replay")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*FAIL ttft.p50 <= 0.01 ms: *"])
+    noted = (suite.path / "noted.txt").read_text().splitlines()
+    steps = ("begins", "plain", "ends")
+    assert noted == [f"{step} {name}" for name in ("test_bad", "test_after") for step in steps]
