@@ -11,6 +11,7 @@ import html
 import io
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -80,7 +81,18 @@ def _drawing(told: str) -> str:
     """The drawing of a plot, given as JSON, with ids that two drawings may share."""
     plot = json.loads(told)
     if not all(_fits(_values(plot, axis), log=bool(plot.get(f"{axis}_log"))) for axis in ("x", "y")):
-        return _not_drawn(plot)
+        why = f"there are numbers beyond {_LARGEST:g}, or too near to 0 for a logarithmic axis"
+        return _not_drawn(plot, why)
+    # Missing glyphs and deprecations of its own are no warnings of the suite, which may make errors of them.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return _as_inline_svg(_svg(plot), plot)
+        except Exception as error:  # noqa: BLE001 - whatever it fails at, the report is worth more
+            return _not_drawn(plot, f"matplotlib says {type(error).__name__}: {error}")
+
+
+def _svg(plot: Mapping[str, Any]) -> str:
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -95,7 +107,7 @@ def _drawing(told: str) -> str:
         FigureCanvasSVG(figure)
         _draw(figure, plot)
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _as_inline_svg(text.getvalue(), plot)
+    return text.getvalue()
 
 
 def _lay_out(figure: Figure) -> None:
@@ -111,10 +123,9 @@ def _fits(values: Sequence[float], *, log: bool) -> bool:
     return all(value == 0 or least <= abs(value) <= _LARGEST for value in values)
 
 
-def _not_drawn(plot: Mapping[str, Any]) -> str:
+def _not_drawn(plot: Mapping[str, Any], why: str) -> str:
     """A text in place of a plot that says why it is not drawn."""
-    title = html.escape(plot["title"])
-    words = f"not drawn: there are numbers beyond {_LARGEST:g}, or too near to 0 for a logarithmic axis"
+    title, words = html.escape(plot["title"]), html.escape(f"not drawn: {why}")
     text = f'<text x="0" y="24" font-size="14" fill="currentColor">{words}</text>'
     return f'<svg viewBox="0 0 640 40" role="img"><title>{title}</title>{text}</svg>'
 

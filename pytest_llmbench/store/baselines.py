@@ -19,7 +19,7 @@ from pydantic import Field, JsonValue, ValidationError
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import GateVerdict
-from pytest_llmbench.store.files import machine_id, read_object
+from pytest_llmbench.store.files import machine_folders, machine_id, machine_of, read_object
 from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
 
 BASELINE_VERSION: Final = "1.2"
@@ -128,13 +128,19 @@ def _placed(folder: Path, temporary: Path, name: str) -> Path:
 
 
 def _next_number(folder: Path) -> int:
-    return max((number for number, _, _ in _listed(folder)), default=0) + 1
+    folders = machine_folders(folder.parent) if folder.name == machine_id() else [folder]
+    return max((number for each in folders for number, _, _ in _listed(each)), default=0) + 1
 
 
 def _listed(folder: Path) -> list[tuple[int, str, Path]]:
     """(number, name, path) of every baseline in a folder, oldest first."""
     matches = ((_FILE.fullmatch(path.name), path) for path in folder.glob("*.json"))
     return sorted((int(match["number"]), match["name"], path) for match, path in matches if match)
+
+
+def _here(storage: Path) -> list[Path]:
+    """The files of this kind of machine, oldest first."""
+    return [path for folder in machine_folders(storage) for _, _, path in _listed(folder)]
 
 
 def find_baseline(storage: Path, given: str) -> Path:
@@ -145,8 +151,7 @@ def find_baseline(storage: Path, given: str) -> Path:
     direct = Path(given)
     if direct.suffix in _FILES or direct.parent != Path():
         return _file(storage, direct, where=f"--llm-compare {shown(given)}")
-    there = _listed(storage / machine_id())
-    wanted = _exact([path for _, _, path in there], given)
+    wanted = _exact(_here(storage), given)
     if len(wanted) > 1:
         raise _ambiguous(given, wanted, where="--llm-compare")
     if wanted:
@@ -172,7 +177,7 @@ def saved_baselines(storage: Path) -> list[Path]:
 
 def recent_baselines(storage: Path, most: int) -> list[Path]:
     """The latest files of this kind of machine, the oldest first."""
-    return [path for _, _, path in _listed(storage / machine_id())[-most:]]
+    return _here(storage)[-most:]
 
 
 def choose_baseline(storage: Path, given: str) -> Path:
@@ -185,7 +190,7 @@ def choose_baseline(storage: Path, given: str) -> Path:
     if given.endswith(".json"):
         return _file(storage, Path(given), where=shown(given))
     every = saved_baselines(storage)
-    for candidates in ([path for path in every if path.parent.name == machine_id()], every):
+    for candidates in (_here(storage), every):
         found = _exact(candidates, given) or [path for path in candidates if _begins(path, given)]
         if len(found) > 1:
             raise _ambiguous(given, found)
@@ -200,11 +205,11 @@ def _split(path: Path) -> tuple[int, str]:
 
 
 def _exact(paths: Sequence[Path], given: str) -> list[Path]:
-    """The latest file of that name in each folder; else those of that number, or of number and name.
+    """The latest file of that name of each kind of machine; else those of that number, or of number and name.
 
     Sessions that saved at once, or on two branches, have one number and different names.
     """
-    latest = {path.parent: path for path in paths if _split(path)[1] == given}
+    latest = {machine_of(path.parent.name): path for path in paths if _split(path)[1] == given}
     if latest:
         return list(latest.values())
     return [path for path in paths if given in (f"{_split(path)[0]:04d}", path.stem)]
@@ -230,8 +235,9 @@ def _some(names: list[str]) -> str:
 
 
 def _remedy(storage: Path) -> str:
-    here = [f"{number:04d}_{name}" for number, name, _ in _listed(storage / machine_id())]
-    others = [str(path) for path in saved_baselines(storage) if path.parent.name != machine_id()]
+    own = _here(storage)
+    here = [path.stem for path in own]
+    others = [str(path) for path in saved_baselines(storage) if path not in own]
     if here or others:
         return f"there are: {_some([*here, *others])}"
     return "save one first, with --llm-save NAME"

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -139,21 +138,33 @@ def check_writable(directory: Path) -> None:
 
 
 def machine_id() -> str:
-    """Name of this kind of machine, ``Linux-CPython-3.12-64bit``; results of other kinds are in other
-    folders."""
-    version = ".".join(map(str, sys.version_info[:2]))
-    implementation, bits = platform.python_implementation(), platform.architecture()[0]
-    return f"{platform.system()}-{implementation}-{version}-{bits}"
+    """Name of this kind of machine, ``Linux-64bit``; results of other kinds are in other folders. The version
+    of Python is not part of it: with a new one every baseline would be lost. It is told beside them."""
+    return f"{platform.system()}-{platform.architecture()[0]}"
+
+
+def machine_of(folder: str) -> str:
+    """The kind of machine whose results a folder of this name holds. Earlier versions named Python's too:
+    ``Linux-CPython-3.12-64bit``."""
+    return re.sub(r"^(\w+)-\w+-\d+\.\d+-(\w+)$", r"\1-\2", folder)
+
+
+def machine_folders(storage: Path) -> list[Path]:
+    """The folders of this kind of machine, its own last; before it those of earlier versions, the oldest
+    Python first."""
+    own = storage / machine_id()
+    earlier = [path for path in storage.glob("*") if machine_of(path.name) == machine_id() and path != own]
+    return [*sorted(earlier, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)]), own]
 
 
 def there_are_calibrations(storage: Path) -> bool:
     """Whether there is a calibration from this kind of machine."""
-    return any((storage / machine_id()).glob(f"{CALIBRATION}*.json"))
+    return any(any(folder.glob(f"{CALIBRATION}*.json")) for folder in machine_folders(storage))
 
 
 def there_are_saved(storage: Path) -> bool:
     """Whether a calibration or a baseline from this kind of machine is there."""
-    return any((storage / machine_id()).glob("*.json"))
+    return any(any(folder.glob("*.json")) for folder in machine_folders(storage))
 
 
 def document_of(report: Report) -> dict[str, Any]:

@@ -278,3 +278,16 @@ def test_numbers_of_turns_have_no_ticks_between_them() -> None:
     ticks = [text for text in _texts(plots.render(plot, "ttft_by_turn")) if re.fullmatch(r"[\d.]+", text)]
     assert {"1", "2", "3"} <= set(ticks)
     assert not {"1.0", "1.5", "2.5"} & set(ticks)
+
+
+def test_letters_that_no_font_has_are_no_warning_of_the_suite(cdf: Entry) -> None:
+    """Warnings are errors here, as in suites that ask for it."""
+    svg = plots.render(cdf | {"x_label": "遅延 (ms)", "title": "遅延の分布"}, "japanese")
+    assert "遅延 (ms)" in _texts(svg)
+
+
+def test_a_picture_that_fails_costs_the_picture(cdf: Entry) -> None:
+    """Series of two lengths are no plot."""
+    svg = plots.render(cdf | {"series": {"TTFT": {"x": [1.0, 2.0], "y": [1.0]}}}, "broken")
+    assert "<title>Distribution of TTFT</title>" in svg
+    assert "not drawn: matplotlib says ValueError: x and y must have same first dimension" in svg

@@ -16,6 +16,7 @@ from pytest_llmbench.store.baselines import (
     choose_baseline,
     find_baseline,
     read_baseline,
+    recent_baselines,
     save_baseline,
     saved_baselines,
 )
@@ -182,3 +183,16 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot write the baseline") as caught:
         save_baseline(tmp_path / "file", baseline())
     assert "--llm-storage" in str(caught.value)
+
+
+def test_a_new_python_keeps_the_baselines(tmp_path: Path) -> None:
+    """Earlier versions named their folder after Python's version; an older session's is none of this one."""
+    system, bits = files.machine_id().split("-")
+    for minor, name in (("3.9", "main"), ("3.11", "main"), ("3.11", "dev")):
+        save_baseline(tmp_path, baseline(name, machine=f"{system}-CPython-{minor}-{bits}"))
+    assert find_baseline(tmp_path, "main").parent.name == f"{system}-CPython-3.11-{bits}"
+    own = save_baseline(tmp_path, baseline("main"))
+    assert own == tmp_path / files.machine_id() / "0003_main.json"
+    assert find_baseline(tmp_path, "main") == choose_baseline(tmp_path, "main") == own
+    assert [path.stem for path in recent_baselines(tmp_path, 3)] == ["0001_main", "0002_dev", "0003_main"]
+    assert files.there_are_saved(tmp_path)

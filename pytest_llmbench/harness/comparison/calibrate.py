@@ -30,7 +30,7 @@ from pytest_llmbench.store.calibrations import (
     read_calibration,
     write_calibration,
 )
-from pytest_llmbench.store.files import machine_id
+from pytest_llmbench.store.files import machine_folders, machine_id
 from pytest_llmbench.store.schema import iso_utc
 
 
@@ -93,7 +93,7 @@ class Calibrations:
     def spreads(self, identity: Mapping[str, Any]) -> dict[str, SavedSpread]:
         """What the calibration of this load says of the spread between its runs; empty without one."""
         try:
-            known = read_calibration(self._path(identity))
+            known = read_calibration(self._known(identity))
         except StoreError:  # :meth:`flagged` says so
             return {}
         entries = {} if known is None else known.noise
@@ -105,7 +105,7 @@ class Calibrations:
         if not (result.objectives or guarded):
             return result
         identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
-        path = self._path(identity)
+        path = self._known(identity)
         try:
             known = read_calibration(path)
         except StoreError as error:
@@ -126,6 +126,12 @@ class Calibrations:
             findings=(*result.findings, *found),
             notes=(*result.notes, f"calibrated on {known.saved} with {known.runs} runs ({path})"),
         )
+
+    def _known(self, identity: Mapping[str, Any]) -> Path:
+        """The latest calibration of this kind of machine; where there is none, the path of the next."""
+        own = self._path(identity)
+        there = [folder / own.name for folder in machine_folders(self.settings.storage)]
+        return next((path for path in reversed(there) if path.exists()), own)
 
     def _path(self, identity: Mapping[str, Any]) -> Path:
         content = {name: identity.get(name) for name in REQUIRED}
