@@ -168,6 +168,7 @@ def ends(latencies_ms: Floats) -> Ends:
     return Ends(
         ok=np.ones(n, dtype=bool),
         judged=np.ones(n, dtype=bool),
+        given_up=np.zeros(n, dtype=bool),
         index=np.arange(n),
         scheduled_ns=zero,
         submitted_ns=sent_ns,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.model.estimate import LOWER_BOUND, OF_RUNS, Estimate, IntervalKind
+from pytest_llmbench.model.estimate import GIVEN_UP, LOWER_BOUND, OF_RUNS, Estimate, IntervalKind
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, Overload
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import judged_name
@@ -56,6 +56,10 @@ def judge(
         side = "on the good side" if kept else "beyond the limit"
         reason = _of_one_run(objective, estimate) or f"the whole interval is {side}{_level(estimate)}"
         return _judged(objective, estimate, verdict, reason)
+    if GIVEN_UP in estimate.method and objective.is_ceiling and estimate.upper is None:
+        told = estimate.method.rpartition(": " if LOWER_BOUND in estimate.method else "; ")[2]
+        reason = f"{told}, and how long they would have taken is not known: extend the deadline or the load"
+        return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason)
     if LOWER_BOUND in estimate.method and not objective.is_ceiling and estimate.lower is not None:
         known = estimate.lower if estimate.point is None else estimate.point
         reason = f"how much more it is than {known:g} {estimate.unit} is not known: that is {LOWER_BOUND}"

@@ -26,6 +26,7 @@ from pytest_llmbench.compliance.checks.clock import measured_apart
 from pytest_llmbench.compliance.checks.registry import Predicate, merged
 from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
+from pytest_llmbench.compliance.failures import LATENCIES, latencies_cut_off
 from pytest_llmbench.compliance.stored import (
     chunk_sizes,
     first_output_before_content,
@@ -34,7 +35,7 @@ from pytest_llmbench.compliance.stored import (
     reported,
 )
 from pytest_llmbench.metrics.itl import server_clock_holds
-from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
+from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status, class_of
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import Level
@@ -587,8 +588,9 @@ def status_of(entry: Requirement, evidence: Evidence) -> RequirementStatus:
     if not condition(view):
         reason = f"its condition does not hold: {entry.condition}"
         return _entered(entry, Status.NOT_APPLICABLE, view.unmet(reason))
+    cut_off = latencies_cut_off(view) if entry.id in LATENCIES else None
     try:
-        answer = predicate(view)
+        answer = predicate(view) if cut_off is None else view.unmet(cut_off)
     except NoEvidenceError as missing:
         answer = view.unmet(str(missing))
     return _entered(entry, Status.MET if answer.met else Status.UNMET, answer)
@@ -614,7 +616,4 @@ def _entered(entry: Requirement, status: Status, answer: Answer) -> RequirementS
 
 
 def _verdict(statuses: Iterable[RequirementStatus]) -> ComplianceVerdict:
-    effects = {status.effect for status in statuses if status.status is Status.UNMET}
-    if "blocks" in effects:
-        return ComplianceVerdict.NOT_COMPLIANT
-    return ComplianceVerdict.CONDITIONAL if "downgrades" in effects else ComplianceVerdict.UNCONDITIONAL
+    return class_of(status.effect for status in statuses if status.status is Status.UNMET)

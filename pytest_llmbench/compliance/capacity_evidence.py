@@ -14,15 +14,25 @@ _SAME_RATE = 0.01
 MOST_BESIDE = 0.10
 """Largest relative difference of a stated capacity from the one that a throughput test of the report
 found."""
+WIDEST_BRACKET = 0.10
+"""Largest distance between a load that holds and the next one that does not, as a share of the latter: the
+draft's levels lie as far apart (sections 5.3.3 and 5.2.3.1). Of a maximum in a wider bracket nobody knows
+where it is."""
 SATURATES_FROM, SATURATES_TO = 80.0, 130.0
 """Percentages of a capacity between which a sweep beyond it begins to saturate, if it is one."""
+
+
+def is_narrow(holds: float, fails: float, load_model: str = "open") -> bool:
+    """Whether a maximum between these loads is found; of requests in flight neighbours are close enough."""
+    widest = (WIDEST_BRACKET + _SAME_RATE) * fails
+    return fails - holds <= (max(widest, 1.0) if load_model == "closed" else widest)
 
 
 def measurement_behind(view: EvidenceView, rate: float) -> str | None:
     """The measurement that shows ``rate`` to be the capacity; None where there is none.
 
-    A search of this test, with a saturated level above; or a throughput test of the report on the same system
-    with the same workload, whose range was not exhausted.
+    A search of this test, with a saturated level close above; or a throughput test of the report on the same
+    system with the same workload, with such a one.
     """
     if _found_by_search(view, rate):
         return "found by this test's search"
@@ -48,7 +58,9 @@ def _found_by_search(view: EvidenceView, rate: float) -> bool:
         one for one in probes if one.level.saturated is False and abs(one.value - rate) <= _SAME_RATE * rate
     ]
     return any(
-        other.level.saturated is True and other.value > one.value
+        other.level.saturated is True
+        and other.value > one.value
+        and is_narrow(one.value, other.value, one.level.load_model)
         for one in held
         for other in probes
         if other.run.plan.variant == one.run.plan.variant
@@ -60,7 +72,8 @@ def _sustainable(result: TestResult) -> list[float]:
     if found is None or found.point is None:
         return []
     exhausted = any(EXHAUSTED in text for text in (found.method, *result.notes))
-    return [] if exhausted else [found.point]
+    found_it = found.upper is not None and is_narrow(found.point, found.upper)
+    return [found.point] if found_it and not exhausted else []
 
 
 def confirmed_by_sweep(levels: Sequence[Tested]) -> bool:

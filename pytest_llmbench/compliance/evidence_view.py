@@ -36,6 +36,7 @@ _SUT = {
     "sut.prefix_caching": "enabled or disabled",
     "sut.simulated": "replay where the embedded engine ran in virtual time and nothing was sent",
     "sut.context_limit_tokens": "longest context that the model accepts, output included",
+    "manifest.contradicted": "mapping: key of a fact → declared, observed, where these contradict",
     "isolation.isolated_system": "true when nobody else uses the SUT during an overload",
     "isolation.recovery_plan": "how the SUT is brought back, in words",
     "isolation.failure_monitoring": "how failures that spread to other components are watched for",

@@ -22,8 +22,9 @@ from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
+from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
+from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine
@@ -266,7 +267,8 @@ class Judge:
     ) -> TestResult:
         """The result with its judgements. ``peers``: the results of the other systems that it is compared
         with."""
-        judged_validity = validity_of(result, Budget(parameters.max_error_share))
+        usual: float = type(parameters).max_error_share  # the default of this test
+        judged_validity = validity_of(result, Budget(parameters.max_error_share, usual))
         decisive = tuple(found for found in result.comparisons if found.gated)
         limits = gate(result.objectives, result.metrics, result.overload)
         limits = advised(limits, result, parameters, self._settings.scale)

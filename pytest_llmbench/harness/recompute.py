@@ -1,8 +1,13 @@
-"""``pytest-llmbench recompute report.json``: every metric once more, from the stored records alone.
+"""``pytest-llmbench recompute report.json``: every test once more, from the stored records alone.
 
 The procedure that measured is driven again. Each load it asks for is answered with the records of that load,
-and with what was noted beside them; bootstraps draw from the recorded seed. The figures have to be the same
-to the last digit.
+and with what was noted beside them; bootstraps draw from the recorded seed. Its result is judged and audited
+as it was then, in view of the other tests, and made into an entry of a report, all of which has to be what is
+stored: figures to the last digit, verdicts, statuses, limits, counts, facts and cells of tables. So have the
+texts beside the report that are made of it.
+
+What only the session knew is taken from the report: notes and findings beside those of the result, what was
+compared with other systems or baselines, and how pytest ended the test.
 """
 
 from __future__ import annotations
@@ -10,40 +15,50 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.comparison.arms import in_turns
 from pytest_llmbench.harness.comparison.replication import Replication, cut_short, runs_of
 from pytest_llmbench.harness.execution.loads import amount, read_loads
 from pytest_llmbench.harness.execution.stored_records import StoredRecords
+from pytest_llmbench.harness.judging import Judge
+from pytest_llmbench.harness.report_files import RENDERED, text_of
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.input_files import read_bytes
 from pytest_llmbench.methodology.catalogue import definition
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import Procedure, Scale, Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.stats.block_bootstrap import chosen
-from pytest_llmbench.store.files import read_report
+from pytest_llmbench.store.files import document_of, read_report
 from pytest_llmbench.store.objects import rebuilt
-from pytest_llmbench.store.schema import TestEntry
+from pytest_llmbench.store.schema import Report, TestEntry
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.catalogue import workload
 
-_SHOWN = 20
+_SHOWN, _LONGEST = 20, 200
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """The outcome for one test: how many figures are the same, and which are not."""
+    """The outcome for one test, or for a text beside the report: how many figures are the same, and what is
+    not."""
 
     nodeid: str
     identical: int = 0
     differences: tuple[str, ...] = ()
+    values: int = 0
+    """How many other values were compared."""
     skipped: str | None = None
     """Why there was nothing to compute; None if there was."""
     failed: str | None = None
@@ -60,10 +75,13 @@ class Recomputed:
             yield f"{self.nodeid}: NOT RECOMPUTED"
             yield from (f"  {line}" for line in self.failed.splitlines())
         elif not self.differences:
-            yield f"{self.nodeid}: all {self.identical} figures are identical"
+            beside = f", and {self.values} other values" if self.values else ", judged by an earlier version"
+            told = f"all {self.identical} figures are identical{beside}"
+            yield f"{self.nodeid}: {told if self.identical else 'identical'}"
         else:
             count = len(self.differences)
-            yield f"{self.nodeid}: {count} of {self.identical + count} figures DIFFER"
+            of = f"{count} of {max(self.identical + self.values, count)} figures and values "
+            yield f"{self.nodeid}: {of if self.identical else ''}DIFFER"
             yield from (f"  {text}" for text in self.differences[:_SHOWN])
             if count > _SHOWN:
                 yield f"  … and {count - _SHOWN} more"
@@ -75,33 +93,86 @@ def recompute(path: Path) -> list[Recomputed]:
     stored = StoredRecords(path.parent, report)
     bootstrap = report.environment.settings.get("intervals") == "bootstrap"
     with chosen("bootstrap" if bootstrap else "analytic"):
-        return [_recomputed(entry, stored) for entry in report.tests]
+        found = [_driven_or_why(entry, stored) for entry in report.tests]
+    judged = _judged(report, found)
+    tests = [
+        each if isinstance(each, Recomputed) else _compared(entry, judged.get(index), each.result)
+        for index, (entry, each) in enumerate(zip(report.tests, found, strict=True))
+    ]
+    return [*tests, *_texts(path.parent, report)]
 
 
-def _recomputed(entry: TestEntry, stored: StoredRecords) -> Recomputed:
-    attempt = f" (attempt {entry.attempts})" if entry.attempts > 1 else ""
-    name = entry.nodeid + attempt
+class _Driven(NamedTuple):
+    result: TestResult
+    parameters: TestParameters
+    scale: Scale
+    judged_alike: bool
+    """Whether it was measured by a version that judged as this one does."""
+
+
+def _driven_or_why(entry: TestEntry, stored: StoredRecords) -> _Driven | Recomputed:
+    name = _name(entry)
     if not entry.metrics:
         return Recomputed(name, skipped="nothing was measured")
     if entry.loads_file is None:
         why = "the session kept no records (--llm-records=none), or is one of a version before, or broke off"
         return Recomputed(name, failed=f"what its loads were is not beside the report: {why}")
     try:
-        result = _driven(read_loads(stored.directory / entry.loads_file), stored, entry)
+        return _driven(read_loads(stored.directory / entry.loads_file), stored, entry)
     except LLMBenchError as error:
         return Recomputed(name, failed=str(error))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         why = f"its files are damaged, or were changed: {type(error).__name__}: {error}"
         return Recomputed(name, failed=shorten(why))
-    same, differences = _compared(entry, result)
-    return Recomputed(name, same, tuple(differences))
 
 
-def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) -> TestResult:
+def _name(entry: TestEntry) -> str:
+    return entry.nodeid + (f" (attempt {entry.attempts})" if entry.attempts > 1 else "")
+
+
+def _judged(report: Report, found: Sequence[_Driven | Recomputed]) -> dict[int, dict[str, Any]]:
+    """Index of a test → its entry, made anew of its recomputed result, which is judged as in the session."""
+    scale: Scale = next((each.scale for each in found if isinstance(each, _Driven)), "standard")
+    judge, made = Judge(Settings(scale=scale)), {}
+    for index, (entry, each) in enumerate(zip(report.tests, found, strict=True)):
+        if isinstance(each, Recomputed) or not each.judged_alike:
+            continue
+        result = _as_told(entry, each.result)
+        measured = judge.kept(
+            entry.nodeid,
+            judge.judged(result, each.parameters),
+            each.parameters,
+            records_file=entry.records_file,
+            duration_s=float(index),  # tells the attempts of one test apart
+            peers=(),
+            more={},
+        )
+        made[index] = measured.entry(entry.outcome, entry.error)
+    for again in judge.reaudit():
+        made[int(again.duration_s or 0)]["compliance"] = dict(again.compliance)
+    return made
+
+
+def _as_told(entry: TestEntry, result: TestResult) -> TestResult:
+    """The result with what only its session knew."""
+    budget = Budget()
+    own = {finding.check for finding in validity_of(result, budget).findings}
+    told = tuple(finding for finding in entry.validity.findings if finding.check not in own)
+    notes = tuple(note for note in entry.notes if note not in result.notes)
+    return replace(
+        result,
+        findings=(*result.findings, *told),
+        notes=(*notes, *result.notes),
+        comparisons=tuple(entry.comparisons),
+    )
+
+
+def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) -> _Driven:
     test = definition(kept["test"], where=entry.nodeid)
     parameters = _parameters(test.parameters, kept)
     setting = _setting(kept)
     answers = _Answers(kept["loads"], stored, entry)
+    alike = all("part" in load for load in kept["loads"])
 
     whole = kept["whole"]
     replication = Replication(parameters, setting.least_runs, whole, setting.most_runs)
@@ -114,7 +185,7 @@ def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) ->
     )
     if answers.left:
         raise StoreError(f"the procedure ended {answers.left} loads before the measurement did")
-    return runs_of(found[entry.test], whole).result
+    return _Driven(runs_of(found[entry.test], whole).result, parameters, setting.scale, alike)
 
 
 def _parameters(kind: type[TestParameters], kept: Mapping[str, Any]) -> TestParameters:
@@ -191,15 +262,72 @@ def _as_stored(plan: LoadPlan, load: Mapping[str, Any]) -> LoadPlan:
     return plan.with_(part="", **{name: load[name] for name in names})
 
 
-def _compared(entry: TestEntry, result: TestResult) -> tuple[int, list[str]]:
-    """How many figures are the same, and a line for each that is not."""
+_JUDGED = (
+    "test", "section", "title", "validity", "compliance", "gate", "load", "workload", "warmup", "selfcheck",
+    "counts", "tables", "plots", "configuration", "facts", "notes", "stretches", "levels", "void_loads",
+    "overload", "shared",
+)  # fmt: skip
+"""The parts of an entry that its result decides, beside its figures."""
+_SEVERAL_SYSTEMS = ("compliance", "plots")
+"""The parts that show other systems too, or are judged in view of them; their records are not here."""
+
+
+def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, result: TestResult) -> Recomputed:
+    """How many figures and other values are the same, and a line for each that is not. ``judged``: None where
+    an earlier version judged, whose figures alone are compared."""
     same, differences = 0, []
     for name, before, now in _figures(entry, result):
         if before == now:
             same += 1
         else:
             differences.append(f"{name}: stored {_shown(before)}, recomputed {_shown(now)}")
-    return same, differences
+    if judged is None:
+        return Recomputed(_name(entry), same, tuple(differences))
+    stored, values = entry.plain(), 0
+    for part in _JUDGED:
+        if part in _SEVERAL_SYSTEMS and entry.comparisons:
+            continue
+        for name, before, now in _leaves(part, stored.get(part), judged.get(part)):
+            values += 1
+            if before != now:
+                told = f"stored {_clipped(before)}, recomputed {_clipped(now)}"
+                differences.append(f"{name}: {told}")
+    gated, passed = stored["gate"]["verdict"], stored["outcome"] == "passed"
+    if passed and (gated == "fail" or stored["validity"]["verdict"] == "invalid"):
+        differences.append(
+            f"outcome: stored 'passed', where the run is {stored['validity']['verdict']}, {gated}"
+        )
+    return Recomputed(_name(entry), same, tuple(differences), values=values)
+
+
+def _leaves(name: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(path, stored, recomputed) of every value within two of the same shape; of the whole where the shapes
+    differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*before, *now]):
+            yield from _leaves(f"{name}.{key}", before.get(key), now.get(key))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for number, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from _leaves(f"{name}[{number}]", one, other)
+    else:
+        yield name, before, now
+
+
+def _clipped(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _texts(directory: Path, report: Report) -> Iterator[Recomputed]:
+    """The texts beside a report, each rendered anew; those that are not there are left out."""
+    if report.generator.version != version("pytest-llmbench"):
+        return
+    for name in RENDERED:
+        path = directory / name
+        if path.is_file():
+            same = read_bytes(path).decode("utf-8", "replace") == text_of(name, document_of(report))
+            told = () if same else ("it is not what is made of report.json",)
+            yield Recomputed(name, differences=told, values=1)
 
 
 def _figures(entry: TestEntry, result: TestResult) -> Iterator[tuple[str, Any, Any]]:
@@ -245,8 +373,8 @@ def _shown(value: Any) -> str:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench recompute",
-        description="Compute every figure of a report again from its stored records, and compare.",
-        epilog="Exit status: 0 all figures are identical, 1 some differ or cannot be computed, 2 no report.",
+        description="Compute every test of a report again from its stored records, judge it, and compare.",
+        epilog="Exit status: 0 all is identical, 1 some differs or cannot be computed, 2 no report.",
     )
     parser.add_argument("report", type=Path, help="report.json, with its folder records beside it")
     given = parser.parse_args(list(arguments))

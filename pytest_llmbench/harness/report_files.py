@@ -155,6 +155,8 @@ _RENDERERS: Mapping[str, str] = MappingProxyType(
 _LINKED = ("summary.md", "ci/buildkite-annotation.md")
 """Files that link to ``report.html`` at its final place."""
 
+RENDERED = tuple(name for name in _RENDERERS if name != _HTML and name not in _LINKED)
+"""The files that are made of the report alone, wherever they lie, and without pictures."""
 REPORT_FILES = (_HTML, REPORT_NAME, *(name for name in _RENDERERS if name != _HTML))
 """The names of the files of a report, relative to its directory."""
 
@@ -169,7 +171,7 @@ def write_reports(directory: Path, document: Entry) -> Written:
             if name == REPORT_NAME:
                 write_report(path, document)
             else:
-                write_text(path, _text(name, document, str(directory / _HTML)))
+                write_text(path, text_of(name, document, str(directory / _HTML)))
         except LLMBenchError as error:
             found.problems.append(" ".join(str(error).split()))
         except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts and other files
@@ -179,7 +181,8 @@ def write_reports(directory: Path, document: Entry) -> Written:
     return replace(found, paths=list(dict.fromkeys(found.paths)))
 
 
-def _text(name: str, document: Entry, page: str) -> str:
+def text_of(name: str, document: Entry, page: str = _HTML) -> str:
+    """The text of one file. ``page``: where ``report.html`` is in the end."""
     module, _, function = _RENDERERS[name].rpartition(".")
     render = getattr(import_module(f"pytest_llmbench.reports.{module}"), function)
     text: str = render(document, path=page) if name in _LINKED else render(document)

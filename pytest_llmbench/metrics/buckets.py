@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.latency import given_up
+from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.runs import FloatArray, Samples
 
 EDGES = (0, 256, 512, 1024, 2048, 4096)
@@ -37,11 +39,13 @@ def by_input_length(
     family: str = "ttft",
     unit: str = "ms",
     level: float = 0.95,
+    given_up: Mapping[str, GivenUp] | None = None,
 ) -> list[Bucket]:
     """The non-empty buckets from short to long, each with the distribution of its samples.
 
     ``input_tokens`` is aligned with ``samples_ms``, run by run. A sample of unknown input length belongs to
-    no bucket, so the counts may add up to less than the samples. ValueError when the lengths differ.
+    no bucket, so the counts may add up to less than the samples. ``given_up``: those of each label, where
+    there are any. ValueError when the lengths differ.
     """
     runs = _each_run(samples_ms)
     tokens = _each_run(input_tokens)
@@ -54,9 +58,22 @@ def by_input_length(
         chosen: list[FloatArray] = [run[where == place] for run, where in zip(runs, places, strict=True)]
         count = sum(len(run) for run in chosen)
         if count:
-            name = f"{family}[{label}]"
-            buckets.append(Bucket(label, count, distribution(name, chosen, unit=unit, level=level)))
+            gone = (given_up or {}).get(label)
+            metrics = distribution(f"{family}[{label}]", chosen, unit=unit, level=level, given_up=gone)
+            buckets.append(Bucket(label, count, metrics))
     return buckets
+
+
+def given_up_by_length(runs: Sequence[Records]) -> dict[str, GivenUp]:
+    """The requests of each bucket that were given up on, as samples of TTFT. They lie where their lengths as
+    asked for do: few were counted."""
+    gone = [run.select(run.given_up) for run in runs]
+    places = [np.searchsorted(EDGES, run.requested_input_tokens, side="right") for run in gone]
+    return {
+        label: given_up("ttft", [run.select(where == place) for run, where in zip(gone, places, strict=True)])
+        for place, label in enumerate(LABELS, start=1)
+        if any((where == place).any() for where in places)
+    }
 
 
 def _each_run(vectors: npt.NDArray[Any] | Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
 from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
-from pytest_llmbench.metrics.summary import PERCENTILES, of_quantiles
+from pytest_llmbench.metrics.summary import PERCENTILES, GivenUp, of_quantiles, with_given_up
 from pytest_llmbench.model.estimate import Estimate, IntervalKind
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
@@ -74,6 +74,8 @@ class ItlSamples:
     blocks: Blocks
     starts_ns: IntColumn | None = None
     """The instant of the first token of each eligible request; None where it is not known."""
+    given_up: int = 0
+    """Number of replies that had begun when they were given up on; none of their gaps is here."""
 
     @classmethod
     def of(cls, option: Option, gaps_ms: FloatArray, offsets: IntColumn, excluded: int = 0) -> ItlSamples:
@@ -144,7 +146,9 @@ def itl_samples(
         for block in gaps():
             yield block.ns, block.counts[block.counts > 0]
 
-    return _samples(option, gaps(), again)
+    gone = records.select(records.given_up)
+    begun = int((gone.first_nonempty_ns != MISSING).sum())
+    return replace(_samples(option, gaps(), again), given_up=begun)
 
 
 def _samples(option: Option, blocks: Iterator[Gaps], again: Blocks | None) -> ItlSamples:
@@ -201,8 +205,12 @@ def itl_distribution(
         undefined = Estimate.undefined(unit="ms", method="no samples", level=level)
         return {f"{family}.{name}": undefined for name in names}
     pool = ClusterEstimates(clusters, level)
-    estimates = [*pool.percentiles(tuple(PERCENTILES.values())), pool.mean(), pool.std()]
-    return {f"{family}.{name}": estimate for name, estimate in zip(names, estimates, strict=True)}
+    every = [*pool.percentiles(tuple(PERCENTILES.values())), pool.mean(), pool.std()]
+    gone, n = GivenUp.of_unknown(sum(run.given_up for run in runs)), len(clusters.counts)
+    estimates = with_given_up(
+        dict(zip(names, every, strict=True)), PERCENTILES, gone, np.empty(0), n, pool.percentiles
+    )
+    return {f"{family}.{name}": estimate for name, estimate in estimates.items()}
 
 
 def itl_point(samples: ItlSamples, statistic: str) -> float | None:

@@ -15,7 +15,7 @@ import numpy as np
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.metrics.goodput import Limits
-from pytest_llmbench.model.estimate import ByRun, Estimate, IntervalKind, SavedSpread
+from pytest_llmbench.model.estimate import GIVEN_UP, ByRun, Estimate, IntervalKind, SavedSpread
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.interim.samples import Ends, scores
 from pytest_llmbench.stats.job import FEWEST_RUNS, half_widths, job_interval
@@ -70,8 +70,8 @@ def job_metrics(
 ) -> dict[str, Estimate]:
     """The metrics of all runs with the intervals of a job. ``by_run``: empty for a single run.
 
-    A figure that is undefined, zero or negative in a run, and one that does not spread as a share of itself,
-    stays as it is.
+    A figure that is undefined, zero or negative in a run, one that does not spread as a share of itself, and
+    one that requests given up on leave without an upper end, stays as it is.
     """
     found = dict(metrics)
     for name, estimate in metrics.items():
@@ -79,12 +79,15 @@ def job_metrics(
         values = [value for value in by_run.get(name, (estimate.point,)) if value is not None and value > 0]
         if factor is None or not values or len(values) < len(by_run.get(name, (0,))):
             continue
+        if GIVEN_UP in estimate.method and estimate.upper is None:
+            continue
         own = job_interval(values, factor, saved=spreads.get(name), level=estimate.level)
+        beyond = estimate.upper if GIVEN_UP in estimate.method else None
         found[name] = replace(
             estimate,
             point=own.point,
             lower=own.lower,
-            upper=own.upper,
+            upper=own.upper if beyond is None or own.upper is None else max(own.upper, beyond),
             method=_method(own.kind, len(values), factor, spreads.get(name)),
             n_required=None,
             kind=own.kind,

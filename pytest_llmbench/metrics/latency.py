@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
@@ -216,7 +216,8 @@ def distribution_of(
     """The distribution of a family over several runs; its intervals allow for the wait for a slot. ``among``:
     all requests of each run, by default ``runs``. ``name``: by default the family."""
     samples, waited = waiting(family, runs, among=among)
-    return distribution(name or family, samples, level=level, backlog=waited)
+    gone = given_up(family, runs)
+    return distribution(name or family, samples, level=level, backlog=waited, given_up=gone)
 
 
 def distributions(
@@ -232,8 +233,27 @@ def distributions(
         same = known_ns and all(map(np.array_equal, entering_ns, known_ns))
         if entering_ns and not same:
             known_ns, waited = entering_ns, backlog_among(runs if among is None else among, entering_ns)
-        found |= distribution(family, _samples(family, runs), backlog=waited if entering_ns else None)
+        gone, backlogged = given_up(family, runs), waited if entering_ns else None
+        found |= distribution(family, _samples(family, runs), backlog=backlogged, given_up=gone)
     return found
+
+
+def given_up(family: str, runs: Sequence[Records]) -> GivenUp:
+    """The requests that the load generator gave up on, as samples of a latency: how long each had lasted, and
+    those whose first output had come. A reply that had not begun has no TPOT; of one that had it is not
+    known."""
+    lasted, known = [np.empty(0)], [np.empty(0)]
+    for gone in (run.select(run.given_up) for run in runs):
+        if family == "tpot":
+            lasted.append(np.zeros(int((_first_output_ns(gone) != MISSING).sum())))
+            continue
+        start, end = (getattr(gone, name) for name in _SPANS[family])
+        start = np.where(start == MISSING, gone.dispatched_ns, start)
+        seen = (end != MISSING) & _SPANS[family][1].startswith("first_")
+        last = np.where(gone.finished_ns == MISSING, start, gone.finished_ns)
+        lasted.append(_milliseconds(start, last)[~seen].clip(0))
+        known.append(_milliseconds(start, end)[seen])
+    return GivenUp(np.concatenate(lasted), np.concatenate(known))
 
 
 def waiting(
@@ -253,7 +273,7 @@ def _samples(family: str, runs: Sequence[Records]) -> list[FloatArray]:
 
 def _entering_ns(family: str, runs: Sequence[Records]) -> list[IntColumn]:
     """The submission instants of the requests that the samples come from."""
-    return [run.submitted_ns[_ENTERING[family](run)] for run in runs]
+    return [run.submitted_ns[_entering(family, run)] for run in runs]
 
 
 def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> Backlog | None:
@@ -269,24 +289,33 @@ def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> 
 def per_request(family: str, records: Records) -> FloatArray:
     """The latency of every request, in order of submission; NaN for one that :data:`FAMILIES` leaves out."""
     values = np.full(len(records), np.nan)
-    values[_ENTERING[family](records)] = FAMILIES[family](records)
+    values[_entering(family, records)] = FAMILIES[family](records)
     return values
 
 
-_ENTERING: Mapping[str, Callable[[Records], BoolColumn]] = MappingProxyType(
+_SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "ttft": lambda own: _measured(own, own.submitted_ns, own.first_content_ns),
-        "ttft_scheduled": lambda own: _measured(own, own.scheduled_ns, own.first_content_ns),
-        "ttft_any": lambda own: _measured(own, own.submitted_ns, own.first_nonempty_ns),
-        "ttft_first_event": lambda own: _measured(own, own.submitted_ns, own.first_event_ns),
-        "tpot": lambda own: _per_token(own)[0],
-        "e2e": lambda own: _measured(own, own.submitted_ns, own.last_content_ns),
-        "e2e_scheduled": lambda own: _measured(own, own.scheduled_ns, own.last_content_ns),
-        "latency": lambda own: _measured(own, own.submitted_ns, own.finished_ns),
-        "latency_scheduled": lambda own: _measured(own, own.scheduled_ns, own.finished_ns),
+        "ttft": ("submitted_ns", "first_content_ns"),
+        "ttft_scheduled": ("scheduled_ns", "first_content_ns"),
+        "ttft_any": ("submitted_ns", "first_nonempty_ns"),
+        "ttft_first_event": ("submitted_ns", "first_event_ns"),
+        "e2e": ("submitted_ns", "last_content_ns"),
+        "e2e_scheduled": ("scheduled_ns", "last_content_ns"),
+        "latency": ("submitted_ns", "finished_ns"),
+        "latency_scheduled": ("scheduled_ns", "finished_ns"),
     }
 )
-"""Family → which requests are in its vector."""
+"""Family → the instants from which and to which it is measured."""
+
+
+def _entering(family: str, records: Records) -> BoolColumn:
+    """Which requests are in the vector of a family."""
+    if family == "tpot":
+        return _per_token(records)[0]
+    start, end = _SPANS[family]
+    return _measured(records, getattr(records, start), getattr(records, end))
+
+
 _MEASURED: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
     {
         **FAMILIES,

@@ -32,9 +32,9 @@ import numpy as np
 
 from pytest_llmbench.metrics.goodput import Limits, share_within
 from pytest_llmbench.metrics.itl import ClusterEstimates
-from pytest_llmbench.metrics.latency import per_request
+from pytest_llmbench.metrics.latency import given_up, per_request
 from pytest_llmbench.metrics.ratios import ratio_of_sums
-from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS, distribution
+from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS, distribution, with_given_up
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
@@ -110,13 +110,16 @@ def latencies(
     maximum."""
     family = quantity if of is None else f"turn_{quantity}[{of}]"
     samples = [_by_session(run, quantity, of) for run in runs]
+    turns = [run.select(run.session != MISSING) for run in runs]
+    gone = given_up(quantity, turns if of is None else [run.select(of.holds(run.turn)) for run in turns])
     if all(bool((counts == 1).all()) for _, counts in samples):
-        return distribution(family, [each for each, _ in samples], level=level)
+        return distribution(family, [each for each, _ in samples], level=level, given_up=gone)
     clusters = Clusters.joined([_clusters(each, counts) for each, counts in samples])
     pool = ClusterEstimates(clusters, level, "sessions")
     named = dict(zip(PERCENTILES, pool.percentiles(tuple(PERCENTILES.values())), strict=True))
     named["mean"] = pool.mean()
     every = np.concatenate([each for each, _ in samples])
+    named = with_given_up(named, PERCENTILES, gone, np.sort(every), len(every), pool.percentiles)
     for name, value in (("min", float(every.min())), ("max", float(every.max()))):
         named[name] = Estimate(value, None, None, level, len(every), "observed", "ms")
     return {f"{family}.{statistic}": named[statistic] for statistic in STATISTICS}

@@ -5,19 +5,34 @@ size. Mean: Student's t on the long-run variance. Percentiles: order statistics 
 P99 and P99.9 have the bound by the load of their queue where that is known. Ends that would be open are crude
 ones (:mod:`~pytest_llmbench.stats.crude`) from a hundred samples on. Minimum and maximum are what was
 observed and bound nothing. How often these intervals hold the truth: docs/reference/statistics.md.
+
+Requests that the load generator gave up on: right-censored samples of their latency.
+
+A deadline of ours, a budget or a stop cut them off, so all that is known of such a latency is that it would
+have been longer. Points of latencies are those of the requests that ended well (AMB-37); of N requests k were
+given up on, and of a percentile q, with T = N (1 - q/100) requests above it,
+
+- T ≤ k: it is among the k. It is at least what it is with each of them as long as it was waited for, and has
+  no upper end.
+- else its upper end is that of the percentile of the others with T - k - δ above it,
+  δ = √2 z (√T - √(T - k)): how many lie above varies with T and not with T - k, and √2 allows for requests
+  that depend on each other.
+
+The mean is at least what it is, and has no upper end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import GIVEN_UP, LOWER_BOUND, Estimate, IntervalKind
 from pytest_llmbench.stats import crude as crude_ends
 from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
@@ -34,7 +49,7 @@ from pytest_llmbench.stats.percentile_intervals import (
 from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.queues.first_come import BY_LOAD, KnownQueue, known_queue
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, normal_quantile, spread
 
 PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
@@ -45,6 +60,120 @@ _MOST_TIMES = 16
 """The largest factor by which more samples are recommended to tell a busy system from an overloaded one."""
 
 
+Percentiles = Callable[[Sequence[float]], Sequence[Estimate]]
+"""The estimates of these percentiles, the lowest first, of the requests that ended well."""
+_DEPENDENT = math.sqrt(2.0)
+
+
+class GivenUp(NamedTuple):
+    """The requests of a sample that were given up on, in the unit of its values."""
+
+    at_least: FloatArray
+    """How long each had lasted whose value is not known."""
+    known: FloatArray
+    """The values that were complete when their request was given up on."""
+
+    @classmethod
+    def of_unknown(cls, count: int) -> GivenUp:
+        """Requests of which nothing is known."""
+        return cls(np.zeros(count), np.empty(0))
+
+    @property
+    def total(self) -> int:
+        return len(self.at_least) + len(self.known)
+
+
+def with_given_up(
+    estimates: Mapping[str, Estimate],
+    percentiles: Mapping[str, float],
+    gone: GivenUp,
+    ordered: FloatArray,
+    n: int,
+    of_others: Percentiles,
+) -> dict[str, Estimate]:
+    """``estimates`` by statistic as far as they are known. ``percentiles``: statistic → q of those among
+    them. ``ordered``: the values of the requests that ended well, in ascending order, or none where these are
+    of no use; ``n``: how many requests ended well."""
+    if not gone.total or not n:
+        return dict(estimates)
+    beyond = {name: _Beyond.of(q, estimates[name], gone, n) for name, q in percentiles.items()}
+    shifted = sorted({each.shifted for each in beyond.values() if each.shifted is not None})
+    uppers = dict(zip(shifted, of_others(shifted), strict=True)) if shifted else {}
+    lowest = np.sort(np.concatenate((ordered, gone.known, gone.at_least)))
+    found = dict(estimates)
+    for name, q in percentiles.items():
+        found[name] = beyond[name].bounded(estimates[name], q, uppers, lowest)
+    if "mean" in found:
+        found["mean"] = _mean(found["mean"], gone, n)
+    return found
+
+
+class _Beyond(NamedTuple):
+    """How many requests lie above a percentile."""
+
+    among: bool
+    """Whether it lies among those that were given up on."""
+    shifted: float | None
+    """The percentile of the others whose upper end is its own; None where it has none."""
+    above: int
+    total: int
+
+    @classmethod
+    def of(cls, q: float, estimate: Estimate, gone: GivenUp, n: int) -> _Beyond:
+        point = -math.inf if estimate.point is None else estimate.point
+        above, total = len(gone.at_least) + int((gone.known > point).sum()), n + gone.total
+        wanted = total * (1 - q / 100)
+        left = wanted - above
+        if left <= 0:
+            return cls(True, None, above, total)
+        varies = _DEPENDENT * normal_quantile(estimate.level) * (math.sqrt(wanted) - math.sqrt(left))
+        beyond = min(left - varies, n * (1 - q / 100))
+        return cls(False, 100 * (1 - beyond / n) if beyond > 0 else None, above, total)
+
+    def bounded(
+        self, estimate: Estimate, q: float, uppers: Mapping[float, Estimate], lowest: FloatArray
+    ) -> Estimate:
+        if not self.above or estimate.point is None:
+            return estimate
+        told = f"{self.above} of {self.total} requests {GIVEN_UP} are above it"
+        level = estimate.level
+        least = order_statistics.percentile_interval(lowest, q, level=level, effective_n=len(lowest) / 2)
+        if self.among:
+            point = max(estimate.point, float(np.percentile(lowest, q)))
+            return replace(
+                estimate, point=point, lower=_least(estimate.point, least.lower), upper=None,
+                n_required=None, kind=IntervalKind.SAMPLE, method=f"{LOWER_BOUND}: {told}",
+            )  # fmt: skip
+        own = None if self.shifted is None else uppers[self.shifted]
+        upper = None if own is None or own.upper is None else max(own.upper, estimate.point)
+        return replace(
+            estimate,
+            lower=estimate.lower if least.lower is None else _least(estimate.lower, least.lower),
+            upper=upper,
+            n_required=None if own is None else own.n_required,
+            kind=estimate.kind if own is None else own.kind,
+            method=f"{estimate.method}; {told}",
+        )
+
+
+def _least(*ends: float | None) -> float | None:
+    return min((end for end in ends if end is not None), default=None)
+
+
+def _mean(mean: Estimate, gone: GivenUp, n: int) -> Estimate:
+    if mean.point is None:
+        return mean
+    every = n + gone.total
+    others = float(gone.at_least.sum() + gone.known.sum())
+    ends = (None if mean.lower is None else mean.lower * n + others, mean.lower)
+    lower = _least(*(ends[1:] if ends[0] is None else (ends[0] / every, ends[1])))
+    told = f"{LOWER_BOUND}: {gone.total} of {every} requests {GIVEN_UP} are not in it"
+    return replace(
+        mean, lower=lower, upper=None, n_required=None, kind=IntervalKind.SAMPLE,
+        method=f"{mean.method}; {told}",
+    )  # fmt: skip
+
+
 def distribution(
     family: str,
     samples: Samples,
@@ -52,6 +181,7 @@ def distribution(
     unit: str = "ms",
     level: float = 0.95,
     backlog: Backlog | None = None,
+    given_up: GivenUp | None = None,
 ) -> dict[str, Estimate]:
     """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.min``, ``.max`` of one run or of several.
 
@@ -61,7 +191,7 @@ def distribution(
     far as these tell.
 
     ``backlog``: of latencies, what each waited for a slot: where noise hides a queue, upper ends allow for
-    it.
+    it. ``given_up``: the requests of all runs whose value is not known since they were given up on.
     """
     runs = as_runs(samples)
     if not runs:
@@ -70,6 +200,9 @@ def distribution(
     sample = _Sample(runs, unit, level, backlog)
     estimates = dict(zip(PERCENTILES, sample.percentiles(tuple(PERCENTILES.values())), strict=True))
     estimates["mean"] = sample.mean
+    if given_up is not None:
+        n = len(sample.ordered)
+        estimates = with_given_up(estimates, PERCENTILES, given_up, sample.ordered, n, sample.percentiles)
     estimates["min"] = sample.observed(float(sample.ordered[0]))
     estimates["max"] = sample.observed(float(sample.ordered[-1]))
     return {f"{family}.{statistic}": estimates[statistic] for statistic in STATISTICS}

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.chunking import chunk_weights
 from pytest_llmbench.metrics.ratios import ratio_estimate, share_estimate
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import GIVEN_UP, Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop, SessionSlots
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
@@ -101,10 +101,16 @@ def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dic
     Four; the schema violations where replies were held against schemas; the cuts where users cut requests.
     """
     windows = [Window.of_load(run) for run in seen]
-    return {
+    amounts = {
         "output_token_throughput": output_token_throughput(windows, seed=seed, level=level),
         "input_token_throughput": input_token_throughput(windows, seed=seed, level=level),
         "request_throughput": request_throughput(windows, seed=seed, level=level),
+    }
+    gone = sum(int(run.records.given_up.sum()) for run in seen)
+    if gone:
+        told = f"; without {gone} requests {GIVEN_UP}"
+        amounts = {name: replace(each, method=each.method + told) for name, each in amounts.items()}
+    return amounts | {
         "completion_rate": completion_rate([run.records for run in seen], level=level),
         **schema_violations([run.records for run in seen], level=level),
         **planned_cuts([run.records for run in seen], level=level),

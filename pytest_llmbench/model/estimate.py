@@ -17,6 +17,10 @@ EXHAUSTED = "range exhausted"
 """Words in the method of an estimate whose search ended with its range and not with a level that failed."""
 
 
+GIVEN_UP = "that were given up on"
+"""Words in the method of an estimate that requests would have moved which the load generator gave up on."""
+
+
 class IntervalKind(StrEnum):
     """What the interval of an estimate says, and so what would narrow it."""
 
@@ -99,6 +103,12 @@ class Estimate:
         """Whether the interval has both ends."""
         return self.lower is not None and self.upper is not None
 
+    @property
+    def among_given_up(self) -> bool:
+        """Whether the figure lies among requests that were given up on, so that the point is the least that
+        it is."""
+        return self.upper is None and LOWER_BOUND in self.method and GIVEN_UP in self.method
+
     def why_missing(self, metric: str, number: str) -> str:
         """Why ``point``, ``lower`` or ``upper`` of the metric is None, and what would give it."""
         if self.point is None:
@@ -142,8 +152,8 @@ ByRun = dict[str, tuple[float | None, ...]]
 
 
 def by_run(runs: Sequence[Mapping[str, Estimate]]) -> ByRun:
-    """Metric → its point in each run, in their order; None where a run has none. Empty for fewer than two
-    runs: a single one says nothing of the noise between runs."""
+    """Metric → its point in each run, in their order; None where a run has none, or only tells the least that
+    it is. Empty for fewer than two runs: a single one says nothing of the noise between runs."""
     if len(runs) < 2:
         return {}
     names = dict.fromkeys(name for metrics in runs for name in metrics)
@@ -151,4 +161,4 @@ def by_run(runs: Sequence[Mapping[str, Estimate]]) -> ByRun:
 
 
 def _point(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.point
+    return None if estimate is None or estimate.among_given_up else estimate.point

@@ -79,3 +79,48 @@ class Facts(Mapping[str, Fact]):
         content = {key: fact.value for key, fact in self._facts.items()}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+CONTRADICTED = "manifest.contradicted"
+"""Key of the fact that lists what was declared otherwise than observed: key → ``declared``, ``observed``."""
+CONTEXT_LIMIT = "sut.context_limit_tokens"
+_OBSERVED_ALONE = "endpoint."
+_OF_THE_ENGINE = (CONTEXT_LIMIT, "network.rtt_ms", "sut.simulated")
+"""Facts that nobody declares of the embedded engine; the others it only proposes."""
+_NAMED_OTHERWISE = frozenset({"sut.model.name", "clock.topology"})
+"""Detected facts that a tester knows better: the name behind an alias, the machine behind a tunnel."""
+
+
+def declared_beside(observed: Facts, declared: Facts) -> Facts:
+    """The facts of both. What was observed stands over what was declared, and a contradiction is told by
+    :data:`CONTRADICTED`; what an endpoint says of itself nobody else can declare.
+
+    A context limit below the one that the engine states is kept, since requests have to fit into it, and is a
+    contradiction all the same.
+    """
+    found, contradicted = dict(observed), {}
+    for key, fact in declared.items():
+        seen = observed.get(key)
+        if _may_be_declared(key, seen, fact):
+            found[key] = fact
+            continue
+        contradicted[key] = {"declared": fact.value, "observed": None if seen is None else seen.value}
+        if key == CONTEXT_LIMIT and seen is not None and _is_less(fact.value, seen.value):
+            found[key] = fact
+    told = {CONTRADICTED: contradicted or None}
+    return Facts(found) | Facts.of(Origin.GENERATOR, told, "declarations beside what was observed")
+
+
+def _may_be_declared(key: str, seen: Fact | None, fact: Fact) -> bool:
+    if seen is None:
+        return not key.startswith(_OBSERVED_ALONE)
+    if seen.value == fact.value or key in _NAMED_OTHERWISE or seen.origin is Origin.DECLARED:
+        return True
+    if seen.origin is Origin.SIMULATED and not key.startswith(_OBSERVED_ALONE) and key not in _OF_THE_ENGINE:
+        return True
+    texts = isinstance(seen.value, str) and isinstance(fact.value, str)
+    return texts and not key.startswith(_OBSERVED_ALONE) and seen.value.lower() in fact.value.lower()
+
+
+def _is_less(one: Any, other: Any) -> bool:
+    return all(isinstance(each, int) and not isinstance(each, bool) for each in (one, other)) and one < other

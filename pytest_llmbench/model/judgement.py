@@ -7,7 +7,7 @@ are judged by how much whole runs differ, never by pooled requests (DESIGN §6).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -174,6 +174,14 @@ class RequirementStatus:
     effect: str = "none"
     """Effect on the verdict if the entry is not met: ``blocks``, ``downgrades`` or ``none``."""
     statement: str = ""
+
+
+def class_of(unmet: Iterable[str]) -> ComplianceVerdict:
+    """The class of a run. ``unmet``: the effects of its unmet requirements."""
+    effects = set(unmet)
+    if "blocks" in effects:
+        return ComplianceVerdict.NOT_COMPLIANT
+    return ComplianceVerdict.CONDITIONAL if "downgrades" in effects else ComplianceVerdict.UNCONDITIONAL
 
 
 @dataclass(frozen=True, slots=True)

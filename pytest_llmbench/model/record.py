@@ -42,6 +42,9 @@ class Outcome(StrEnum):
     reply had ended before that (``RequestRecord.end_before_cut``)."""
 
 
+MOST_FAILED_SHARE = 0.01
+"""Largest share of failed requests of a run by default, and of one with a compliance class: a level of the
+draft holds with at least 99 % of its requests complete (section 5.5.2)."""
 NO_FAILURES = ("submitted", Outcome.OK, Outcome.CUT_BY_USER)
 """Keys of ``Records.counts`` that are no failures."""
 

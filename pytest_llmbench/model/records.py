@@ -259,6 +259,13 @@ class Records:
         return self.judged & ~self.ok
 
     @property
+    def given_up(self) -> BoolColumn:
+        """Mask of the requests that were sent and that the load generator itself ended: at a deadline, or
+        with the load. How long they would have taken is not known."""
+        ours = self.has_outcome(Outcome.TIMEOUT) | self.has_outcome(Outcome.CANCELLED)
+        return np.asarray(ours & (self.dispatched_ns != MISSING))
+
+    @property
     def ok_share(self) -> float | None:
         """The requests that ended as ``Outcome.OK``, as a share of the judged ones; None without any."""
         judged = self.ok[self.judged]

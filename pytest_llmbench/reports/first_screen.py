@@ -246,7 +246,7 @@ class FirstScreen:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Names and values of what was measured: endpoint, build, baseline, date, duration, cost."""
+        """Names and values of what was measured: endpoint, build, baseline, date, duration, cost, failed."""
         report = self.view.report
         generator = report["generator"]
         took = [test.entry["duration_s"] for test in self.view.tests if test.entry.get("duration_s")]
@@ -259,9 +259,20 @@ class FirstScreen:
             ("Started", str(report["started"])),
             ("Took", numbers.duration(sum(took)) if took else ""),
             ("Cost", self._cost),
+            ("Failed", self._failed),
             ("Measured by", f"{generator['name']} {generator['version']}"),
         ]
         return [(name, text) for name, text in known if text and text != "not declared"]
+
+    @property
+    def _failed(self) -> str:
+        """How many requests did not end well, ``98 of 20000 requests``; empty where all did."""
+        counts = [test.completed for test in self.tests if test.measured]
+        of = sum(every for _, every in counts)
+        failed = of - sum(ok for ok, _ in counts)
+        beyond = any(test.levels and test.completed[0] < test.completed[1] for test in self.tests)
+        more = ", loads beyond capacity included" if beyond else ""
+        return f"{failed} of {of} requests ({numbers.percentage(failed / of)}{more})" if failed else ""
 
     @property
     def _cost(self) -> str:

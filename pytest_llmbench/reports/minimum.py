@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pytest_llmbench.model.estimate import LOWER_BOUND
 from pytest_llmbench.reports import levels, numbers
-from pytest_llmbench.reports.document import TestView, fact_text, words
+from pytest_llmbench.reports.document import INDICATIVE_BELOW, TestView, fact_text, words
 from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
@@ -26,6 +25,8 @@ LATENCIES = (
     ("TPOT P99", "tpot.p99"),
 )
 CONSTRAINT_MS = 500
+_DEVIATIONS = ("host_limits", "raised_error_budget", "given_up", "declared_otherwise")
+"""Warnings that no clause mentions, and that are about how the test was run."""
 _ENDS_OF_RANGE = ("range exhausted", "bound reached")
 _PREFERRED = ("ttft", "throughput", "capacity")
 """Tests whose latencies stand for the system, in order of preference; after these any test that has some."""
@@ -41,8 +42,10 @@ class _Source(NamedTuple):
         metric = self.test.metric(name) if self.level is None else self.level["metrics"].get(name)
         if metric is None or metric["point"] is None:
             return numbers.NOT_MEASURED
-        unsupported = self.test.unsupported(name) if self.level is None else None
-        return unsupported or numbers.quantity(metric["point"], metric["unit"])
+        if self.level is None:
+            return self.test.claim(name)
+        few = name.endswith(".p99") and metric["n"] < INDICATIVE_BELOW
+        return numbers.estimate(metric) + (", indicative" if few else "")
 
 
 def minimum_report(report: Entry) -> str:
@@ -66,7 +69,14 @@ def minimum_report(report: Entry) -> str:
         f"- Throughput at P99 TTFT < {CONSTRAINT_MS}ms: "
         f"{_throughput(constrained, 'constrained_output_token_throughput')}",
     ]
-    lines += ["", "Notes:", *_deviations(view), f"- Guardrails: {_guardrails(view)}"]
+    lines += [
+        "",
+        "Notes:",
+        *_deviations(view),
+        *_failures(view),
+        *_warnings(view),
+        f"- Guardrails: {_guardrails(view)}",
+    ]
     lines += _provenance(source, constrained)
     # No name with a line break in it may pass for a line of the report.
     return "\n".join(line.replace("\n", " ") for line in [*lines, "", LAST_LINE]) + "\n"
@@ -95,7 +105,7 @@ def _configuration(source: _Source | None) -> list[str]:
         model, requests = levels.load_text(level), str(level["n_submitted"])
         seconds = f"{numbers.number(level['duration_s'])} seconds"
     else:
-        model, requests = load["description"], str(load["requests"])
+        model, requests = load["description"], str(source.test.entry["counts"].get("submitted"))
         seconds = f"{numbers.number(load['duration_s'])} seconds"
     return [
         f"- Workload: {name}",
@@ -133,8 +143,7 @@ def _throughput(test: TestView | None, name: str) -> str:
     metric = None if test is None else test.metric(name)
     if metric is None:
         return numbers.NOT_MEASURED
-    least = "at least " if LOWER_BOUND in metric["method"] else ""
-    return least + numbers.quantity(metric["point"], metric["unit"])
+    return numbers.estimate(metric)
 
 
 def _provenance(source: _Source | None, constrained: TestView | None) -> list[str]:
@@ -168,7 +177,7 @@ def _deviations(view: ReportView) -> list[str]:
         for text in (
             *_ended_early(test),
             *_changes(test),
-            *_loosened(test),
+            *(finding["message"] for finding in test.warnings if finding["check"] in _DEVIATIONS),
             *map(_unmet, test.unmet("blocks", "downgrades")),
         ):
             named.setdefault(text, []).append(test.name)
@@ -202,10 +211,33 @@ def _changes(test: TestView) -> list[str]:
     return texts
 
 
-def _loosened(test: TestView) -> list[str]:
-    """Notes on validity limits looser than usual, which no clause mentions in a test that is not of the
-    draft."""
-    return [finding["message"] for finding in test.noteworthy_findings if finding["check"] == "host_limits"]
+def _failures(view: ReportView) -> list[str]:
+    """Notes on the requests that did not end well, and on the waits that were asked for."""
+    lines = [f"  - {test.name}: {test.completion}" for test in view.tests if test.measured and _failed(test)]
+    waits: dict[str, list[str]] = {}
+    for test in view.tests:
+        wait = (test.entry.get("parameters") or {}).get("timeout_s")
+        wait = view.report["environment"].get("settings", {}).get("timeout") if wait is None else wait
+        if wait is not None and test.measured:
+            waits.setdefault(f"{wait} s for the first byte and between chunks", []).append(test.name)
+    told = [f"- Deadlines: {wait} ({', '.join(names)})" for wait, names in waits.items()]
+    return [*(["- Failures:", *lines] if lines else ["- Failures: none"]), *told]
+
+
+def _warnings(view: ReportView) -> list[str]:
+    """Notes on all other warnings, with the names of the tests."""
+    named: dict[str, list[str]] = {}
+    for test in view.tests:
+        for finding in test.warnings:
+            if finding["check"] not in _DEVIATIONS:
+                named.setdefault(finding["message"], []).append(test.name)
+    lines = [f"  - {', '.join(dict.fromkeys(tests))}: {text}" for text, tests in named.items()]
+    return ["- Warnings:", *lines] if lines else []
+
+
+def _failed(test: TestView) -> bool:
+    ok, of = test.completed
+    return ok < of
 
 
 def _guardrails(view: ReportView) -> str:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_llmbench.model.estimate import LOWER_BOUND
+
 Entry = Mapping[str, Any]
 
 
@@ -99,7 +101,8 @@ def machine_doubt(metric: Mapping[str, Any], unit: str) -> str:
 
 
 def _estimate(metric: Mapping[str, Any]) -> str:
-    point = quantity(metric["point"], metric["unit"])
+    least = "at least " if LOWER_BOUND in str(metric.get("method")) else ""
+    point = least + quantity(metric["point"], metric["unit"])
     lower, upper = metric["lower"], metric["upper"]
     if lower == upper == metric["point"] or _is_exact(metric):
         return point

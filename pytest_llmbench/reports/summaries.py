@@ -52,7 +52,7 @@ def configuration(test: TestView) -> Pairs:
     found = [
         ("Workload", f"{workload['name']} ({kind}), seed {workload['seed']}"),
         ("Load", load["description"]),
-        ("Requests", str(load["requests"])),
+        ("Requests", str(test.entry["counts"].get("submitted", load["requests"]))),
         ("Measured for", numbers.duration(load["duration_s"])),
         ("Levels", str(len(test.levels)) if test.levels else ""),
         (
@@ -209,7 +209,7 @@ def stretch_rows(test: TestView) -> Rows:
         [
             s["label"],
             s["load"],
-            str(s["requests"]),
+            str((s.get("counts") or {}).get("submitted", s["requests"])),
             s["started"],
             numbers.duration(s["duration_s"]),
             s["key"][:12],

@@ -25,6 +25,7 @@ from pytest_llmbench.input_files import (
     read_at_most,
     read_bytes,
 )
+from pytest_llmbench.model.judgement import ComplianceVerdict, Status, class_of
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
 
@@ -195,14 +196,32 @@ def read_report(path: Path) -> Report:
     """Read a report of this major version that is no newer than this one; missing keys get their defaults.
 
     The report read is of this version, so that it can be written again. Raises StoreError for any other
-    version, and for a damaged file.
+    version, for a damaged file, and for a test whose class its own requirements contradict.
     """
     content = read_object(path, "report", absent=_NAME_ONE, damaged="write the report again")
     _check_version(content.get("schema_version"), path)
     try:
-        return Report.model_validate(content | {"schema_version": SCHEMA_VERSION})
+        report = Report.model_validate(content | {"schema_version": SCHEMA_VERSION})
     except ValidationError as error:
         raise StoreError(_mistakes(error), where=str(path), remedy="write the report again") from error
+    _check_classes(report, path)
+    return report
+
+
+def _check_classes(report: Report, path: Path) -> None:
+    """Raise StoreError for a test with a better class than its own requirements allow."""
+    order = list(ComplianceVerdict)
+    for test in report.tests:
+        requirements = test.compliance.requirements
+        deserved = class_of(each.effect for each in requirements if each.status is Status.UNMET)
+        # A test that nobody audited has no requirements, and no class.
+        if requirements and order.index(test.compliance.verdict) < order.index(deserved):
+            raise StoreError(
+                f"{test.nodeid} is called {test.compliance.verdict}, and by its own requirements it is "
+                f"{deserved}: the file was changed",
+                where=str(path),
+                remedy="write the report again",
+            )
 
 
 def _check_version(version: object, path: Path) -> None:

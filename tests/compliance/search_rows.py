@@ -81,7 +81,9 @@ THROUGHPUT = SATURATION | {
     "M-5.2.2.2-load-model-defined": own(stating({"load.model": "ajar"})),
     "M-5.2.2.2-open-loop-range": own(stating({"load.rate_range": [0.5, 0.4, 0.25]})),
     "M-5.2.2.2-closed-loop-range": own(stating({"load.concurrency_range": [2, 24, 0]}), **CLOSED),
-    "P-5.2.2.3-slo-semantics": own(stating({"load.slo": {"ttft_p99_ms": 1.0}}), ttft_p99_ms=150.0),
+    "P-5.2.2.3-slo-semantics": own(
+        stating({"load.slo": {"ttft_p99_ms": 1.0}}), ttft_p99_ms=150.0, rate_step=0.2
+    ),
     "P-5.2.3-throughput-formula": own(metric_times("output_token_throughput", 1.1)),
     "P-5.2.3-binary-search": own(only_levels(lambda level: not level.saturated)),
     "P-5.2.3.2-steady-queue": own(with_level("reported", 0, queue_growing=True)),

@@ -11,7 +11,8 @@ from scripted_server import REPLY, ScriptedServer, reply
 from pytest_llmbench.generator import host_watch
 from pytest_llmbench.generator.host_watch import SleepWatch, asleep_ns
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.model.plan import LoadPlan
 
 S = 1_000_000_000

@@ -13,7 +13,8 @@ from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT, TESTS, definition
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.model.judgement import ValidityVerdict

@@ -13,8 +13,9 @@ from canned_runs import answer
 from replayed_sut import QUARTER, ReplayedSUT
 
 from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.offered import shortfalls
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, void_causes
 from pytest_llmbench.methodology.sections import guardrail, itl, prefix_cache, ttft

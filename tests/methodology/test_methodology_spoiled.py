@@ -15,7 +15,8 @@ from replayed_sut import QUARTER, ReplayedSUT
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.catalogue import TESTS
-from pytest_llmbench.methodology.measuring.validity import Budget, validity, validity_of
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity, validity_of
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, void_causes
 from pytest_llmbench.methodology.sections import itl, ttft

@@ -91,7 +91,7 @@ def test_a_changed_record_is_told_with_metric_and_both_values(
     path.write_bytes(gzip.compress("".join([*lines[:-1], json.dumps(row)]).encode()))
     status, said = recomputed(suite, capsys)
     assert status == 1
-    assert "figures DIFFER" in said
+    assert "figures and values DIFFER" in said
     assert re.search(r"ttft\.max: stored [\d.]+ ms .*, recomputed [\d.]+ ms", said)
 
 
@@ -106,6 +106,71 @@ def test_a_changed_figure_is_told(suite: Suite, capsys: pytest.CaptureFixture[st
     assert status == 1
     assert "1 of " in said
     assert "ttft.p50: stored" in said
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "gate.verdict": lambda test: test["gate"].update(verdict="inconclusive"),
+    "gate.objectives[0].limit": lambda test: test["gate"]["objectives"][0].update(limit=9_000.0),
+    "gate.objectives[0].verdict": lambda test: test["gate"]["objectives"][0].update(verdict="fail"),
+    "validity.verdict": lambda test: test["validity"].update(verdict="invalid"),
+    "counts.ok": lambda test: test["counts"].update(ok=test["counts"]["ok"] + 1),
+    "facts.workload.name.value": lambda test: test["facts"]["workload.name"].update(value="conversation"),
+    "tables.ttft_results[0].rows[1][1]": lambda test: cells_of(test)[1].__setitem__(1, "1.00 ms"),
+    "stretches[0].requests": lambda test: test["stretches"][0].update(requests=10),
+    "compliance.requirements": lambda test: met_by_hand(test),
+    "compliance.verdict_literal": lambda test: test["compliance"].update(verdict_literal="unconditional"),
+}
+"""Path of an edited value → the edit."""
+
+
+def cells_of(test: dict[str, Any]) -> Any:
+    table = test["tables"]["ttft_results"]
+    return (table[0] if isinstance(table, list) else table)["rows"]
+
+
+def met_by_hand(test: dict[str, Any]) -> None:
+    """Every unmet requirement is called met, and the class is what follows."""
+    for requirement in test["compliance"]["requirements"]:
+        if requirement["status"] == "unmet":
+            requirement["status"] = "met"
+    test["compliance"].update(verdict="unconditional", next_class=None)
+
+
+def test_whatever_is_edited_is_told(suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "first_token")
+    for number, (edited, edit) in enumerate(EDITS.items()):
+        out = Path(shutil.copytree(suite.path / "out", tmp_path / str(number)))
+        document = json.loads((out / "report.json").read_text("utf-8"))
+        edit(document["tests"][0])
+        (out / "report.json").write_text(json.dumps(document))
+        capsys.readouterr()
+        assert main(["recompute", str(out)]) == 1, edited
+        said = capsys.readouterr()
+        assert edited.split("[")[0] in said.out, said
+
+
+def test_a_text_beside_the_report_is_rendered_anew(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "first_token")
+    path = suite.path / "out" / "minimum.txt"
+    path.write_text(path.read_text().replace("Deviations:", "Deviations: none"))
+    status, said = recomputed(suite, capsys)
+    assert status == 1
+    assert "minimum.txt: DIFFER" in said
+
+
+def test_a_class_that_its_own_requirements_contradict_is_not_read(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "first_token")
+    path = suite.path / "out" / "report.json"
+    document = json.loads(path.read_text("utf-8"))
+    document["tests"][0]["compliance"]["verdict"] = "unconditional"
+    path.write_text(json.dumps(document))
+    assert main(["recompute", str(path)]) == 2
+    assert "by its own requirements it is not_compliant" in capsys.readouterr().err
 
 
 def test_compact_records_are_recomputed_and_none_are_not_there(

@@ -17,7 +17,7 @@ def test_a_dozen_lines(report: Entry, entry: Entry) -> None:
         "## ❌ LLM benchmark: 1 of 5 limits broken, 2 undecided; 1 test void; 1 test without a measurement",
         "",
         "Endpoint https://host/v1 · Model tiny-7b · Started 2026-01-20T09:30:00.000Z · "
-        "Measured by pytest-llmbench 0.1.0",
+        "Failed 8 of 4000 requests (0.2 %) · Measured by pytest-llmbench 0.1.0",
         "",
         "Compliance with the draft: 4 not compliant",
         "",

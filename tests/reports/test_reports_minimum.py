@@ -52,15 +52,18 @@ Test Configuration:
 - Test Duration: 51.2 seconds
 
 Key Results:
-- TTFT P50: 128.9 ms
-- TTFT P99: 468.2 ms
-- TPOT P50: 13.5 ms
-- TPOT P99: 14.5 ms
+- TTFT P50: 128.9 ms [123.8, 135.4]
+- TTFT P99: 468.2 ms [449.5, 491.6]
+- TPOT P50: 13.5 ms [12, 15]
+- TPOT P99: 14.5 ms [12, 15]
 - Max Throughput: not measured
 - Throughput at P99 TTFT < 500ms: not measured
 
 Notes:
 - Deviations: none
+- Failures: none
+- Warnings:
+  - t: the measuring process used 95% of a core
 - Guardrails: input filter enabled, output filter absent, systems: filter-x
 
 === End Report ===
@@ -142,12 +145,12 @@ def test_all_six_key_results(
     tests = [sample_results.throughput(base), loose, constrained, base]
     text = minimum_report(make_report(*map(_entry, tests)))
     assert _key_results(text) == [
-        "- TTFT P50: 128.9 ms",
-        "- TTFT P99: 468.2 ms",
-        "- TPOT P50: 13.5 ms",
-        "- TPOT P99: 14.5 ms",
-        "- Max Throughput: 2847 tok/s",
-        "- Throughput at P99 TTFT < 500ms: 2847 tok/s",
+        "- TTFT P50: 128.9 ms [123.8, 135.4]",
+        "- TTFT P99: 468.2 ms [449.5, 491.6]",
+        "- TPOT P50: 13.5 ms [12, 15]",
+        "- TPOT P99: 14.5 ms [12, 15]",
+        "- Max Throughput: 2847 tok/s [2733, 2961]",
+        "- Throughput at P99 TTFT < 500ms: 2847 tok/s [2733, 2961]",
     ]
     assert "- Throughput at P99 TTFT < 500ms: also constrained to tpot_p99_ms = 60\n" in text
     assert "- Latencies:" not in text
@@ -160,7 +163,9 @@ def test_a_lower_bound_is_said_to_be_one(
     known = result.metrics["max_output_token_throughput"]
     bound = replace(known, upper=None, method=f"{known.method}; a lower bound: every tested load held")
     entry = _entry(replace(result, metrics={**result.metrics, "max_output_token_throughput": bound}))
-    assert "- Max Throughput: at least 2847 tok/s" in _key_results(minimum_report(make_report(entry)))
+    assert "- Max Throughput: at least 2847 tok/s (> 2733 tok/s)" in _key_results(
+        minimum_report(make_report(entry))
+    )
 
 
 def test_another_constraint_is_not_the_one_asked_for(
@@ -179,7 +184,11 @@ def test_without_a_ttft_test_a_reported_level_stands_in(
     assert (
         "- Load Model: closed loop, 64 in flight\n- Request Count: 400\n- Test Duration: 60 seconds\n" in text
     )
-    assert _key_results(text)[:3] == ["- TTFT P50: 124 ms", "- TTFT P99: 514 ms", "- TPOT P50: 46 ms"]
+    assert _key_results(text)[:3] == [
+        "- TTFT P50: 124 ms [119.0, 129.0]",
+        "- TTFT P99: 514 ms [493.4, 534.6], indicative",
+        "- TPOT P50: 46 ms [44.2, 47.8]",
+    ]
     assert "- Latencies: from the test capacity, at 64 in flight (reported)\n" in text
 
 
@@ -189,3 +198,19 @@ def test_an_invalid_throughput_test_reports_nothing(
     report = make_report(_entry(sample_results.throughput(make_result(), {"ttft_p99_ms": 500})))
     report["tests"][0]["validity"]["verdict"] = "invalid"
     assert all(line.endswith(": not measured") for line in _key_results(minimum_report(report)))
+
+
+def test_failures_deadlines_and_a_raised_budget_stand_in_it(report: Entry) -> None:
+    test = report["tests"][0]
+    test["counts"] |= {"submitted": 1000, "ok": 600, "disconnected": 400}
+    test["parameters"] = {"timeout_s": 0.036}
+    test["validity"]["findings"] = [
+        {"check": check, "ok": False, "voids": False, "message": message}
+        for check, message in (("raised_error_budget", "raised to 90 %"), ("loop_lag", "late by 12 ms"))
+    ]
+    text = minimum_report(report)
+    deviations, rest = text.split("- Failures:\n")
+    assert ": raised to 90 %\n" in deviations
+    assert "600 of 1000 requests completed (60 %)" in rest
+    assert "- Deadlines: 0.036 s for the first byte and between chunks (" in rest
+    assert ": late by 12 ms\n" in rest.split("- Warnings:\n")[1]

@@ -13,6 +13,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
+from pytest_llmbench.model.facts import CONTEXT_LIMIT, CONTRADICTED
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.runs import FloatArray
@@ -66,7 +67,7 @@ def _lengths(view: EvidenceView) -> list[tuple[int, Tested]]:
 def length_sequence(view: EvidenceView) -> Answer:
     """Three lengths or more within the model's context, short to long. Where they are the draft's, those that
     do not fit are listed; of the author's own there is nothing to list."""
-    limit = view.need("sut.context_limit_tokens")
+    limit = _context(view)
     lengths = [length for length, _ in _lengths(view)]
     view.note("lengths", lengths)
     omitted = view.fact("long_context.omitted", [])
@@ -85,6 +86,14 @@ def length_sequence(view: EvidenceView) -> Answer:
         f"{len(lengths)} lengths up to {max(lengths)} tokens",
         f"lengths {lengths}; beyond the context of {limit}: {beyond}; left out without a word: {unlisted}",
     )
+
+
+def _context(view: EvidenceView) -> int:
+    """The longest context that the engine states, or else that is declared: a smaller one that is declared
+    makes short prompts no long ones."""
+    declared: int = view.need(CONTEXT_LIMIT)
+    observed = view.fact(CONTRADICTED, {}).get(CONTEXT_LIMIT, {}).get("observed")
+    return max(declared, observed) if isinstance(observed, int) else declared
 
 
 def _reach_far(lengths: Sequence[int], limit: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pytest_llmbench.compliance.capacity_evidence import is_narrow
 from pytest_llmbench.compliance.checks.capacity import restarted
 from pytest_llmbench.compliance.checks.levels import at_least_s
 from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, one_of, stated
@@ -95,8 +96,9 @@ def capacity_first(view: EvidenceView) -> Answer:
         before = all(one.run.started_ns < first for one in search)
         same = all(one.run.plan.workload.name == name for one in search)
         best = max((one.value for one in passed), default=0)
-        if not any(one.level.passed is False and one.value > best for one in search):
-            return view.unmet(f"nothing above {best:g} in flight failed: the search found no capacity")
+        failed = [one.value for one in search if one.level.passed is False and one.value > best]
+        if not failed or not is_narrow(best, min(failed), "closed"):
+            return view.unmet(f"nothing close above {best:g} in flight failed: the search found no capacity")
         return view.answer(
             best == capacity and before and same,
             f"{capacity} in flight by a search with {name}",
@@ -116,13 +118,16 @@ def capacity_first(view: EvidenceView) -> Answer:
 
 
 def _has_failed(capacity_test: TestResult) -> bool:
-    """Whether the search of a capacity test saw a level that does not hold."""
+    """Whether the search of a capacity test saw a level close above its result that does not hold."""
     stated = capacity_test.metrics.get("max_concurrency")
     if stated is None or stated.point is None:
         return False
-    return any(
-        level.passed is False and (level.concurrency or 0) > stated.point for level in capacity_test.levels
-    )
+    failed = [
+        level.concurrency
+        for level in capacity_test.levels
+        if level.passed is False and (level.concurrency or 0) > stated.point
+    ]
+    return any(is_narrow(stated.point, concurrency or 0, "closed") for concurrency in failed)
 
 
 @check("P-5.8.3-min-duration-120s")

@@ -15,6 +15,10 @@ check = Checks()
 
 BOUNDARIES = ("model_engine", "application_gateway", "compound_system")
 _NO_ACCELERATOR = ("cpu", "none")
+_SIZE = re.compile(r"(?<![a-z0-9.])(?:\d+x)?\d+(?:\.\d+)?[bm](?![a-z0-9])")
+_BITS = re.compile(r"(?<![a-z0-9])(?:fp|int|bf|[qwkai])\d+[a-z0-9]*(?:_[a-z0-9]+)*")
+"""Precisions in names: fp8, int4, q4_k_m, w4a16."""
+_MEMBERS = frozenset({"nano", "mini", "tiny", "small", "medium", "large", "lite", "flash", "turbo"})
 _WORDS_OF_ANY_MODEL = frozenset({"instruct", "chat", "base", "mini", "awq", "gptq", "gguf", "fp", "int"})
 
 
@@ -53,10 +57,12 @@ check("M-5.1.2.3-sut-configuration")(stated("sut.boundary"))
 
 @check("M-5.1.2.3-model-identifier")
 def model_identifier(view: EvidenceView) -> Answer:
-    """Name, version and quantization; the name has a word in common with what the endpoint calls it."""
+    """Name, version and quantization; the name may be that of what the endpoint serves, or is said to be
+    served under an alias that does not contradict it."""
     name, *_ = view.need_all("sut.model.name", "sut.model.version", "sut.model.quantization")
     served, alias = view.fact("endpoint.models", []), view.fact("sut.model.served_as")
-    known = not served or alias in served or any(_same_name(name, each) for each in served)
+    aliased = alias in served and not _contradict(name, alias)
+    known = not served or aliased or any(_same_name(name, each) for each in served)
     return view.answer(
         known,
         f"the model is {name}" + (f", served as {alias}" if alias else ""),
@@ -67,7 +73,37 @@ def model_identifier(view: EvidenceView) -> Answer:
 
 def _same_name(one: str, other: str) -> bool:
     words = [set(re.findall(r"[a-z]{2,}", name.lower())) - _WORDS_OF_ANY_MODEL for name in (one, other)]
-    return one == other or bool(words[0] & words[1])
+    alike = bool(words[0] & words[1]) and _members(one) == _members(other)
+    return one == other or (alike and not _contradict(one, other))
+
+
+def _contradict(one: str, other: str) -> bool:
+    """Whether both names state a size (405B and 1b), a version (3.1 and 3.2) or a member of a family (large
+    and small), and not the same."""
+    return any(
+        bool(a) and bool(b) and not any(_begins(x, y) or _begins(y, x) for x in a for y in b)
+        for a, b in ((found(one), found(other)) for found in (_sizes, _versions, _members))
+    )
+
+
+def _begins(one: str, other: str) -> bool:
+    """Whether one version is the other or begins with it: ``3.1`` and ``3``."""
+    return f"{one}.".startswith(f"{other}.")
+
+
+def _members(name: str) -> set[str]:
+    return set(_MEMBERS.intersection(re.findall(r"[a-z]+", name.lower())))
+
+
+def _sizes(name: str) -> set[str]:
+    """The numbers of parameters in a name: ``8x7b``, ``405b``, ``0.5b``."""
+    return set(_SIZE.findall(name.lower()))
+
+
+def _versions(name: str) -> set[str]:
+    """The versions in a name: ``3.1`` of Llama-3.1-8B, ``2.5`` of qwen2.5; no sizes, dates or bits."""
+    rest = _BITS.sub(" ", _SIZE.sub(" ", name.lower()))
+    return set(re.findall(r"(?<![\d.])\d{1,2}(?:\.\d{1,2})?(?![\d.])", rest))
 
 
 @check("M-5.1.2.3-hardware")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from pytest_llmbench.compliance.capacity_evidence import WIDEST_BRACKET, is_narrow
 from pytest_llmbench.compliance.checks.levels import REPORTED, at_least_s, overloaded, percentiles_agree
 from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows, one_of
 from pytest_llmbench.compliance.checks.ttft import workload_defined
@@ -181,10 +182,15 @@ def _bracket(
         return view.unmet(f"no tested level above {best.label} fails: it is a lower bound, not the highest")
     gap = above[0].value - best.value
     view.note("lowest_failing_above", above[0].value)
+    if gap > step + _STEP_TOLERANCE * best.value:
+        return view.unmet(
+            f"between {best.value:g}, which holds, and {above[0].value:g} lies more than the step {step:g}"
+        )
     return view.answer(
-        gap <= step + _STEP_TOLERANCE * best.value,
+        is_narrow(best.value, above[0].value, best.level.load_model),
         f"{best.value:g} holds, {above[0].value:g} does not, the step is {step:g}",
-        f"between {best.value:g}, which holds, and {above[0].value:g} lies more than the step {step:g}",
+        f"{best.value:g} holds and {above[0].value:g} does not: a maximum in between is found by steps of at "
+        f"most {WIDEST_BRACKET:.0%}, so give a smaller step than {step:g}",
     )
 
 

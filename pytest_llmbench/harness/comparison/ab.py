@@ -17,7 +17,8 @@ from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.regression import as_promised
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, cached_share, measured_records
 from pytest_llmbench.harness.comparison.replication import ArmRuns
-from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult

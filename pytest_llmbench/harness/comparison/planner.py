@@ -23,7 +23,7 @@ from pytest_llmbench.harness.setting import setting_on
 from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.methodology.measuring.validity import Budget
+from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, WarmupPolicy
 from pytest_llmbench.model.result import TestResult

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.harness.execution.loads import stated
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
-from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
+from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.estimate import ByRun, by_run

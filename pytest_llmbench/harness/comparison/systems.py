@@ -25,7 +25,8 @@ from pytest_llmbench.harness.comparison.arms import Compared, cached_share
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.settings import Settings, named
 from pytest_llmbench.harness.sut.declared import hourly_price
-from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.facts import Facts, Origin

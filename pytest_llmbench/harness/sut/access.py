@@ -11,7 +11,7 @@ from pytest_llmbench.endpoint_urls import not_over_http2, not_through_a_proxy
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts, Origin, declared_beside
 from pytest_llmbench.model.observation import THINKING_ENDED
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
@@ -222,11 +222,12 @@ class SUTAccess:
             require_http2()
 
     def told(self, facts: Facts, disclosed: Mapping[str, Any]) -> Facts:
-        """``facts`` overridden by what is declared; a later source overrides an earlier one."""
-        if self.file is not None:
-            facts = facts | self.file.facts
-        facts = facts | Facts.of(Origin.DECLARED, self.sut.disclosure, "llm_sut")
-        facts = facts | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
+        """``facts`` with what is declared; a later source overrides an earlier one, and none what was
+        observed."""
+        declared = Facts() if self.file is None else self.file.facts
+        declared = declared | Facts.of(Origin.DECLARED, self.sut.disclosure, "llm_sut")
+        declared = declared | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
+        facts = declared_beside(facts, declared)
         # Nobody can declare it away.
         sent: dict[str, Any] = {"request.extra_body": self.further_fields or None}
         facts = facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")

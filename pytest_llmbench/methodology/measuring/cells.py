@@ -79,14 +79,14 @@ def share_interval(estimate: Estimate | None) -> str:
     return _interval(estimate, share)
 
 
-def cell(estimate: Estimate | None, *, interval: bool = False) -> str:
+def cell(estimate: Estimate | None, *, interval: bool = False, statistic: str = "") -> str:
     """Value and unit, ``127 ms``; with ``interval`` also that, ``127 ms [120, 135]``; ratios as
-    percentages."""
+    percentages. ``statistic``: which it is, so that a tail of few samples is tagged."""
     if estimate is None or estimate.point is None:
         why = "" if estimate is None else estimate.method
         return why if why.startswith(("not measurable", "no ")) else NOT_MEASURED
     ratio = estimate.unit == "ratio"
-    text = share(estimate.point) if ratio else f"{number(estimate.point)} {estimate.unit}".rstrip()
+    text = share(estimate.point) if ratio else tail(estimate, statistic)
     if not interval or (estimate.lower is None and estimate.upper is None):
         return text
     ends = _interval(estimate, share if ratio else number).replace(" …", ",")

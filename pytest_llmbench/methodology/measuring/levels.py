@@ -38,8 +38,9 @@ class Seen:
         return submitted_inside(level_window(self.observation, self.level.role))
 
     def point(self, metric: str) -> float | None:
+        """The point of the metric; None where it is not known, nor more than the least that it is."""
         estimate = self.level.metrics.get(metric)
-        return None if estimate is None else estimate.point
+        return None if estimate is None or estimate.among_given_up else estimate.point
 
     def with_(self, **changes: object) -> Seen:
         return replace(self, level=replace(self.level, **changes))  # type: ignore[arg-type]

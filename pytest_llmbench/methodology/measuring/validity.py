@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from pytest_llmbench.methodology.error_budget import (
+    Budget,
+    error_budget,
+    given_up,
+    kinds_of_failure,
+    of_sessions,
+    raised_budget,
+    sessions_cut_off,
+)
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, begun_late, set_aside
 from pytest_llmbench.methodology.measuring.replies import (
     contradicted_counts,
@@ -40,10 +49,11 @@ from pytest_llmbench.metrics.server_side import (
     cut_short,
     unshown_share,
 )
+from pytest_llmbench.model.facts import CONTRADICTED
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import Load, OpenLoop, SessionLoad
-from pytest_llmbench.model.record import LENGTH_FINISH, NO_FAILURES, Outcome, TokenSource
+from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import answers_of
@@ -62,11 +72,6 @@ agreement: a template may remove the space that a prompt begins with."""
 BEYOND_OURS_NS, BEYOND_OURS_SHARE = 5_000_000, 0.01
 """Nanoseconds by which a time that the server reports may exceed the one measured here, and the share of
 requests in which it may by more: server and client round, and stamp with clocks of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    max_error_share: float = 0.01
 
 
 def validity(
@@ -94,8 +99,10 @@ def validity(
     findings += [
         _limits_loosened(seen),
         _not_offered(seen, set_aside),
-        _error_budget(kept, budget) if kept is not None else None,
-        _sessions_cut_off(counted, budget),
+        error_budget(kept, budget) if kept is not None else None,
+        raised_budget(kept, budget) if kept is not None else None,
+        given_up(kept) if kept is not None else None,
+        sessions_cut_off(counted, budget),
         shortest_run([run for run in counted if not any(run is seen[index] for index in set_aside)]),
         *(check(kept) for check in (_planned_cuts, beyond_context) if kept is not None),
         _held_back(kept_in, min(run.host_limits.buffered_share for run in seen)) if seen else None,
@@ -120,7 +127,7 @@ def _together(runs: Sequence[Records]) -> Records:
 def validity_of(result: TestResult, budget: Budget) -> Validity:
     """The validity of a result: the findings that every run gets, and those of the test itself."""
     found = validity(result.observations, budget, result.budgeted, set_aside(result.levels))
-    nothing = measured(result)
+    further = [each for each in (measured(result), _declared_otherwise(result)) if each is not None]
     own = {finding.check for finding in result.findings}
     # A test about the prefix cache says itself what it should and did find in there, and that of the times
     # between chunks how many shared a read at each level.
@@ -129,7 +136,21 @@ def validity_of(result: TestResult, budget: Budget) -> Validity:
     general = [finding for finding in found.findings if finding.check not in said]
     if result.overload is not None:
         general = _of_overload(general, result)
-    return Validity((*general, *result.findings, *([] if nothing is None else [nothing])))
+    return Validity((*general, *result.findings, *further))
+
+
+def _declared_otherwise(result: TestResult) -> Finding | None:
+    """The finding on declarations that what was observed contradicts."""
+    contradicted = result.facts.value(CONTRADICTED)
+    if not contradicted:
+        return None
+    told = [
+        f"{key} is declared to be {each['declared']!r}, and "
+        + ("nothing was observed" if each["observed"] is None else f"{each['observed']!r} was observed")
+        for key, each in contradicted.items()
+    ]
+    message = f"{'; '.join(told)}: what was observed counts, so mend the declaration"
+    return Finding("declared_otherwise", ok=False, voids=False, message=message, value=len(told), limit=0)
 
 
 def _of_overload(findings: Sequence[Finding], result: TestResult) -> list[Finding]:
@@ -274,22 +295,18 @@ def _length_drift(seen: Sequence[Observation]) -> Finding | None:
     )
 
 
-def _of_sessions(seen: Sequence[Observation]) -> list[Records]:
-    return [run.records for run in seen if isinstance(run.plan.load, SessionLoad)]
-
-
 def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
     """The finding on answers in the history, by the server's count of how much prompts grow from turn to
     turn: less where answers are left out of what the model reads. None where it counts no prompts of
     sessions."""
     live = any(answers_of(run.plan.workload) != "recorded" for run in seen)
     kind = "live" if live else "recorded"
-    of_sessions = _of_sessions(seen)
-    if not of_sessions:
+    loads = of_sessions(seen)
+    if not loads:
         return None
     from pytest_llmbench.metrics.session_figures import growth
 
-    grown = [growth(records) for records in of_sessions]
+    grown = [growth(records) for records in loads]
     turns, asked = sum(each.turns for each in grown), sum(each.asked for each in grown)
     if not turns:
         return None
@@ -467,21 +484,9 @@ def measured(result: TestResult) -> Finding | None:
         return None
     records = [run.records for run in result.observations]
     failed, sent = (sum(int(getattr(own, what).sum()) for own in records) for what in ("failed", "judged"))
-    why = f"{failed} of {sent} requests failed{_kinds_of_failure(records)}" if failed else "see the notes"
+    why = f"{failed} of {sent} requests failed{kinds_of_failure(records)}" if failed else "see the notes"
     message = f"nothing was measured: no load was found that the system sustains: {why}"
     return Finding("measured", ok=False, voids=True, message=message)
-
-
-def _kinds_of_failure(records: Sequence[Records]) -> str:
-    """How many requests failed in which way, and the first error as the server put it, in brackets; empty
-    where none failed."""
-    counts = sum((Counter(own.counts()) for own in records), Counter[str]())
-    kinds = ", ".join(
-        f"{count} {name}" for name, count in counts.items() if name not in NO_FAILURES and count
-    )
-    told = (pair for own in records for pair in zip(own.error, own.failed, strict=True))
-    first = next((error for error, bad in told if bad and error), None)
-    return "" if not kinds else f" ({kinds}; first error: {first})" if first else f" ({kinds})"
 
 
 def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Finding | None:
@@ -500,54 +505,6 @@ def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Fin
         f"are left out, neither held nor saturated ({labels}); free the CPU of other work",
         value=len(set_aside),
         limit=0,
-    )
-
-
-def _error_budget(records: Records, budget: Budget) -> Finding:
-    counts = records.counts()
-    submitted = int(records.judged.sum())
-    failed = int(records.failed.sum())
-    share = failed / submitted if submitted else float(not len(records))
-    ok = len(records) > 0 and share <= budget.max_error_share
-    detail = _kinds_of_failure([records]) if failed else ""
-    if counts[Outcome.TIMEOUT]:
-        detail += (
-            f"; {counts[Outcome.TIMEOUT]} were given up by the load generator's own deadlines, which "
-            "--llm-timeout or timeout_s extends"
-        )
-    return Finding(
-        "error_budget",
-        ok=ok,
-        voids=True,
-        message=f"{failed} of {submitted} requests failed, budget {budget.max_error_share:.1%}{detail}",
-        value=share,
-        limit=budget.max_error_share,
-        unit="ratio",
-    )
-
-
-def _sessions_cut_off(seen: Sequence[Observation], budget: Budget) -> Finding | None:
-    """The finding on sessions cut off: more of them fail than of turns, as one ends all later ones."""
-    of_sessions = _of_sessions(seen)
-    if not of_sessions:
-        return None
-    from pytest_llmbench.metrics.session_figures import jobs_of
-
-    jobs = [jobs_of(records) for records in of_sessions]
-    sessions = sum(map(len, jobs))
-    if not sessions:
-        return None
-    cut, unsent = sum(run.cut_off for run in jobs), sum(run.unsent for run in jobs)
-    share = cut / sessions
-    return Finding(
-        "sessions_cut_off",
-        ok=share <= budget.max_error_share,
-        voids=True,
-        message=f"{cut} of {sessions} sessions were cut off by a turn that did not end well, and {unsent} "
-        f"turns never sent; budget {budget.max_error_share:.1%}",
-        value=share,
-        limit=budget.max_error_share,
-        unit="ratio",
     )
 
 

@@ -48,7 +48,7 @@ class Criteria:
         if self.ttft_p99_ms is not None:
             p99 = seen.point("ttft.p99")
             if p99 is None:
-                found.append("TTFT P99 not measured")
+                found.append("TTFT P99 not known")
             elif p99 > self.ttft_p99_ms:
                 found.append(f"TTFT P99 {p99:.1f} ms (at most {self.ttft_p99_ms:g} ms)")
         if memory := out_of_memory_errors(seen.records):

@@ -113,7 +113,7 @@ def _turn_failures(asked: SessionsAsked, seen: Seen) -> list[str]:
     for turns, limit in asked.turn_ttft_p95_ms.items():
         p95 = seen.point(f"turn_ttft[{turns}].p95")
         if p95 is None:
-            found.append(f"TTFT P95 of turn {turns} not measured")
+            found.append(f"TTFT P95 of turn {turns} not known")
         elif p95 > limit:
             found.append(f"TTFT P95 of turn {turns} {p95:.1f} ms (at most {limit:g} ms)")
     return found

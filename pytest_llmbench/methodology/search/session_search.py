@@ -288,9 +288,10 @@ def _broken(asked: JobsAsked, run: Observation, figures: Mapping[str, Estimate])
     if jobs.cut_off > asked.max_error_share * len(jobs):
         found.append(f"{jobs.cut_off} of {len(jobs)} sessions cut off (at most {asked.max_error_share:.1%})")
     for limit in asked.limits:
-        point = figures[limit.metric].point if limit.metric in figures else None
+        known = figures.get(limit.metric)
+        point = None if known is None or known.among_given_up else known.point
         if point is None:
-            found.append(f"{limit.metric} not measured")
+            found.append(f"{limit.metric} not known")
         elif not limit.holds(point):
             found.append(f"{limit.metric} {point:.4g} (limit {limit.op} {limit.limit:g} {limit.unit})")
     return tuple(found)

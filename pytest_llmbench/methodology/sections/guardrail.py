@@ -528,8 +528,11 @@ def latency_table(percent: float, by_configuration: Mapping[str, Seen]) -> Table
     rows = tuple(
         (
             NAMES[name],
-            *(cell(seen.level.metrics[f"ttft.{q}"], interval=q == "p50") for q in ("p50", "p95", "p99")),
-            *(cell(seen.level.metrics[f"e2e.{q}"], interval=q == "p50") for q in ("p50", "p95", "p99")),
+            *(
+                cell(seen.level.metrics[f"{family}.{q}"], interval=q == "p50", statistic=q)
+                for family in ("ttft", "e2e")
+                for q in ("p50", "p95", "p99")
+            ),
             f"{seen.level.errors.get('refused', 0)}",
         )
         for name, seen in by_configuration.items()

@@ -50,7 +50,7 @@ from pytest_llmbench.metrics.itl import (
     jitter_ms,
     longest_pause_ms,
 )
-from pytest_llmbench.metrics.summary import PERCENTILES, distribution
+from pytest_llmbench.metrics.summary import PERCENTILES, GivenUp, distribution
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
@@ -361,10 +361,11 @@ def level_itl(seen: Seen, option: Option) -> LevelItl:
     look_up(gaps.ordered, (*percentile_ranks(len(gaps), (*PERCENTILES.values(),)), *ecdf_ranks(len(gaps))))
     shape = modality(gaps)
     variation = tail_variation(gaps)
+    gone = GivenUp.of_unknown(samples.given_up)
     metrics = {
         **itl_distribution(samples),
-        **distribution("jitter", jitter_ms(samples)),
-        **distribution("longest_pause", longest_pause_ms(samples)),
+        **distribution("jitter", jitter_ms(samples), given_up=gone),
+        **distribution("longest_pause", longest_pause_ms(samples), given_up=gone),
     }
     metrics["itl_tail_ratio"] = _tail_ratio(metrics)
     metrics["itl_modes"] = _observed(len(shape.modes) or None, "count", samples.counts)

@@ -616,7 +616,7 @@ def _row(percent: float, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[s
         f"{at} (base)" if percent == 100 else at,
         f"{seen.level.concurrency}",
         *(cell(metrics.get(f"{name}[{at}]")) for name in names),
-        cell(metrics.get(f"ttft[{at}].p99")),
+        cell(metrics.get(f"ttft[{at}].p99"), statistic="p99"),
         cell(metrics.get(f"recovery_time[{at}]")),
     )
 

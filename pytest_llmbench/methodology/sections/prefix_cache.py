@@ -541,7 +541,10 @@ def cache_table(by_state: Mapping[str, Seen]) -> Table:
         (
             _NAMES[state],
             f"{seen.level.n_ok}",
-            *(cell(seen.level.metrics[f"ttft.{q}"], interval=True) for q in ("p50", "p95", "p99")),
+            *(
+                cell(seen.level.metrics[f"ttft.{q}"], interval=True, statistic=q)
+                for q in ("p50", "p95", "p99")
+            ),
             cell(seen.level.metrics["output_token_throughput"]),
         )
         for state, seen in by_state.items()

@@ -33,7 +33,7 @@ from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics import reasoning as measured
 from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import itl_distribution
-from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
@@ -195,12 +195,15 @@ def _metrics(
 
 
 def _distributions(qualifier: str, runs: Sequence[Records], option: Option) -> dict[str, Estimate]:
-    found = distribution(f"ttot{qualifier}", [measured.ttot_ms(run) for run in runs])
-    found |= distribution(f"ttfo{qualifier}", [measured.ttfo_ms(run) for run in runs])
+    gone = [run.select(run.given_up) for run in runs]
+    every = GivenUp.of_unknown(sum(map(len, gone)))
+    thinking = GivenUp.of_unknown(sum(int(measured.reasoned(run).sum()) for run in gone))
+    found = distribution(f"ttot{qualifier}", [measured.ttot_ms(run) for run in runs], given_up=thinking)
+    found |= distribution(f"ttfo{qualifier}", [measured.ttfo_ms(run) for run in runs], given_up=every)
     gaps = [measured.output_itl_samples(run, option) for run in runs]
     found |= itl_distribution(gaps, family=f"output_itl{qualifier}")
     tokens = [measured.think_tokens(run) for run in runs]
-    return found | distribution(f"think_tokens{qualifier}", tokens, unit="tokens")
+    return found | distribution(f"think_tokens{qualifier}", tokens, unit="tokens", given_up=thinking)
 
 
 _FIRST = {

@@ -19,6 +19,7 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
+from pytest_llmbench.methodology.measuring.cells import tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.job_figures import is_decided
 from pytest_llmbench.methodology.measuring.load_plans import part_of
@@ -622,7 +623,12 @@ def _jobs_table(
         *((f"Job time against the same job alone {name.upper()}", f"job_slowdown.{name}") for name in _SLOW),
         *((f"LLM time against the same alone {name.upper()}", f"job_llm_slowdown.{name}") for name in _SLOW),
     )
-    rows += [(title, *value_and_interval(metrics[name])) for title, name in named]
+    rows += [
+        (title, tail(metrics[name], name.rpartition(".")[2]), value_and_interval(metrics[name])[1])
+        if metrics[name].unit in ("ms", "s")
+        else (title, *value_and_interval(metrics[name]))
+        for title, name in named
+    ]
     return Table("session_results", "Session Results", ("Metric", "Value", "95 % interval"), tuple(rows))
 
 

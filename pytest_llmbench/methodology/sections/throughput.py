@@ -23,6 +23,7 @@ from pytest_llmbench.methodology.measuring.cells import (
     interval,
     number,
     share,
+    share_interval,
 )
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics
@@ -337,8 +338,7 @@ def _why_none(found: Found) -> str:
 
 def _batch(estimate: Estimate) -> tuple[str, str, str]:
     text = why_not(estimate) if estimate.point is None else share(estimate.point)
-    ends = (estimate.lower, estimate.upper)
-    return "Batch Utilisation", text, " … ".join(share(end) for end in ends if end is not None)
+    return "Batch Utilisation", text, share_interval(estimate)
 
 
 def why_not(estimate: Estimate) -> str:
@@ -354,8 +354,8 @@ def _load_cell(metrics: Mapping[str, Estimate]) -> tuple[str, str]:
         return "not reached: no tested load held", ""
     text = f"{found.point:g} req/s (offered)" if rate else f"{found.point:g} requests in flight"
     text = f"at least {text}" if LOWER_BOUND in found.method else text
-    end = "not reached" if found.upper is None else f"{found.upper:g}"
-    return text, f"{found.point:g} … {end} (bracket of the search)"
+    ends = f"> {found.point:g}" if found.upper is None else f"{found.point:g} … {found.upper:g}"
+    return text, f"{ends} (bracket of the search)"
 
 
 def _at(run: Sustained) -> str:

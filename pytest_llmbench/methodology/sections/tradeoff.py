@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmbench.methodology.amounts import warm_up_bounds
-from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share
+from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share, tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -334,7 +334,11 @@ def levels_table(levels: Sequence[Seen]) -> Table:
 
 def _row(seen: Seen) -> tuple[str, ...]:
     metrics, level = seen.level.metrics, seen.level
-    latencies = (_cell(metrics[f"{family}.{key}"]) for _, family in _FAMILIES for _, key in _PERCENTILES)
+    latencies = (
+        tail(replace(metrics[f"{family}.{key}"], unit=""), key)
+        for _, family in _FAMILIES
+        for _, key in _PERCENTILES
+    )
     success = level.completion_ratio
     return (
         level.label,

@@ -8,12 +8,13 @@ request until the count is reached, compute the statistics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.cells import tail
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -27,7 +28,7 @@ from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import STATISTICS, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import chunking, latency
-from pytest_llmbench.metrics.buckets import Bucket, by_input_length
+from pytest_llmbench.metrics.buckets import Bucket, by_input_length, given_up_by_length
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
@@ -162,7 +163,8 @@ def result(
 
 
 def _buckets(samples: RunSamples) -> Sequence[Bucket]:
-    return by_input_length(samples.ttft, samples.ttft_input_tokens)
+    gone = given_up_by_length(samples.runs)
+    return by_input_length(samples.ttft, samples.ttft_input_tokens, given_up=gone)
 
 
 def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
@@ -276,8 +278,8 @@ def parts_table(metrics: Mapping[str, Estimate]) -> Table:
     for title, family in _PARTS:
         estimates = [metrics.get(f"{family}.{key}") for key in statistics]
         cells = [
-            NOT_MEASURABLE if each is None or each.point is None else _number(each.point)
-            for each in estimates
+            NOT_MEASURABLE if each is None or each.point is None else tail(replace(each, unit=""), key)
+            for key, each in zip(statistics, estimates, strict=True)
         ]
         count = next((f"{each.n}" for each in estimates if each is not None), "0")
         rows.append((title, *cells, count))

@@ -123,7 +123,9 @@ def _percentile(
         of = percentile_worth(finite, q, lags=lags)
         rise = _rise(finite, backlog, tail)
         worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level, rise=rise)
-        queue = known_queue(finite, backlog)
+        # What failed or was given up on is in no law of a queue, and beyond no bound by a moment.
+        cut = bool(np.isinf(values).any())
+        queue = None if cut else known_queue(finite, backlog)
         known = None if queue is None else queue.upper(q, level)
         if known is not None:
             upper, how = known, f", {BY_LOAD}"
@@ -131,7 +133,8 @@ def _percentile(
             runs = as_runs(finite)
             crude = Crude.of(runs, spread(runs, lags=lags), level, rise)
             far = far_ends(crude, runs, ordered, q, lags=lags, level=level, rise=rise)
-            lower, upper = far.lower if lower is None else lower, far.upper if upper is None else upper
+            lower = far.lower if lower is None else lower
+            upper = far.upper if upper is None and not cut else upper
             how, kind = f"{how}{CRUDELY}", IntervalKind.CRUDE
         needed = of.required(samples_required(q, level), len(values), level)
     else:

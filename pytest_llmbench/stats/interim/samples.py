@@ -1,8 +1,8 @@
 """The values that looks judge, request by request: latencies in ms, and the used share of the limits.
 
 The same formulas as ``metrics/latency.py``, over the few columns that a look needs, since the load generator
-computes them while load is running. NaN: the request is no sample of the quantity. Infinity: it did not end
-well and counts as slower than any limit.
+computes them while load is running. NaN: the request is no sample of the quantity. Infinity: it was given up
+on, or did not end well and counts as slower than any limit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Record
 from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.runs import FloatArray
 
+_OURS = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
 _COLUMNS = (
     "index", "scheduled_ns", "submitted_ns", "first_event_ns", "first_nonempty_ns", "first_reasoning_ns",
     "first_content_ns", "last_content_ns", "finished_ns", "input_tokens", "output_tokens", "reasoning_tokens",
@@ -32,6 +33,7 @@ class Ends:
 
     ok: BoolColumn
     judged: BoolColumn
+    given_up: BoolColumn
     index: IntColumn
     scheduled_ns: IntColumn
     submitted_ns: IntColumn
@@ -47,7 +49,8 @@ class Ends:
 
     @classmethod
     def of_records(cls, records: Records) -> Ends:
-        return cls(records.ok, records.judged, *(getattr(records, name) for name in _COLUMNS))
+        columns = (getattr(records, name) for name in _COLUMNS)
+        return cls(records.ok, records.judged, records.given_up, *columns)
 
     @classmethod
     def of_rows(cls, rows: Sequence[RequestRecord]) -> Ends:
@@ -56,11 +59,12 @@ class Ends:
             values = [getattr(row, name) for row in rows]
             column = [MISSING if value is None else value for value in values]
             columns.append(np.array(column, dtype=np.int64))
-        ok, judged = (
+        ok, judged, given_up = (
             np.array([of(row.outcome) for row in rows], dtype=bool)
-            for of in (Outcome.OK.__eq__, Outcome.CUT_BY_USER.__ne__)
+            for of in (Outcome.OK.__eq__, Outcome.CUT_BY_USER.__ne__, _OURS.__contains__)
         )
-        return cls(ok, judged, *columns)
+        sent = np.array([row.dispatched_ns is not None for row in rows], dtype=bool)
+        return cls(ok, judged, given_up & sent, *columns)
 
 
 def values(watched: Watched, ends: Ends) -> FloatArray:
@@ -74,8 +78,10 @@ def _values(watched: Watched, ends: Ends) -> FloatArray:
     if watched.quantity == "good":
         return scores(watched.limits_ms, ends)
     found = _latency(watched.quantity, ends)
-    if watched.failures_over_limit:
-        found = np.where(ends.ok, found, np.inf)
+    over = ~ends.ok if watched.failures_over_limit else ends.given_up
+    if watched.quantity == "tpot" and not watched.failures_over_limit:  # of a reply that had not begun
+        over = over & (ends.first_nonempty_ns != MISSING)
+    found = np.where(over, np.inf, found)
     # Of a request that failed early only what was asked for is known, so its bucket may not be.
     inside = ends.input_tokens >= watched.least_tokens
     if watched.below_tokens is not None:

@@ -10,10 +10,11 @@ import pytest
 from canned_levels import QueueServer, canned_setting
 
 from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.offered import is_offered, set_aside, shortfalls
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.measuring.validity import measured as anything
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.search.probing import Range, sustainable
 from pytest_llmbench.methodology.search.search import Searched, search
 from pytest_llmbench.methodology.sections import itl, throughput, tradeoff

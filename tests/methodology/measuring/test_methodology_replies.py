@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from canned_runs import answer
 
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.model.judgement import Finding, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.server_state import (
     REMEDY,
     beyond_context,
@@ -17,7 +18,7 @@ from pytest_llmbench.methodology.measuring.server_state import (
     prefix_cache_hits,
     taken_late,
 )
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.model.judgement import Finding

@@ -15,7 +15,8 @@ from canned_runs import answer
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.methodology.catalogue import TESTS
-from pytest_llmbench.methodology.measuring.validity import Budget, validity, validity_of
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity, validity_of
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.facts import Facts, Origin

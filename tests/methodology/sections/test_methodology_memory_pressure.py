@@ -11,7 +11,8 @@ import pytest
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters, fitted
 from pytest_llmbench.model.judgement import Finding, GateVerdict

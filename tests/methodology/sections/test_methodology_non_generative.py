@@ -13,7 +13,8 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
 from pytest_llmbench.methodology.sections import non_generative, ttft

@@ -9,7 +9,8 @@ import pytest
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections.prefix_cache import STAND_IN, TEST, Parameters
 from pytest_llmbench.model.observation import Observation

@@ -17,8 +17,9 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import capacity, throughput
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit

@@ -18,8 +18,9 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness, guardrail, memory_pressure, prefix_cache
 from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters

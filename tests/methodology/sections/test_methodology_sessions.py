@@ -13,7 +13,8 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.advice import advised
-from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search.session_search import level_duration_s
 from pytest_llmbench.methodology.sections import goodput, sessions, ttft
