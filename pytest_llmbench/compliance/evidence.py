@@ -20,7 +20,7 @@ from pytest_llmbench.model.judgement import Status, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import PHASES, JoinedRecords, Records
-from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.result import INSTANCE, TestResult
 
 _OPEN_LOOP = "tests/generator/test_generator_open_loop.py::test_open_loop_keeps_schedule_while_server_stalls"
 _CLOSED_LOOP = "tests/generator/test_generator_closed_loop.py::test_closed_loop_keeps_concurrency"
@@ -176,8 +176,12 @@ class Evidence:
     @cached_property
     def same_system(self) -> tuple[TestResult, ...]:
         """Siblings of whatever test on the same SUT: a run that was shared was measured by one of them."""
-        own = self.result.disclosure
-        return tuple(sibling for sibling in self.siblings if sibling.disclosure == own)
+        own, number = self.result.disclosure, self.result.facts.value(INSTANCE)
+        return tuple(
+            sibling
+            for sibling in self.siblings
+            if sibling.disclosure == own and sibling.facts.value(INSTANCE) == number
+        )
 
     def others(self, test: str) -> tuple[TestResult, ...]:
         """Results of ``test`` among the siblings, on the same SUT, that are evidence by themselves."""

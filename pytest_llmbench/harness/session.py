@@ -1,4 +1,5 @@
-"""One benchmark session: opens each SUT once, measures tests one after another, judges them."""
+"""One benchmark session: opens each SUT once in each set-up of its fixture, measures tests one after another,
+judges them."""
 
 from __future__ import annotations
 
@@ -24,15 +25,16 @@ from pytest_llmbench.harness.setting import salt_of, setting_on, warmup_for, wit
 from pytest_llmbench.harness.settings import AUTO, Settings
 from pytest_llmbench.harness.sut.declared import prices_of
 from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
-from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.harness.sut.sut import SUT, SetUp
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition, WarmupPolicy
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, HostLimits, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
-from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.result import INSTANCE, TestResult
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.files import there_are_saved
 from pytest_llmbench.store.records_file import not_on_disk
@@ -73,10 +75,12 @@ def _through(proxy: str) -> Finding:
 
 @dataclass(frozen=True)
 class _Failed:
-    """A SUT that could not be opened. The first test gets the whole error, the others a reference to it."""
+    """A SUT that could not be opened. The first test gets the whole error, the others a reference to it; a
+    test that asks a second time is run again, and has it tried again."""
 
     error: LLMBenchError
-    told: str
+    told: dict[str, None]
+    """The tests that got it, the first one first."""
 
 
 class BenchSession:
@@ -106,7 +110,10 @@ class BenchSession:
         self._variants = variants
         self._host_limits = host_limits or HostLimits()
         self._early = early
-        self._open: dict[str, OpenSUT | _Failed] = {}
+        self._open: dict[tuple[int | None, str], OpenSUT | _Failed] = {}
+        """(number of the set-up of the fixture, what it gave) → the system; None: the options gave it."""
+        self._opened_at: Counter[tuple[str, str]] = Counter()
+        """How many systems were opened at an endpoint, by role."""
         self.baselines = Baselines(settings)
         self._planner = ComparisonPlanner(settings, worker, self._opened)
         self._shared = SharedRuns()
@@ -134,16 +141,20 @@ class BenchSession:
         return warmup_for(self.settings.scale)
 
     def bench(
-        self, sut: SUT | str, warmup: WarmupPolicy, on_missing: Callable[[str], None] = lambda _: None
+        self,
+        sut: SUT | str,
+        warmup: WarmupPolicy,
+        on_missing: Callable[[str], None] = lambda _: None,
+        set_up: SetUp | None = None,
     ) -> Bench:
         from pytest_llmbench.harness.bench import Bench  # few measure by hand
 
-        return Bench(self, _as_sut(sut), warmup, on_missing)
+        return Bench(self, _as_sut(sut), warmup, on_missing, set_up)
 
-    def client(self, sut: SUT | str) -> LLMClient:
+    def client(self, sut: SUT | str, set_up: SetUp | None = None) -> LLMClient:
         """A client for single requests. Raises SuiteError for a replay, SUTError if the system does not
         answer."""
-        opened = self._opened(_as_sut(sut), "llm_client", for_load=False)
+        opened = self._opened(_as_sut(sut), "llm_client", set_up=set_up, for_load=False)
         if opened.client is None:
             raise SuiteError(
                 "llm_client sends requests over HTTP, and there is no server",
@@ -155,9 +166,9 @@ class BenchSession:
         refuse_client(opened.api)
         return opened.client()
 
-    def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation:
+    def execute(self, plan: LoadPlan, sut: SUT | str, set_up: SetUp | None = None) -> Observation:
         """Execute one plan by hand: no warm-up, no judgement, no records file."""
-        opened = self._opened(_as_sut(sut), plan.label)
+        opened = self._opened(_as_sut(sut), plan.label, set_up=set_up)
         with self._alone(virtual=opened.virtual):
             return self._sent(opened, plan, "")
 
@@ -171,11 +182,12 @@ class BenchSession:
         limits: Sequence[RegressionLimit] = (),
         wanted: Wanted | None = None,
         tests: int = 1,
+        set_up: SetUp | None = None,
     ) -> Measured:
         """Measure one test and judge it. ``limits``: what must not get worse; ``wanted``: what is compared;
-        ``tests``: how many share a budget of time. KeyboardInterrupt is raised again once what was measured
-        is kept."""
-        opened = self._opened(_as_sut(sut), nodeid)
+        ``tests``: how many share a budget of time; ``set_up``: of the fixture that gave ``sut``.
+        KeyboardInterrupt is raised again once what was measured is kept."""
+        opened = self._opened(_as_sut(sut), nodeid, set_up=set_up)
         parameters = with_runs(parameters, self.settings)
         parameters, budget_s = within_budget(parameters, self.settings, tests)
         salt = self._salt(nodeid, definition, parameters, opened)
@@ -243,12 +255,17 @@ class BenchSession:
     def _salt(
         self, nodeid: str, definition: TestDefinition, parameters: TestParameters, opened: OpenSUT
     ) -> str:
-        """Equal for what may be shared, whatever the order of the tests."""
-        key = (nodeid, definition.name, repr(parameters), opened.key)
+        """Equal for what may be shared, whatever the order of the tests. What answers at an address where an
+        earlier set-up found a server may be that server, which has its prompts."""
+        key = (nodeid, definition.name, repr(parameters), opened.endpoint)
         self._times[key] += 1
         again = f" {self._times[key]}" if self._times[key] > 1 else ""
         own = f"{nodeid}{again}" if again or parameters.fresh else ""
-        return salt_of(SUT(opened.endpoint), self.settings, own)
+        sut = SUT(opened.endpoint)
+        number = opened.facts.value(INSTANCE)
+        if number and sut.was_there_before and opened.launched is None and self.settings.prompts == AUTO:
+            own = f"system {number} {own}".strip()
+        return salt_of(sut, self.settings, own)
 
     def _told(
         self, result: TestResult, opened: OpenSUT, definition: TestDefinition, nodeid: str
@@ -358,33 +375,49 @@ class BenchSession:
         role: str = "",
         settings: Settings | None = None,
         *,
+        set_up: SetUp | None = None,
         for_load: bool = True,
     ) -> OpenSUT:
-        """The opened SUT, opened once. ``role`` keeps arms with the same endpoint apart: they share neither
-        engines nor runs."""
-        key = role + json.dumps(asdict(sut), sort_keys=True, default=str)
-        if key not in self._open:
-            self._plan = None  # what is told meanwhile is about the SUT, not about the load before
-            try:
-                offered = Offered(self._disclosure(sut.endpoint), self._variants(sut.endpoint))
-                with self._alone(virtual=sut.is_replay):
-                    opened = open_sut(
-                        sut,
-                        settings or self.settings,
-                        on_progress=self._show_progress,
-                        offered=offered,
-                        early=self._early,
-                        for_load=for_load,
-                    )
-                self._open[key] = replace(opened, key=key)
-            except LLMBenchError as error:
-                self._open[key] = _Failed(error, who)
-                raise
-        found = self._open[key]
-        if isinstance(found, _Failed):
+        """The opened SUT, opened once in each set-up of its fixture, and anew when a fixture has put another
+        server at its address. ``role`` keeps arms with the same endpoint apart: they share neither engines
+        nor runs."""
+        given = role + json.dumps(asdict(sut), sort_keys=True, default=str)
+        key = (None if set_up is None else set_up.number, given)
+        who = who if set_up is None else set_up.test
+        found = self._open.get(key)
+        if isinstance(found, _Failed) and who not in found.told:
             first_line = str(found.error).splitlines()[0]
-            raise type(found.error)(f"{first_line} (see the first error, at {found.told})")
-        return found
+            first = next(iter(found.told))
+            found.told[who] = None
+            raise type(found.error)(f"{first_line} (see the first error, at {first})")
+        if isinstance(found, OpenSUT):
+            if found.is_served:
+                return found
+            self._close([key])
+        self._plan = None  # what is told meanwhile is about the SUT, not about the load before
+        try:
+            offered = Offered(self._disclosure(sut.endpoint), self._variants(sut.endpoint))
+            with self._alone(virtual=sut.is_replay):
+                opened = open_sut(
+                    sut,
+                    settings or self.settings,
+                    on_progress=self._show_progress,
+                    offered=offered,
+                    early=self._early,
+                    for_load=for_load,
+                )
+        except LLMBenchError as error:
+            self._open[key] = _Failed(error, {who: None})
+            raise
+        self._open[key] = opened = self._numbered(opened, role, given)
+        return opened
+
+    def _numbered(self, opened: OpenSUT, role: str, given: str) -> OpenSUT:
+        """The SUT with a key of its own, and with the fact that it is not the first one at its endpoint."""
+        self._opened_at[role, opened.endpoint] += 1
+        number = self._opened_at[role, opened.endpoint]
+        told = Facts.of(Origin.GENERATOR, {INSTANCE: number} if number > 1 else {})
+        return replace(opened, key=f"{given} {number}", facts=opened.facts | told)
 
     def _show_progress(self, progress: Any) -> None:
         if self.on_progress is not None:
@@ -392,16 +425,24 @@ class BenchSession:
 
     def close(self) -> None:
         """Close every connection and stop every engine; the first failure is raised after all were tried."""
-        failures: list[Exception] = []
         forget_drawn()  # reports come next, and need the memory more
         block_bootstrap.choose("analytic")
-        for opened in self._open.values():
+        self._close([*self._open])
+
+    def close_set_up(self, number: int) -> None:
+        """Close what was opened of a set-up of the fixture, which is about to be torn down: its server still
+        answers."""
+        self._close([key for key in self._open if key[0] == number])
+
+    def _close(self, keys: Sequence[tuple[int | None, str]]) -> None:
+        failures: list[Exception] = []
+        for opened in [self._open.pop(key) for key in keys]:
             if isinstance(opened, OpenSUT):
+                self._shared.forget(opened.key)
                 try:
                     opened.close()
                 except Exception as error:  # noqa: BLE001  # the others have to be closed all the same
                     failures.append(error)
-        self._open.clear()
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
 

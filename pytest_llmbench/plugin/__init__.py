@@ -108,11 +108,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    if fixturedef.argname == "llm_sut" and hasattr(request.config, "workerinput"):
-        # A server of the suite's own that starts while another worker measures would disturb it.
-        with fixtures.alone_unless_ours(fixturedef, request.config):
-            return (yield)
-    return (yield)
+    if fixturedef.argname != "llm_sut":
+        return (yield)
+    with fixtures.alone_unless_ours(fixturedef, request.config):
+        made = yield
+    request.config.stash[SESSION].begin_set_up(fixturedef)
+    return made
 
 
 def pytest_runtest_call(item: pytest.Item) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.selftest.run import SelftestResult
-    from pytest_llmbench.harness.sut.sut import SUT
+    from pytest_llmbench.harness.sut.sut import SUT, SetUp
     from pytest_llmbench.methodology.procedure import WarmupPolicy
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
@@ -44,17 +44,29 @@ def llm_sut(pytestconfig: pytest.Config) -> SUT:
         return pytestconfig.stash[SESSION].bench_session.sut_from_settings()
 
 
+def set_up_of_sut(request: pytest.FixtureRequest) -> SetUp:
+    """The set-up of ``llm_sut`` that a test has, for a fixture that requests it."""
+    from pytest_llmbench.harness.sut.sut import SetUp
+
+    # pytest has no public way to tell which of several fixtures of one name a test has.
+    fixturedef = request._get_active_fixturedef("llm_sut")
+    return SetUp(request.config.stash[SESSION].set_ups[fixturedef], request.node.nodeid)
+
+
 def alone_unless_ours(
     fixturedef: pytest.FixtureDef[object], config: pytest.Config
 ) -> contextlib.AbstractContextManager[None]:
-    """Keep other workers of pytest-xdist from starting or loading a server while the fixture is set up.
+    """Keep other workers of pytest-xdist from loading a server while the fixture is set up: one of the
+    suite's own that starts meanwhile would disturb them.
 
     The fixture ``llm_sut`` of this module starts none, so nobody is held off for it.
     """
+    worker, ours = config.stash[SESSION].worker, getattr(fixturedef.func, "__module__", "") == __name__
+    if worker is None or ours:
+        return contextlib.nullcontext()
     from pytest_llmbench.harness.machine_lock import machine_lock
 
-    ours = getattr(fixturedef.func, "__module__", "") == __name__
-    return machine_lock(None if ours else config.stash[SESSION].worker)
+    return machine_lock(worker)
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +106,7 @@ def llm_bench(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: Wa
     """
     with failing_in_words():
         session = request.config.stash[SESSION].bench_session
-        return session.bench(llm_sut, llm_warmup, note_missing(request.node))
+        return session.bench(llm_sut, llm_warmup, note_missing(request.node), set_up_of_sut(request))
 
 
 @pytest.fixture
@@ -118,7 +130,7 @@ def llm_client(request: pytest.FixtureRequest, llm_sut: SUT | str) -> Iterator[L
 
     report = request.config.stash[SESSION]
     with failing_in_words():
-        client = report.bench_session.client(llm_sut)
+        client = report.bench_session.client(llm_sut, set_up_of_sut(request))
     with machine_lock(report.worker):  # no other process of pytest-xdist is measuring meanwhile
         yield client
 
@@ -149,6 +161,7 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
             marked.limits,
             marked.wanted,
             tests=item.stash[PLACE][1],
+            set_up=set_up_of_sut(request),
         )
     item.stash[MEASURED] = measured
     item.user_properties.extend(measured.properties)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,6 +82,9 @@ class SessionReport:
         self._record: SessionRecord | None = None
         self._bench_session: BenchSession | None = None
         self._early: EarlyWorkers | None = None
+        self.set_ups: dict[pytest.FixtureDef[object], int] = {}
+        """The numbers of the set-ups of fixtures ``llm_sut`` that are up."""
+        self._numbers = count(1)
         self._written: list[str] = []
         self._said: list[str] = []
         self._annotations: list[str] = []
@@ -149,6 +153,19 @@ class SessionReport:
                 early=self._early,
             )
         return self._bench_session
+
+    def begin_set_up(self, fixturedef: pytest.FixtureDef[object]) -> None:
+        """Number a set-up of ``llm_sut``. What is opened of it is closed before its own end, while its server
+        still answers."""
+        number = self.set_ups[fixturedef] = next(self._numbers)
+
+        def end() -> None:
+            self.set_ups.pop(fixturedef, None)
+            if self._bench_session is not None:
+                with failing_in_words():
+                    self._bench_session.close_set_up(number)
+
+        fixturedef.addfinalizer(end)
 
     def close(self) -> None:
         if self._bench_session is not None:

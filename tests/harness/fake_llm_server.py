@@ -1,6 +1,6 @@
 """A small OpenAI-like server that remembers what it was asked: in a thread, or as a program to be launched.
 
-python fake_llm_server.py PORT [die-after=N] [die-at-start] [never-healthy] [metrics]
+python fake_llm_server.py PORT [die-after=N] [die-at-start] [never-healthy] [metrics] [model=NAME]
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
-            self._answer(200, {"object": "list", "data": [{"id": "fake", "object": "model"}]})
+            models = [word.partition("=")[2] for word in self.server.words if word.startswith("model=")]
+            listed = [{"id": name, "object": "model"} for name in models or ["fake"]]
+            self._answer(200, {"object": "list", "data": listed})
             return
         self.server.calls.append(("GET", self.path, None, dict(self.headers)))
         if self.path == "/health":

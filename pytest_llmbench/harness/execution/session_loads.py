@@ -73,6 +73,11 @@ class SharedRuns:
         while len(self._kept) > 1 and self._nbytes() > self._limit_bytes:
             del self._kept[next(iter(self._kept))]
 
+    def forget(self, sut: str) -> None:
+        """Drop the runs of a SUT that is closed."""
+        for key in [key for key in self._kept if key[0] == sut]:
+            del self._kept[key]
+
     def _nbytes(self) -> int:
         return sum(kept.nbytes for kept in self._kept.values())
 

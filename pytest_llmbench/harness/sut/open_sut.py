@@ -69,7 +69,9 @@ class OpenSUT:
     notes: tuple[str, ...] = ()
     """Notes that go with every result."""
     key: str = ""
-    """A key that tells the SUTs of a session apart."""
+    """A key that tells the SUTs of a session apart, those that are opened at one address too."""
+    launched: LaunchedServer | None = None
+    """The server of a ``with launched_server(…)`` block that answered; None where it is none of ours."""
     virtual: bool = False
     """Whether it runs in virtual time. Several processes may replay at once without disturbing each other's
     measurements."""
@@ -84,7 +86,16 @@ class OpenSUT:
     @property
     def server(self) -> str:
         """A key of the server: SUTs with equal keys ask the same one, as far as can be told."""
-        return self.key if self.virtual else urlsplit(self.base_url).netloc or self.base_url
+        if self.virtual:
+            return self.key
+        place = urlsplit(self.base_url).netloc or self.base_url
+        return place if self.launched is None else f"{place} process {self.launched.pid}"
+
+    @property
+    def is_served(self) -> bool:
+        """Whether what answered is still there: not if a fixture has stopped it since, whatever answers at
+        its address now."""
+        return self.launched is _launched_at(self.base_url)
 
     def variant(self, name: str, where: str) -> VariantInfo:
         """The variant ``name``. SuiteError, naming the declared ones, if nobody declared it."""
@@ -170,7 +181,8 @@ def _with_variants(
         return reached.base_url
 
     approach = approach.with_fields(reached.changed)
-    board = _board(reached, approach, variants, on_progress, url)
+    launched = _launched_at(reached.base_url)
+    board = _board(reached, launched, approach, variants, on_progress)
     return OpenSUT(
         endpoint=approach.sut.endpoint,
         base_url=reached.base_url,
@@ -189,24 +201,29 @@ def _with_variants(
         counter=_counter(approach, reached),
         vocabulary=_vocabulary(approach),
         client=lambda: _client(approach, reached, url),
+        launched=launched,
     )
 
 
 def _board(
     reached: Reached,
+    launched: LaunchedServer | None,
     approach: SUTAccess,
     variants: Mapping[str, Variant],
     on_progress: OnProgress,
-    url: Callable[[], str],
 ) -> VariantExecutor:
+    opener = _opener(reached, launched)
     if approach.file is None and not variants:
-        return VariantExecutor({"": VariantServer("", _opener(reached))})
+        return VariantExecutor({"": VariantServer("", opener)})
     from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
+
+    def url() -> str:
+        return reached.base_url
 
     empties = None
     if approach.file is not None:
         empties = reset_of(approach.file.endpoint.reset, url, approach, "the SUT")
-    base = VariantServer("", _opener(reached), reset=empties)
+    base = VariantServer("", opener, reset=empties)
     around = Surroundings(approach, url, reached.facts, base, on_progress)
     board = VariantExecutor({"": base})
     for name, variant in variants.items():
@@ -214,11 +231,14 @@ def _board(
     return board
 
 
-def _opener(reached: Reached) -> Callable[[], RunningVariant]:
+def _launched_at(url: str) -> LaunchedServer | None:
+    launching = sys.modules.get("pytest_llmbench.harness.sut.launched")  # who launches it has imported that
+    return None if launching is None else launching.launched_at(url)
+
+
+def _opener(reached: Reached, launched: LaunchedServer | None) -> Callable[[], RunningVariant]:
     """A function that brings up the SUT itself. It runs already, unless a fixture launched it and it has
     ended."""
-    launching = sys.modules.get("pytest_llmbench.harness.sut.launched")  # who launches it has imported that
-    launched: LaunchedServer | None = None if launching is None else launching.launched_at(reached.base_url)
 
     def open_() -> RunningVariant:
         if launched is None:

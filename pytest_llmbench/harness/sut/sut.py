@@ -8,6 +8,17 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class SetUp:
+    """A set-up of the fixture ``llm_sut`` that a test uses. Each is a system of its own, also where the
+    address is that of an earlier one."""
+
+    number: int
+    """Tells the set-ups of a session apart."""
+    test: str
+    """Node id of the test."""
+
+
+@dataclass(frozen=True)
 class SUT:
     """The address of the system under test and how to talk to it. Nothing is sent when a SUT is made."""
 
