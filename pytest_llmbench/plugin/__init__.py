@@ -119,6 +119,7 @@ def pytest_fixture_setup(
 def pytest_runtest_call(item: pytest.Item) -> None:
     # No wrapper, and not first: what raises before a wrapper within it has begun leaves that out, and plugins
     # that report what theirs noted (pytest-json-report) end the session.
+    verdicts.raise_unless_measured(item)
     verdicts.raise_unless_good(item)
 
 

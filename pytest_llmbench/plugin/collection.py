@@ -12,7 +12,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
-from pytest_llmbench.plugin.markers import let_select
+from pytest_llmbench.plugin.markers import all_marks, closest, let_select, place_of
 from pytest_llmbench.plugin.options import has_endpoint, values
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class MarkedTest:
 
     definition: TestDefinition
     parameters: TestParameters
+    marks: tuple[pytest.Mark, ...]
+    """All of ours that the item had at collection."""
     limits: tuple[RegressionLimit, ...] = ()
     """Limits on metrics that must not get worse than a baseline."""
     wanted: Wanted | None = None
@@ -136,7 +138,7 @@ def _of_another_kind(config: pytest.Config, items: Sequence[pytest.Item]) -> lis
         return []
     from pytest_llmbench.harness.beforehand import mismatches
 
-    tests = [(_where(item), item.stash[MARKED].definition) for item in by_options]
+    tests = [(place_of(item), item.stash[MARKED].definition) for item in by_options]
     return mismatches(config.stash[SESSION].settings, tests)
 
 
@@ -232,8 +234,9 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     from pytest_llmbench.methodology.parameters import build
     from pytest_llmbench.plugin.parametrized import fed, given_twice
 
-    where = _where(item)
-    mark = _mark_of(item, where)
+    where = place_of(item)
+    mark = closest(item, MARK)
+    assert mark is not None
     given = dict(mark.kwargs)
     test = given.pop("test", None)
     if mark.args:
@@ -259,7 +262,7 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     parameters: TestParameters = build(
         chosen.parameters, given, where=where, test=chosen.name, counted=_counted(item.config)
     )
-    return MarkedTest(chosen, parameters, _limits(item), _wanted(item), parametrized)
+    return MarkedTest(chosen, parameters, all_marks(item), _limits(item), _wanted(item), parametrized)
 
 
 def _counted(config: pytest.Config) -> bool:
@@ -281,7 +284,7 @@ def _part(label: Any, entry: Any, named: Mapping[str, Any]) -> Any:
 def _wanted(item: pytest.Item) -> Wanted | None:
     """The comparison asked for by the closest ``compare``; None without one. Raises SuiteError with all
     mistakes."""
-    mark = item.get_closest_marker(COMPARE)
+    mark = closest(item, COMPARE)
     if mark is None:
         return None
     from pytest_llmbench.compare.limits import margin_mistakes, metric_mistakes
@@ -308,7 +311,7 @@ def _wanted(item: pytest.Item) -> Wanted | None:
         if not (isinstance(given[name], str) and given[name].strip())
     ]
     if mistakes:
-        where = _where(item).replace("@llmbench on", "@llmbench.compare on")
+        where = place_of(item).replace("@llmbench on", "@llmbench.compare on")
         raise SuiteError.from_mistakes(mistakes, where=where)
     return Wanted(metrics=tuple(metrics), **given)
 
@@ -338,7 +341,7 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
         if not mistakes:
             found.append(RegressionLimit(str(metric), float(margin), "no_regression"))
     if mistakes:
-        where = _where(item).replace("@llmbench on", "@llmbench.no_regression on")
+        where = place_of(item).replace("@llmbench on", "@llmbench.no_regression on")
         raise SuiteError.from_mistakes(mistakes, where=where)
     return tuple(found)
 
@@ -356,34 +359,12 @@ def _not_taken(positional: Sequence[object], given: Mapping[str, object], known:
 
 def _without_measurement(items: Sequence[pytest.Item]) -> list[str]:
     return [
-        f"{_where(item)}: {name.removeprefix('llmbench_')} measures nothing by itself: put it beside a "
+        f"{place_of(item)}: {name.removeprefix('llmbench_')} measures nothing by itself: put it beside a "
         "marker that does, such as @llmbench.ttft()"
         for item in items
         for name in (NO_REGRESSION, COMPARE)
         if item.get_closest_marker(name) is not None and item.get_closest_marker(MARK) is None
     ]
-
-
-def _mark_of(item: pytest.Item, where: str) -> pytest.Mark:
-    """The closest mark; one of ``pytest.param(marks=…)`` takes precedence over one of the function."""
-    callspec = getattr(item, "callspec", None)
-    own = [mark for mark in getattr(callspec, "marks", ()) if mark.name == MARK]
-    if not own:
-        own = [mark for mark in item.own_markers if mark.name == MARK]
-    if len(own) > 1:
-        tests = ", ".join(str(mark.kwargs.get("test")) for mark in own)
-        raise SuiteError(
-            f"has {len(own)} llmbench markers ({tests}): one test measures one thing", where=where
-        )
-    mark = own[0] if own else item.get_closest_marker(MARK)
-    assert mark is not None
-    return mark
-
-
-def _where(item: pytest.Item) -> str:
-    path, line, _ = item.location
-    name = getattr(item, "originalname", None) or item.name
-    return f"{path}:{(line or 0) + 1}: @llmbench on {name}"
 
 
 def print_plan(session: pytest.Session) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION, llmbench
 from pytest_llmbench.marks.builder import Builder
 
@@ -34,6 +35,57 @@ def _entry(name: str, build: Builder) -> str:
     signature = ", ".join([f"test={name!r}", *keywords] if build.mark == MARK else keywords)
     what = build.documentation.split("\n")[0].rstrip(".:")
     return f"{build.mark}({signature}): {what}. Written @llmbench.{name}(...), selected by -m {name}."
+
+
+def all_marks(item: pytest.Item) -> tuple[pytest.Mark, ...]:
+    """Every mark of ours on the item, its classes, module and packages."""
+    return tuple(mark for mark in item.iter_markers() if mark.name in (MARK, COMPARE, NO_REGRESSION))
+
+
+def closest(item: pytest.Item, name: str) -> pytest.Mark | None:
+    """The mark of that name that counts, which is the nearest one: of ``pytest.param``, the function, its
+    class, a base of that, the module, a package. None without one.
+
+    Raises SuiteError for two in one place, of which pytest takes the first.
+    """
+    for where, marks in _places(item):
+        found = [mark for mark in marks if mark.name == name]
+        if len(found) > 1:
+            tests = ", ".join(str(mark.kwargs["test"]) for mark in found if "test" in mark.kwargs)
+            listed = f" ({tests})" if tests else ""
+            raise SuiteError(
+                f"has {len(found)} {name} markers{listed}: one test measures one thing", where=where
+            )
+        if found:
+            return found[0]
+    return None
+
+
+def _places(item: pytest.Item) -> Iterator[tuple[str, Sequence[pytest.Mark]]]:
+    """The places of marks, the nearest first, each with its name. pytest lists those of a class behind those
+    of its bases, in one list."""
+    of_param = list(getattr(getattr(item, "callspec", None), "marks", ()))
+    yield place_of(item), of_param
+    for node in reversed(item.listchain()):
+        where = place_of(item) if node is item else node.nodeid
+        of_bases = [_written_on(base) for base in node.obj.__mro__] if isinstance(node, pytest.Class) else []
+        told = {id(mark) for marks in (of_param, *of_bases) for mark in marks}
+        yield where, [mark for mark in node.own_markers if id(mark) not in told]
+        yield from ((where, marks) for marks in of_bases)
+
+
+def _written_on(base: type) -> list[pytest.Mark]:
+    given = vars(base).get("pytestmark", [])
+    every: list[pytest.Mark | pytest.MarkDecorator] = (
+        list(given) if isinstance(given, list | tuple) else [given]
+    )
+    return [mark.mark if isinstance(mark, pytest.MarkDecorator) else mark for mark in every]
+
+
+def place_of(item: pytest.Item) -> str:
+    path, line, _ = item.location
+    name = getattr(item, "originalname", None) or item.name
+    return f"{path}:{(line or 0) + 1}: @llmbench on {name}"
 
 
 def let_select(config: pytest.Config, named: Mapping[pytest.Item, Sequence[str]]) -> None:

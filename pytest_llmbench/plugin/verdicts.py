@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.plugin.failures import (
     ComplianceFailure,
     GateFailure,
     GateInconclusive,
     InvalidRun,
     Judged,
+    NotMeasured,
 )
+from pytest_llmbench.plugin.markers import all_marks
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.judging import Measured
@@ -30,6 +33,31 @@ def refuse_if_invalid(measured: Measured) -> None:
     if reasons:
         told = f"{measured.void_headline()}: this run is not judged\n{reasons}"
         raise InvalidRun(told, measured.void_summary())
+
+
+def raise_unless_measured(item: pytest.Item) -> None:
+    """Raise if a test has markers by which nothing was measured; called in the call phase of every test."""
+    from pytest_llmbench.plugin.collection import MARKED
+
+    marked, marks = item.stash.get(MARKED, None), all_marks(item)
+    known = () if marked is None else marked.marks
+    if [*map(id, marks)] != [*map(id, known)]:
+        raise NotMeasured(
+            SuiteError(
+                "its llmbench markers were changed after collection, and what they ask for was not measured",
+                where=item.nodeid,
+                remedy="write them on the test, its class or module, or add them in pytest_itemcollected or "
+                "pytest_collection_modifyitems (not trylast)",
+            )
+        )
+    if marks and MEASURED not in item.stash:
+        raise NotMeasured(
+            SuiteError(
+                "is marked, and nothing was measured: it runs without the fixture llm_result of this plugin",
+                where=item.nodeid,
+                remedy="mark test functions only, and override no llm_result",
+            )
+        )
 
 
 def raise_unless_good(item: pytest.Item) -> None:
