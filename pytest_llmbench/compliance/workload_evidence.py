@@ -16,8 +16,10 @@ import numpy as np
 from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
 from pytest_llmbench.metrics.server_side import (
     LEAST_READ_SHARE,
+    MOST_BEYOND_LIMIT,
     MOST_CUT_SHORT,
     MOST_UNSHOWN_SHARE,
+    beyond_limit_share,
     cut_short,
     read_share,
     unshown_share,
@@ -98,6 +100,19 @@ def counted_unshown(view: EvidenceView) -> str | None:
             view.note("unshown_share", share)
             return (
                 f"{share:.1%} of the output tokens that the server counts for {run.plan.label!r} have no text"
+            )
+    return None
+
+
+def counted_beyond(view: EvidenceView) -> str | None:
+    """A run with more output tokens than were asked for: what cannot have been generated was counted, or the
+    limit was not kept."""
+    for run in view.evidence.runs:
+        share = beyond_limit_share(run.records)
+        if share > MOST_BEYOND_LIMIT:
+            view.note("beyond_limit_share", share)
+            return (
+                f"{share:.1%} of the replies of {run.plan.label!r} are longer than max_tokens by their count"
             )
     return None
 

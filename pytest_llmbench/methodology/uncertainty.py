@@ -8,10 +8,17 @@ Percentiles count as far as the sample holds them: one request read late among f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.methodology.measuring.offered import set_aside
+from pytest_llmbench.metrics.server_side import (
+    MOST_BEYOND_LIMIT,
+    MOST_UNSHOWN_SHARE,
+    beyond_limit_share,
+    unshown_share,
+)
 from pytest_llmbench.metrics.uncertainty import (
     Leeway,
     Leeways,
@@ -37,6 +44,8 @@ FULL_CORE_SHARE = 0.9
 _STANDS = "no limit of the test is that near, so it is judged, and the figures say how far they may be off"
 LATE_READS, LATE_GAPS, EMPTY = "late_reads", "late_gaps", "empty_slots"
 """Names of the checks."""
+_PER_TOKEN = re.compile(r"(turn_|job_)?tpot\b|\w*output_token_throughput\b")
+"""Names of the metrics that a count of output tokens is in."""
 
 
 def spoiled(run: Observation, *, gaps: bool = False) -> tuple[Finding, ...]:
@@ -158,7 +167,9 @@ SERVER_INSTANTS = "C"
 def with_uncertainty(result: TestResult) -> TestResult:
     """The result with the uncertainty of each metric. That of a level, ``itl[90%].p99``, rests on the load
     of that level; one of the test on all loads together, or, where these are levels, on the most uncertain
-    one."""
+    one. Figures per token are undefined where the counts cannot be."""
+    metrics = as_counted(result.metrics, result.observations)
+    result = result if metrics is result.metrics else replace(result, metrics=metrics)
     aside = set_aside(result.levels)
     runs = [run for index, run in enumerate(result.observations) if index not in aside]
     if all(map(is_exact, runs)):
@@ -176,6 +187,24 @@ def with_uncertainty(result: TestResult) -> TestResult:
             of_level.setdefault(level.label, []).append(bounds)
     every = [bounds for some in of_level.values() for bounds in some] or [_Bounds(runs, served=served)]
     return replace(result, metrics=_bounded(result.metrics, every, of_level), levels=tuple(levels))
+
+
+def as_counted(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Mapping[str, Estimate]:
+    """The metrics, undefined where they are per token and the counts are of more tokens than were asked for,
+    or than text came: they are wrong by as much as the count is. Behind an end that is ignored, as was asked
+    for, tokens have no text."""
+    beyond = max((beyond_limit_share(run.records) for run in seen), default=0.0)
+    unshown = max((unshown_share(run.records) for run in seen if not run.plan.ignore_eos), default=0.0)
+    if beyond > MOST_BEYOND_LIMIT:
+        why = f"not measurable: {beyond:.1%} of the replies count more output tokens than max_tokens"
+    elif unshown > MOST_UNSHOWN_SHARE:
+        why = f"not measurable: {unshown:.1%} at least of the output tokens that are counted have no text"
+    else:
+        return metrics
+    return {
+        name: Estimate.undefined(unit=each.unit, method=why, n=each.n) if _PER_TOKEN.match(name) else each
+        for name, each in metrics.items()
+    }
 
 
 class _Bounds:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.latency import by_blocks
+from pytest_llmbench.metrics.latency import by_blocks, streamed_tokens
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate
@@ -101,6 +101,20 @@ def unshown_share(records: Records) -> float:
     counted = by_server(records)
     total = int(records.output_tokens[counted].sum())
     return int(records.unshown_tokens[counted].clip(0).sum()) / total if total else 0.0
+
+
+MOST_BEYOND_LIMIT = 0.01
+"""The largest share of replies with more output tokens than were asked for with which counts are taken."""
+_END_TOKENS = 1
+"""Some servers count the end of a sequence beside what they were asked for."""
+
+
+def beyond_limit_share(records: Records) -> float:
+    """Replies with more output tokens, hidden reasoning apart, than their ``max_tokens`` / replies that the
+    server counts. 0 where there are none."""
+    known = by_server(records) & (records.requested_max_tokens > 0)
+    beyond = known & (streamed_tokens(records) > records.requested_max_tokens + _END_TOKENS)
+    return int(beyond.sum()) / max(int(known.sum()), 1)
 
 
 def read_share(records: Records) -> float | None:

@@ -500,6 +500,11 @@ DECLARED = (
         with_columns(unshown_tokens=lambda column: column * 0 + 10),
     ),
     gateway(
+        "more output tokens than were asked for",
+        "M-4.4.2-counting-option",
+        with_columns(output_tokens=lambda column: column * 0 + 100_000),
+    ),
+    gateway(
         "prompts of which the server reads a quarter",
         "M-4.3.1-input-length-spec",
         with_columns(input_tokens=lambda column: column // 4),

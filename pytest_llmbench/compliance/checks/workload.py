@@ -14,6 +14,7 @@ from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.workload_evidence import (
     REFERENCE_DIGESTS,
     against_workload,
+    counted_beyond,
     counted_unshown,
     doubt_about,
     held_to_another_limit,
@@ -235,9 +236,9 @@ def vocabulary_size(view: EvidenceView) -> Answer:
 def counting_option(view: EvidenceView) -> Answer:
     """Declared always, not only where systems are compared (AMB-22), and what the counts come from."""
     option = view.need("tokenizer.counting_option")
-    unshown = counted_unshown(view)
-    if unshown is not None:
-        return view.unmet(unshown)
+    miscounted = counted_unshown(view) or counted_beyond(view)
+    if miscounted is not None:
+        return view.unmet(miscounted)
     name, ours = view.fact("tokenizer.name"), _counted_here(view, TokenSource.REFERENCE_TOKENIZER)
     if option == "B":
         reference = view.need("tokenizer.reference")

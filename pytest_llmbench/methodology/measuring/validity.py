@@ -387,6 +387,8 @@ def _output_limits(seen: Sequence[Observation]) -> Finding | None:
         return None
     message = "; ".join(text for text, count in told.items() if count)
     message += ": the server ignores it, so lengths are not those that were asked for"
+    if long:
+        message += "; or it counts more than it generates, and nothing per token is judged beyond 1 % of them"
     count = short + limited + long
     return Finding("output_limits", ok=False, voids=False, message=message, value=count, limit=0)
 
