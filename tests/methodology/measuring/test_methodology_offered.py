@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from dataclasses import replace
 import pytest
 from canned_levels import QueueServer, canned_setting
 
