@@ -13,6 +13,7 @@ from pytest_llmbench.redaction import keep_secrets_of
 END_OF_HEAD = b"\r\n\r\n"
 LONGEST_HEAD = 65_536
 """Most bytes of a proxy's answer; more is none."""
+_SHOWN = 60
 OF_ENVIRONMENT = "env"
 """Value in place of a URL that means the proxy which the environment names for the host of each endpoint."""
 
@@ -86,7 +87,8 @@ def why_no_tunnel(head: bytes) -> str:
     version, _, rest = line.partition(b" ")
     number = rest[:3]
     if not version.startswith(b"HTTP/1.") or len(number) != 3 or not number.isdigit():
-        return f"no answer of a proxy: {line[:60].decode('latin-1')!r}"
+        shown = line if len(line) <= _SHOWN else line[:_SHOWN] + b"..."
+        return f"no answer of a proxy: {shown.decode('latin-1')!r}"
     status = int(number)
     if 200 <= status < 300:
         return ""

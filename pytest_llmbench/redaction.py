@@ -39,6 +39,7 @@ may have left no mark of it, or one of their own."""
 _SECRET_PARAMETER = re.compile(
     r"(?i)key|token|secret|password|passwd|signature|credential|auth|\bsig\b|\bcode\b"
 )
+_SECRET_OF_PROGRAM = re.compile(r"(?i)key(?!s|file)|token(?!s|iz)|secret|password|credential")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that move a cursor, end a line unseen, change colours or direction, cannot be encoded, or are
 not allowed in XML."""
@@ -219,6 +220,15 @@ def keep_secrets_of(url: str) -> None:
         return
     given += [value for name, value in parse_qsl(parts.query) if _SECRET_PARAMETER.search(name)]
     keep_secret(*(form for value in given if value for form in (value, unquote(value))))
+
+
+def keep_secrets_of_program(command: Sequence[str], env: Mapping[str, str]) -> None:
+    """Keep the values of options and variables of a program secret whose names say that they are."""
+    given = list(env.items())
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        given.append((name, value if equals else following) if name.startswith("-") else ("", ""))
+    keep_secret(*(value for name, value in given if value and _SECRET_OF_PROGRAM.search(name)))
 
 
 @contextmanager

@@ -28,6 +28,8 @@ from pytest_llmbench.wire.stream import chunks_of, events_of
 from pytest_llmbench.wire.uniform import instants_of, read_uniform
 
 _CHUNKS_PER_STEP = 4
+MOST_EVENTS = 1 << 19
+"""Most events of a reply: an event without text is 8 bytes to send and hundreds to keep."""
 MOST_COUNTED = 2_000_000
 """The most characters of a reply that we tokenise ourselves, in one step: half a million tokens. No model
 that keeps to a limit writes more; where one did, chunks are counted."""
@@ -245,6 +247,11 @@ class ReplyReader:
         chunks: list[Chunk] = []
         while step := list(islice(decoded, _CHUNKS_PER_STEP)):
             chunks += step
+            if len(chunks) > MOST_EVENTS:
+                chunks[
+                    -1
+                ].problem = f"the reply has more than {MOST_EVENTS:,} events, and was read no further"
+                break
             yield
         if not self.dialect.accumulates:
             without_repetitions(chunks)

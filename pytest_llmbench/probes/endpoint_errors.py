@@ -11,7 +11,7 @@ from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.model.request import ASKED_LIMIT, CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
-from pytest_llmbench.wire.error_replies import read_error_body, shorten
+from pytest_llmbench.wire.error_replies import beginning, read_error_body, shorten
 from pytest_llmbench.wire.grpc.status import CallStatus
 
 NO_SUCH_PATH = (404, 405, 501)
@@ -303,4 +303,4 @@ def _status(answer: Answer) -> str:
 
 
 def _excerpt(answer: Answer) -> str:
-    return shorten(answer.body[:120].decode("utf-8", errors="replace"), 120) or "empty"
+    return shorten(beginning(answer.body.decode("utf-8", errors="replace"), 480), 120) or "empty"

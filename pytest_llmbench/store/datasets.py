@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,13 @@ PROMPT_FIELDS = ("prompt", "problem", "question", "instruction", "text")
 ANSWER_FIELDS = ("solution", "canonical_solution", "answer", "output", "response", "completion")
 """Fields in which the answer that limits the output is looked for, in this order."""
 CODE_FIELDS = ("content", "whole_func_string", "original_string", "code", "function")
+
+
+_PARQUET_ROWS = 256
+"""Rows that are unpacked at once."""
+_PACKED_BYTES, _PACKED_TIMES = 16 << 20, 100
+"""A packed file may hold so many bytes, or so many times its own size: text is packed to a tenth, JSON of
+repeated rows to a fiftieth, and what is made of JSON takes up to thirty times its bytes."""
 
 
 def file_sha256(path: Path) -> str:
@@ -253,7 +261,11 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         ) from error
     try:
         with open_file(path, MOST_BYTES) as raw, parquet.ParquetFile(raw) as file:
-            for batch in file.iter_batches():
+            # Neither the size of a file nor what it says of itself bounds what repetitions unpack to.
+            unpacked = 0
+            for batch in file.iter_batches(_PARQUET_ROWS):
+                if (unpacked := unpacked + batch.nbytes) > MOST_BYTES:
+                    raise OSError(errno.EFBIG, f"its rows are more than {MOST_BYTES >> 30} GiB")
                 yield from batch.to_pylist()
     except (OSError, ValueError, RuntimeError) as error:  # pyarrow's own errors are of these
         raise SuiteError(f"no Parquet file: {error}", where=str(path), remedy="check the file") from error
@@ -283,8 +295,9 @@ def unpacked_bytes(path: Path) -> bytes:
             if not path.name.lower().endswith(".gz"):
                 return read_at_most(file, MOST_BYTES)
             # Piece by piece: a thousand packed zeros are a million, and nobody says so beforehand.
+            most = min(MOST_BYTES, max(_PACKED_BYTES, _PACKED_TIMES * os.fstat(file.fileno()).st_size))
             with gzip.GzipFile(fileobj=file) as unpacked:
-                return read_at_most(unpacked, MOST_BYTES)
+                return read_at_most(unpacked, most)
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from error
 

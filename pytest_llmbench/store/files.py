@@ -33,6 +33,8 @@ STORAGE = ".llmbench"
 """Folder of what later sessions read: baselines and calibrations, by kind of machine."""
 CALIBRATION = "calibration-"
 """Beginning of the name of a calibration file."""
+_UNFINISHED = ".llmbench.tmp"
+"""End of the names of files that are being written; files of others may end in ``.tmp`` too."""
 _LEVEL = 6
 _SPACE = "check that its directory exists, is writable and has space left"
 
@@ -56,7 +58,7 @@ def whole_file(path: Path, *, remedy: str = _SPACE) -> Iterator[Path]:
 
     Where it does not end well nothing of it is left. An OSError in the block becomes a StoreError.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -74,10 +76,9 @@ def whole_file(path: Path, *, remedy: str = _SPACE) -> Iterator[Path]:
 
 def remove_unfinished(directory: Path) -> None:
     """Remove what a killed :func:`whole_file` has left. Nobody else may be writing there."""
-    for path in directory.glob(".*.tmp"):
-        if re.fullmatch(r"\..+\.\d+\.tmp", path.name):
-            with contextlib.suppress(OSError):
-                path.unlink()
+    for path in directory.glob(f".*{_UNFINISHED}"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str, Any]:

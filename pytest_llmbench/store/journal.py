@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.input_files import MOST_BYTES, parse_json_object, read_at_most, read_bytes
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.schema import Environment, Generator, Instant, Shape, Sut
 
@@ -91,13 +92,13 @@ class Course:
         return nodeid in self._known
 
     def _selected(self, event: Event) -> None:
-        new = dict.fromkeys(nodeid for nodeid in event["nodeids"] if nodeid not in self._known)
+        new = dict.fromkeys(_text(nodeid) for nodeid in event["nodeids"] if nodeid not in self._known)
         self._known.update(new)
         self.waiting.update(new)
 
     def _begun(self, event: Event) -> None:
         self.waiting.pop(event["nodeid"], None)
-        self.unfinished[event["nodeid"]] = None
+        self.unfinished[_text(event["nodeid"])] = None
 
     def _ended(self, event: Event) -> None:
         self.unfinished.pop(event["nodeid"], None)
@@ -105,7 +106,7 @@ class Course:
     def _judged(self, event: Event) -> None:
         entry = event["entry"]
         self.unfinished.pop(entry["nodeid"], None)
-        self.entries.append(dict(entry))
+        self.entries.append({**entry, "nodeid": _text(entry["nodeid"])})
 
     def _reaudited(self, event: Event) -> None:
         # The duration tells the attempts of one test apart.
@@ -117,6 +118,12 @@ class Course:
 
     def _finished(self, event: Event) -> None:
         self.exit_status = int(event["exit_status"])
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"a text is expected, not {type(value).__name__}")
 
 
 JOURNAL_NAME = "journal.jsonl"
@@ -254,18 +261,25 @@ def read_journal(path: Path) -> ReadJournal:
     Raises StoreError for what is no journal, or one of another version.
     """
     try:
-        return _parsed(path.read_bytes(), path)
+        return _parsed(read_bytes(path), path)
     except OSError as error:
-        raise StoreError(
-            f"cannot read the journal: {error.strerror or error}", where=str(path), remedy="check the path"
-        ) from error
+        raise _unreadable(path, error) from error
 
 
 def held_journal(path: Path, descriptor: int) -> ReadJournal:
     """The journal read from the descriptor of :func:`claimed`, which stays open and claimed."""
     os.lseek(descriptor, 0, os.SEEK_SET)
-    with os.fdopen(descriptor, "rb", closefd=False) as file:
-        return _parsed(file.read(), path)
+    try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return _parsed(read_at_most(file, MOST_BYTES), path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot read the journal: {error.strerror or error}", where=str(path), remedy="check the path"
+    )
 
 
 def _parsed(data: bytes, path: Path) -> ReadJournal:
@@ -274,15 +288,15 @@ def _parsed(data: bytes, path: Path) -> ReadJournal:
     course, damaged = Course(), 0
     for line in filter(None, rest):
         try:
-            course.apply(json.loads(line))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            course.apply(parse_json_object(line))
+        except (ValueError, KeyError, TypeError, OverflowError):
             damaged += 1
     return ReadJournal(head, course, damaged)
 
 
 def _head(line: bytes, path: Path) -> JournalHead:
     try:
-        content = json.loads(line)
+        content = parse_json_object(line)
         schema = content["schema"]
         if schema == JOURNAL_SCHEMA:
             return JournalHead.model_validate(content)

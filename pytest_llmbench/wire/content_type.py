@@ -6,7 +6,14 @@ import json
 from collections.abc import Mapping
 
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.wire.error_replies import error_in, error_text, header, is_policy_error, shorten
+from pytest_llmbench.wire.error_replies import (
+    beginning,
+    error_in,
+    error_text,
+    header,
+    is_policy_error,
+    shorten,
+)
 
 _CONTENT_TYPES = {
     "sse": ("text/event-stream",),
@@ -42,7 +49,7 @@ def classify_unstreamed(
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError):
-        start = shorten(body[:200].decode("utf-8", errors="replace"), 80)
+        start = shorten(beginning(body.decode("utf-8", errors="replace"), 200), 80)
         return Outcome.UNDECODABLE, shorten(f"the reply is {content_type}, not {wanted}: {start}")
     error = error_in(payload)
     if error is not None:

@@ -51,6 +51,11 @@ def shorten(text: str, limit: int = ERROR_TEXT_LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def beginning(text: str, most: int) -> str:
+    """The first ``most`` characters, with the mark of a cut, by which a part of a key there is found."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def error_in(payload: Any) -> Any | None:
     """The error object inside a decoded JSON body or event, or ``None`` when it holds none.
 
@@ -195,7 +200,7 @@ def read_error_body(body: bytes) -> tuple[object, str]:
     try:
         payload = json.loads(text) if text else None
     except (ValueError, RecursionError):
-        plain = shorten(_MARKUP.sub(" ", text[:_PAGE_READ]))
+        plain = shorten(_MARKUP.sub(" ", beginning(text, _PAGE_READ)))
         return plain, plain
     found = error_in(payload)
     error = payload if found is None else found

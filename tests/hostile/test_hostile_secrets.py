@@ -16,7 +16,10 @@ from hpack import Encoder
 
 from pytest_llmbench.harness.report_files import head_of
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.redaction import keep_secret
+from pytest_llmbench.http_proxy import why_no_tunnel
+from pytest_llmbench.redaction import keep_secret, outward
+from pytest_llmbench.wire.content_type import classify_unstreamed
+from pytest_llmbench.wire.error_replies import read_error_body
 
 
 def test_the_search_finds_what_it_looks_for() -> None:
@@ -150,3 +153,18 @@ def test_the_command_line_is_repeated_without_options_of_others(
     ours = ["--llm-require", "test_a.py::test_a[1]", "--llm-scale", "quick", "--llm-endpoint=sim"]
     monkeypatch.setattr("sys.argv", ["/bin/pytest", *theirs, *ours, *theirs])
     assert head_of(Settings(endpoint="sim"), 0).environment.command == ["pytest", *ours]
+
+
+@pytest.mark.parametrize("left", [8, 12, 20])
+def test_what_a_cut_of_ours_leaves_of_a_key_is_found(left: int) -> None:
+    keep_secret(KEY)
+    before = "word " * 2000
+    page = before[: 8 * 1024 - left - 5] + "<p>" + "  " + KEY + " and so on" * 900
+    start = (" " * 150 + before)[: 200 - left] + KEY + before
+    told = (
+        read_error_body(page.encode())[1],
+        classify_unstreamed({"content-type": "text/html"}, start.encode())[1],
+        why_no_tunnel((b"220 " + b"x" * (56 - left)) + KEY.encode() + b" ready"),
+    )
+    for said in map(outward, told):
+        assert KEY[:6] not in said, said

@@ -192,7 +192,7 @@ def test_the_next_session_removes_what_killed_processes_left(
         run.wait()
     assert psutil.wait_procs(family, timeout=15)[1] == []
     assert list(tmp_path.rglob("*.spool"))
-    (suite.path / "out" / ".report.json.12345.tmp").write_text("{", "utf-8")
+    (suite.path / "out" / ".report.json.12345.llmbench.tmp").write_text("{", "utf-8")
     suite.write(BODY.replace("p99_ms=500, rate=50, requests=5000", "concurrency=2, requests=10"))
     started(suite.path, *arguments).wait(timeout=120)  # whatever its verdict on a busy machine
     assert suite.report["tests"][0]["counts"]["ok"] == 10

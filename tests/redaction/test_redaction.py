@@ -17,6 +17,7 @@ from pytest_llmbench.redaction import (
     Redactor,
     keep_secret,
     keep_secrets_of,
+    keep_secrets_of_program,
     outward,
     outward_value,
     terminal_text,
@@ -256,3 +257,20 @@ def test_what_is_no_command_is_printed_as_it_is(said: str) -> None:
 def test_what_moves_a_cursor_is_replaced() -> None:
     assert outward("a\x1b[2J\u202eb\ud800\nc\td") == "a\ufffd[2J\ufffdb\ufffd\nc\td"
     assert outward_value({"\x00": ["\x07", 1]}) == {"\ufffd": ["\ufffd", 1]}
+
+
+def test_what_a_program_is_started_with() -> None:
+    command = [
+        "serve",
+        "--api-key",
+        KEY,
+        "--tokenizer",
+        "meta/llama-3",
+        "--max-tokens=409600",
+        f"--token={KEY[::-1]}",
+    ]
+    keep_secrets_of_program(command, {"HF_TOKEN": KEY.upper()[::-1], "NCCL_DEBUG": "INFORMATION"})
+    for secret in (KEY, KEY[::-1], KEY.upper()[::-1]):
+        assert outward(f"it says {secret} there") == f"it says {REDACTED} there"
+    for word in ("meta/llama-3", "409600", "INFORMATION", "serve"):
+        assert outward(word) == word

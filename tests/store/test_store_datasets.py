@@ -159,3 +159,23 @@ def test_functions_end_where_their_body_begins() -> None:
     assert function_prompts("TypeScript", script) == [
         "/** Adds. */\nexport async function add(a: number): Promise<number> {\n"
     ]
+
+
+def test_what_a_packed_file_may_hold(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b"[" + b"{}," * (20 << 20) + b"{}]"))
+    with pytest.raises(SuiteError, match="longer than 16 MiB"):
+        list(read_rows(path))
+
+
+def test_what_a_parquet_file_may_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"a": ["x" * 10_000] * 20_000}), path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr("pytest_llmbench.store.datasets.MOST_BYTES", 50_000_000)
+    with pytest.raises(SuiteError, match="its rows are more than"):
+        for _ in read_rows(path):
+            pass

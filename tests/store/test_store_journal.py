@@ -268,3 +268,27 @@ def test_the_first_line_says_what_the_session_is(tmp_path: Path) -> None:
     assert first["schema"] == "pytest-llmbench/journal/1.0"
     assert first["pid"] == os.getpid()
     assert first["environment"]["python"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"event":"judged","entry":' + '{"a":' * 1000 + "1" + "}" * 1001,
+        '{"event":"finished","exit_status":1e999}',
+        '{"event":"finished","exit_status":' + "1" * 5000 + "}",
+        '{"event":"judged","entry":{"nodeid":[1]}}',
+        '{"event":"selected","nodeids":[5]}',
+        '{"event":"begun","nodeid":5}',
+        '{"event":[]}',
+    ],
+)
+def test_a_line_that_no_session_writes_is_damage(line: str, tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_NAME
+    path.write_text(head().model_dump_json(by_alias=True) + f"\n{line}\n", "utf-8")
+    assert read_journal(path).damaged == 1
+    path.write_text(line, "utf-8")
+    with pytest.raises(StoreError, match="first line"):
+        read_journal(path)
+    held = Journal(tmp_path, head())  # and no session in this directory ends by it
+    held.close(keep=False)

@@ -133,6 +133,14 @@ def test_control_frames_are_no_part_of_a_message() -> None:
     assert not reader.feed(frame(CLOSE, BOOM)).of_messages
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7])
+def test_a_ping_in_pieces_is_no_part_of_a_message(at_once: int) -> None:
+    reader = opened()
+    pings = ping(b"\x01" * 100) * 7
+    assert not any(reader.feed(pings[at : at + at_once]).of_messages for at in range(0, len(pings), at_once))
+    assert reader.feed(text(MESSAGES[1])[:5]).of_messages
+
+
 def test_a_close_frame_in_the_midst_of_a_message_is_the_close_that_it_is() -> None:
     reader = opened()
     reader.feed(frame(TEXT, b"{", fin=False) + frame(CLOSE, BOOM))

@@ -101,7 +101,7 @@ class ReplyParser:
         self.framing = Framing.UNTIL_CLOSE
         for name, value in self.headers:
             lowered = name.lower()
-            if lowered == b"transfer-encoding" and value.strip().lower().endswith(b"chunked"):
+            if lowered == b"transfer-encoding" and value.rpartition(b",")[2].strip().lower() == b"chunked":
                 self.framing = Framing.CHUNKED
                 return
             if lowered == b"content-length":

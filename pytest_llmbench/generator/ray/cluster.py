@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
 from pytest_llmbench.generator.workers.placement import RaySpec
+from pytest_llmbench.wire.error_replies import beginning
 
 WHERE = "--llm-workers ray"
 _QUIET = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
@@ -198,7 +199,7 @@ def _words(error: Exception) -> str:
     text = " ".join(part for part in parts if part and not part.startswith(known))
     if "No module named" in text:  # at the end of a long traceback
         text = text[text.index("No module named") :]
-    return f"{type(error).__name__}: {text[:_LONGEST]}"
+    return f"{type(error).__name__}: {beginning(text, _LONGEST)}"
 
 
 def _refusal(error: Exception, spec: RaySpec) -> LLMBenchError:
@@ -208,15 +209,15 @@ def _refusal(error: Exception, spec: RaySpec) -> LLMBenchError:
         return absent(str(error))
     if "ersion mismatch" in text or ("different" in text and "version" in text):
         return SuiteError(
-            f"the cluster has another Ray or Python: {text[:_LONGEST]}",
+            f"the cluster has another Ray or Python: {beginning(text, _LONGEST)}",
             where=where,
             remedy="use the same Python and Ray here as in the cluster's image",
         )
     if spec.address is None:
-        return GeneratorError(f"Ray does not start on this machine: {text[:_LONGEST]}", where=where)
+        return GeneratorError(f"Ray does not start on this machine: {beginning(text, _LONGEST)}", where=where)
     outside = not spec.address.startswith("ray://") and "raylet" in text.lower()
     return SuiteError(
-        f"cannot join the cluster: {text[:_LONGEST]}",
+        f"cannot join the cluster: {beginning(text, _LONGEST)}",
         where=where,
         remedy="this machine is no node of it: give ray://HEAD:10001, the head's client server"
         if outside

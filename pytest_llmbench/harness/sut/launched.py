@@ -27,6 +27,7 @@ from pytest_llmbench.endpoint_urls import PORT, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import GroupGuard
 from pytest_llmbench.probes.access import Access
+from pytest_llmbench.redaction import keep_secrets_of_program
 from pytest_llmbench.trust import client_context
 
 _LOG_TAIL_LINES = 20
@@ -86,6 +87,7 @@ class LaunchedServer:
             try:
                 guard = GroupGuard()
                 undo.callback(guard.dismiss)
+                keep_secrets_of_program([os.fspath(word) for word in launch.command], launch.env or {})
                 env = {**os.environ, **(launch.env or {})}
                 child = guard.start_group(launch.command, cwd=launch.cwd, env=env, output=log)
             except OSError as error:

@@ -19,6 +19,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.probes.sut_schema import Call, Reset
+from pytest_llmbench.wire.error_replies import beginning
 
 _SHOWN = 200
 
@@ -41,7 +42,7 @@ def perform(call: Call, server_url: str, access: Access, *, where: str) -> None:
     good = 200 <= answer.status < 300 if call.expect is None else answer.status == call.expect
     if not good:
         wanted = "200 to 299" if call.expect is None else str(call.expect)
-        said = answer.body.decode(errors="replace").strip()[:_SHOWN]
+        said = beginning(answer.body.decode(errors="replace").strip(), _SHOWN)
         raise SUTError(
             f"{call.method} {answer.url} answered with status {answer.status}, not {wanted}"
             + (f": {said}" if said else ""),

@@ -17,7 +17,7 @@ import orjson
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.dialect import ResultsAsked
-from pytest_llmbench.wire.error_replies import shorten
+from pytest_llmbench.wire.error_replies import beginning, shorten
 from pytest_llmbench.wire.event_payload import read_error
 from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.reply import BROKEN_OFF, Ended, StreamSummary, outcome_of_error
@@ -80,7 +80,7 @@ def read_results(
         return chunk
     payload = _json_of(event.data)
     if payload.__class__ is not dict:
-        chunk.problem = f"no JSON object but {shorten(event.data[:200], 80)}"
+        chunk.problem = f"no JSON object but {shorten(beginning(event.data, 200), 80)}"
         return chunk
     if read_error(chunk, payload):
         return chunk

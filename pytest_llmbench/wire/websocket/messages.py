@@ -23,6 +23,10 @@ from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES
 # Not a logger of the tree: one that is set to DEBUG there would be told every prompt and every key.
 _SILENT = logging.Logger("websocket", logging.CRITICAL + 1)
 
+_CONTROL = 0x08
+"""The bit of an opcode that says that a frame is one of control (RFC 6455, section 5.5)."""
+_LENGTHS = ((1 << 16, 8), (126, 2))
+"""Least bytes of content → bytes of length that follow a frame's head of two."""
 _DATA = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 
 
@@ -67,6 +71,9 @@ class MessageReader:
         self._parts: list[bytes] = []
         """The frames so far of a message in several frames."""
         self._ended = False
+        self._unfinished = 0
+        """Number of bytes so far of a frame that is not complete, and whether it is one of control."""
+        self._of_control = False
         self.refusal: Refusal | None = None
         self.closed: str | None = None
         """The server's close frame in words: its code, the meaning, and the stated reason; None before
@@ -97,7 +104,7 @@ class MessageReader:
     def feed(self, data: bytes) -> Received:
         """Process a read; returns what was in it."""
         self._protocol.receive_data(data)
-        return self._received()
+        return self._received(data)
 
     def end(self) -> None:
         """Note the end of the stream. Safe to call twice."""
@@ -118,14 +125,19 @@ class MessageReader:
         self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         return self.to_send()
 
-    def _received(self) -> Received:
+    def _received(self, data: bytes = b"") -> Received:
         protocol, found = self._protocol, Received()
         events = protocol.events_received()
         for event in events:
             if isinstance(event, Frame) and event.opcode in _DATA:
                 self._take(event, found)
-        if not events and self.is_open:
-            found.of_messages = True  # a part of a frame: control frames are too short to come in parts
+        frames = [event for event in events if isinstance(event, Frame)]
+        left = self._unfinished + len(data) - sum(map(_size, frames)) if frames == events else 0
+        if 0 < left <= len(data):
+            self._of_control = data[-left] & _CONTROL != 0
+        self._unfinished = left if self.is_open and left > 0 else 0
+        if not events and self.is_open and data and not self._of_control:
+            found.of_messages = True  # a part of a frame
         if protocol.handshake_exc is not None and self.refusal is None:
             self.refusal = self._refusal(protocol.handshake_exc)
         if protocol.close_rcvd is not None:
@@ -162,3 +174,9 @@ class MessageReader:
 def text_frame(message: bytes) -> bytes:
     """A message as a client sends it: one frame, masked."""
     return Frame(Opcode.TEXT, message).serialize(mask=True)
+
+
+def _size(frame: Frame) -> int:
+    """Length of a frame of a server as it is sent."""
+    length = len(frame.data)
+    return 2 + length + next((more for least, more in _LENGTHS if length >= least), 0)

@@ -142,3 +142,17 @@ def test_a_proxy_that_buffers_shows_as_chunks_of_one_read(
     server = serve(lambda conversation: conversation.send(plain("200 OK", BODY, EVENTS)))
     check = generator_for(server).run(plan(5)).selfcheck
     assert (check.content_chunks, check.coalesced_chunks) == (10, 5)
+
+
+@pytest.mark.parametrize("event", [b"data: \n\n", b"data: {}\n\n", text_event("x")])
+def test_a_reply_of_more_events_than_any_has_is_read_no_further(
+    event: bytes, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_llmbench.generator.reply_reader.MOST_EVENTS", 1000)
+    seen = ask(
+        lambda conversation: conversation.send(
+            HEAD + chunk(b": event by event\r\n" + event * 5000 + BODY) + b"0\r\n\r\n"
+        )
+    )
+    assert OUTCOMES[seen.records.outcome[0]] == "undecodable"
+    assert "more than 1,000 events" in str(seen.records.error[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -125,3 +126,11 @@ def test_a_second_response_is_no_part_of_the_first() -> None:
     assert parser.complete
     assert parser.surplus
     assert parser.feed(HEAD + chunk(b"even more")) == b""
+
+
+@pytest.mark.parametrize("coding", [b"xchunked", b"not-chunked", b"chunked, gzip"])
+def test_another_transfer_coding_is_not_taken_for_chunks(coding: bytes) -> None:
+    parser = ReplyParser()
+    with suppress(NotHTTPError):
+        parser.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
+    assert not parser.complete
