@@ -7,9 +7,10 @@ So the tests that would certainly exceed a budget of the session are named befor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -278,6 +279,8 @@ def _can_be_fresh(variant: Variant, base: bool) -> bool:
 
 
 Selected = Sequence[tuple[str, TestDefinition, TestParameters]]
+Systems = Mapping[str, Hashable]
+"""Node id → what tells the systems of the tests apart, which share no load; none: all have the same one."""
 PER_RPS = (
     "per req/s: for each request per second that the system completes at most; a search finds out how many "
     "that are, so there is no other upper bound (capacity_rps= in a marker makes it a number)"
@@ -289,8 +292,10 @@ class _Planned:
     """The loads that the tests so far would send, so that shared loads of the next one are found."""
 
     sampler: Sampler = field(default_factory=Sampler)
-    owners: dict[str, str] = field(default_factory=dict)
-    """Key of a load → node id of the first test that sends it."""
+    owners: dict[tuple[Hashable, str], str] = field(default_factory=dict)
+    """(System, key of a load) → node id of the first test that sends it."""
+    system: Hashable = None
+    """The system of the next test."""
     anew: bool = False
     """Whether a test has brought a server into a fresh state, after which warm-ups are not shared."""
 
@@ -321,6 +326,7 @@ def plan_lines(
     settings: Settings,
     *,
     offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
+    systems: Systems = MappingProxyType({}),
 ) -> list[str]:
     """Lines for the terminal: a block for each test, then the total. Raises SuiteError for a wrong SUT
     file."""
@@ -330,7 +336,7 @@ def plan_lines(
     lines = [f"llmbench plan (scale {settings.scale}): nothing is sent; [least, most]"]
     planned, total = _Planned(), Amount()
     for nodeid, definition, parameters in tests:
-        asked = _repetitions(parameters, settings, len(tests))
+        asked, planned.system = _repetitions(parameters, settings, len(tests)), systems.get(nodeid)
         amount, block = _test(nodeid, definition, asked, settings, known, planned)
         total += amount
         block += [f"{asked.times} times{asked.why}"] if asked.times > 1 else []
@@ -345,6 +351,7 @@ def certain(
     settings: Settings,
     *,
     offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
+    systems: Systems = MappingProxyType({}),
     tokens: bool = True,
 ) -> list[Certain]:
     """The least that each test sends, shared loads counted once. ``tokens=False``: no request is drawn to
@@ -352,7 +359,7 @@ def certain(
     SuiteError for a wrong SUT file."""
     known, planned, found = foreseen(settings, offered), _Planned(), list[Certain]()
     for nodeid, definition, parameters in tests:
-        asked = _repetitions(parameters, settings, len(tests))
+        asked, planned.system = _repetitions(parameters, settings, len(tests)), systems.get(nodeid)
         setting = _setting(nodeid, asked, settings, known)
         if list(definition.needs(asked.parameters, setting)):
             continue
@@ -499,11 +506,11 @@ def _divided(
     own: list[Bounds] = []
     shared: list[tuple[Bounds, str]] = []
     for load in loads:
-        owner = planned.owners.get(load.key)
+        owner = planned.owners.get((planned.system, load.key))
         if owner is None or owner == nodeid or load.fresh:
             own.append(load)
             if not load.fresh:
-                planned.owners.setdefault(load.key, nodeid)
+                planned.owners.setdefault((planned.system, load.key), nodeid)
             continue
         shared.append((load, owner))
         if load.phase is not Phase.MEASURE and planned.anew:
@@ -521,14 +528,17 @@ _WIDEST = ("rate", "max_rate", "concurrency", "max_concurrency", "maximum")
 
 
 def exceeding(
-    tests: Selected, settings: Settings, offered: Callable[[str], Mapping[str, Any]] = lambda _: {}
+    tests: Selected,
+    settings: Settings,
+    offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
+    systems: Systems = MappingProxyType({}),
 ) -> list[str]:
     """A line for each budget that is certainly exceeded, and for each test whose marker exceeds the allowed
     rate or concurrency. Raises SuiteError for a wrong SUT file."""
     budgets = settings.budgets
-    least = certain(tests, settings, offered=offered, tokens=False)
+    least = certain(tests, settings, offered=offered, systems=systems, tokens=False)
     if sum(each.requests for each in least) * _LONGEST > budgets.tokens:
-        least = certain(tests, settings, offered=offered)
+        least = certain(tests, settings, offered=offered, systems=systems)
     return [
         *_too_wide(tests, settings),
         *_summed("requests", least, [each.requests for each in least], budgets.requests),

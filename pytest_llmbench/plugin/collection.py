@@ -4,7 +4,7 @@ is sent."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +147,34 @@ def _chooses_its_sut(item: pytest.Item) -> bool:
     return len(known.get("llm_sut", ())) > 1
 
 
+def _systems(items: Sequence[pytest.Item]) -> dict[str, Hashable]:
+    """Node id → what tells the set-ups of ``llm_sut`` apart that the tests will have: the fixture, the place
+    for which it is set up, and the parameters that reach it."""
+    found: dict[str, Hashable] = {}
+    for item in items:
+        known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+        if "llm_sut" not in known:
+            continue
+        reached = ["llm_sut"]
+        for name in reached:  # grows meanwhile
+            needed = [each for fixture in known.get(name, ()) for each in fixture.argnames]
+            reached += [each for each in dict.fromkeys(needed) if each not in reached]
+        fixture = known["llm_sut"][-1]
+        kinds: dict[str, type[pytest.Collector]] = {
+            "class": pytest.Class,
+            "module": pytest.Module,
+            "package": pytest.Package,
+        }
+        kind = kinds.get(fixture.scope)
+        above = None if kind is None else item.getparent(kind)
+        own = item if fixture.scope in ("function", "class") else item.session
+        place = own.nodeid if above is None else above.nodeid
+        indices = getattr(getattr(item, "callspec", None), "indices", {})
+        given = tuple((name, index) for name, index in sorted(indices.items()) if name in reached)
+        found[item.nodeid] = (id(fixture), place, given)
+    return found
+
+
 def number(items: list[pytest.Item]) -> None:
     """Number the marked tests; call this once the selection is known."""
     marked = [item for item in items if MARKED in item.stash]
@@ -175,7 +203,7 @@ def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list
 
     tests = [(item.nodeid, item.stash[MARKED].definition, item.stash[MARKED].parameters) for item in items]
     try:
-        return exceeding(tests, report.settings, report.variants_offered)
+        return exceeding(tests, report.settings, report.variants_offered, _systems(items))
     except SuiteError:  # in a SUT file: told by the test that uses it
         return []
 
@@ -380,6 +408,7 @@ def print_plan(session: pytest.Session) -> None:
             [(nodeid, test.definition, test.parameters) for nodeid, test in marked],
             report.settings,
             offered=report.variants_offered,
+            systems=_systems(session.items),
         )
     except SuiteError as error:
         raise pytest.UsageError(str(error)) from None

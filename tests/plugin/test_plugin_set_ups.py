@@ -102,3 +102,32 @@ def test_an_override_is_a_system_of_its_own_and_the_overridden_one_stays(suite: 
 def test_a_parametrized_name(suite: Suite) -> None:
     suite.write(PARAMETRIZED)
     suite.run("--llm-scale=quick").assert_outcomes(passed=2)
+
+
+PLANNED = """
+import pytest
+from pytest_llmbench import llmbench
+
+@pytest.fixture(scope="session", params=["fast", "h100-8b"])
+def preset(request):
+    return request.param
+
+@pytest.fixture(scope="{scope}")
+def llm_sut(preset):
+    return "replay:" + preset
+
+@llmbench.ttft(rate=20, requests=40)
+def test_a(): ...
+
+@llmbench.ttft(rate=20, requests=40)
+def test_b(): ...
+"""
+
+
+@pytest.mark.parametrize(("scope", "shared"), [("session", 2), ("module", 2), ("class", 0), ("function", 0)])
+def test_the_plan_says_what_is_shared_within_a_set_up(suite: Suite, scope: str, shared: int) -> None:
+    suite.write(PLANNED.format(scope=scope))
+    told = str(suite.run("--llm-plan", "--llm-endpoint=replay", "--llm-scale=quick").stdout)
+    assert told.count("loads shared with") == shared
+    suite.measure("replay").assert_outcomes(passed=4)
+    assert sum(test["shared"] for test in suite.report["tests"]) == shared
