@@ -37,7 +37,7 @@ from queue_models import stamps_of_bursts, stamps_of_slots
 from pytest_llmbench.metrics.goodput import Limits, goodput
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.latency import distributions
-from pytest_llmbench.metrics.overload import as_busy, load_at_full_slots
+from pytest_llmbench.metrics.overload import as_busy, idle_share, load_at_full_slots
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import ClockAnchor, Observation
@@ -173,7 +173,7 @@ def figures(seen: Observation, families: Sequence[str], loose: Limits, tight: Li
     good = goodput([seen], loose, seed=1)
     good |= {f"{name} {_TIGHT}": each for name, each in goodput([seen], tight, seed=1).items()}
     busy = load_at_full_slots(seen, seen.plan.load.rate) if isinstance(seen.plan.load, OpenLoop) else None
-    return found | good if busy is None else as_busy(found | good, [busy], loose)
+    return as_busy(found | good, [] if busy is None else [busy], loose, idle_share(seen))
 
 
 def gated(families: Sequence[str]) -> tuple[list[str], list[str], list[str]]:

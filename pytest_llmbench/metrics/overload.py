@@ -17,7 +17,7 @@ from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import BLOCK, MISSING, Records
 from pytest_llmbench.stats.backlog import FEWEST, SlotQueue
-from pytest_llmbench.stats.queues.batching import ENOUGH, FullLoad, SlotWait, full_load
+from pytest_llmbench.stats.queues.batching import ENOUGH, FullLoad, SlotWait, full_load, shortfall
 from pytest_llmbench.stats.queues.overload import Passage, backing
 
 TO_THE_END = frozenset({"e2e", "e2e_scheduled", "latency", "latency_scheduled"})
@@ -106,16 +106,33 @@ def load_at_full_slots(run: Observation, rate: float) -> FullLoad | None:
     )
 
 
+def idle_share(run: Observation) -> float:
+    """W / D of a run: the mean time of its replies over the time of sending; 0 of fewer than two requests."""
+    records = run.records
+    sent_ns = records.submitted_ns[records.submitted_ns != MISSING]
+    took_ns = (records.finished_ns - records.submitted_ns)[records.ok]
+    if len(sent_ns) < 2 or not len(took_ns) or sent_ns.max() == sent_ns.min():
+        return 0.0
+    return float(took_ns.mean()) / float(sent_ns.max() - sent_ns.min())
+
+
 def as_busy(
-    metrics: Mapping[str, Estimate], loads: Sequence[FullLoad], limits_ms: Sequence[tuple[Quantity, float]]
+    metrics: Mapping[str, Estimate],
+    loads: Sequence[FullLoad],
+    limits_ms: Sequence[tuple[Quantity, float]],
+    idle: float,
 ) -> dict[str, Estimate]:
-    """The metrics of runs at these loads. Upper ends of latencies allow for the idle beginning and end of the
-    runs, and for waits that the runs may not have seen; so do the lower ends of goodput. Where the runs span
-    fewer than ten relaxation times, ends are open that a queue might move: the upper ones of means and of
-    percentiles beyond the median, the lower ones of goodput. ``limits_ms``: those of a good request."""
+    """The metrics of runs at these loads, empty where one is not known. Upper ends of latencies allow for the
+    idle beginning and end of the runs, and for waits that the runs may not have seen; so do the lower ends of
+    goodput. Where the runs span fewer than ten relaxation times, ends are open that a queue might move: the
+    upper ones of means and of percentiles beyond the median, the lower ones of goodput.
+
+    ``limits_ms``: those of a good request. ``idle``: the largest W / D of the runs (:func:`idle_share`).
+    """
     families = TO_FIRST_OUTPUT | TO_THE_END
     waiting = [(family, limit_ms) for family, limit_ms in limits_ms if family in families]
-    lasting = {name: _as_of_a_lasting_load(name, metrics, loads, waiting) for name in metrics}
+    less = shortfall(loads, idle)
+    lasting = {name: _as_of_a_lasting_load(name, metrics, loads, waiting, less) for name in metrics}
     requests, times = sum(each.requests for each in loads), sum(each.relaxation_times for each in loads)
     if requests < FEWEST or times >= ENOUGH:
         return lasting
@@ -134,6 +151,7 @@ def _as_of_a_lasting_load(
     metrics: Mapping[str, Estimate],
     loads: Sequence[FullLoad],
     limits_ms: Sequence[tuple[str, float]],
+    less: float,
 ) -> Estimate:
     metric, family = metrics[name], _family(name)
     waits = [each.wait for each in loads if each.wait is not None]
@@ -143,9 +161,7 @@ def _as_of_a_lasting_load(
         return replace(metric, lower=metric.lower * (1 - lost))
     if family not in SLOWED or metric.upper is None or metric.point is None:
         return metric
-    shortfall = max((each.shortfall for each in loads), default=0.0)
-    share = shortfall / 2 if family in TO_FIRST_OUTPUT else shortfall
-    upper = metric.upper * (1 + share)
+    upper = metric.upper * (1 + (less / 2 if family in TO_FIRST_OUTPUT else less))
     if wait is not None and family in TO_FIRST_OUTPUT | TO_THE_END:
         upper = _with_wait(upper, name, metrics, wait)
     return replace(metric, upper=upper if math.isfinite(upper) else None)

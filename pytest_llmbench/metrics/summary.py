@@ -3,7 +3,7 @@
 Requests of a run depend on each other through the queue, so every interval rests on the effective sample
 size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size. Above,
 P99 and P99.9 have the bound by the load of their queue where that is known. Ends that would be open are crude
-ones (:mod:`~pytest_llmbench.stats.crude`) from a hundred samples on. Minimum and maximum are what was
+ones (:mod:`~pytest_llmbench.stats.crude`) from forty samples on. Minimum and maximum are what was
 observed and bound nothing. How often these intervals hold the truth: docs/reference/statistics.md.
 
 Requests that the load generator gave up on: right-censored samples of their latency.

@@ -56,7 +56,7 @@ from pytest_llmbench.stats.spectral import (
 
 CRUDELY = ", crude ends"
 """Added to the method of an estimate with such an end."""
-FEWEST = 100
+FEWEST = 40
 """Fewest samples for a crude end."""
 _TAIL_POWER = 0.4
 _FARTHEST = 4.0
@@ -76,7 +76,7 @@ class Crude(NamedTuple):
 
     @classmethod
     def of(cls, runs: Runs, of: Spread | None, level: float, rise: Rise = NO_RISE) -> Crude | None:
-        """The crude ends of runs with this spread of their mean; None for fewer than a hundred samples, and
+        """The crude ends of runs with this spread of their mean; None for fewer than forty samples, and
         where a hidden queue may be of any length."""
         every = pooled(runs)
         if of is None or len(every) < FEWEST or math.isinf(rise.mean):
@@ -132,7 +132,7 @@ class Crude(NamedTuple):
 
 
 def crude_samples_required(q: float, level: float = 0.95) -> int:
-    """Fewest samples with a crude upper end of the q-th percentile: 100 up to P99, 921 for P99.9."""
+    """Fewest samples with a crude upper end of the q-th percentile: 40 to P95, 91 for P99, 921 for P99.9."""
     least = min(1.0, _FARTHEST * (1 - q / 100))
     needed = math.log((1 - level) / 2) / math.log(1 - least) if least < 1 else 0.0
     return max(FEWEST, math.ceil(needed - 1e-9))

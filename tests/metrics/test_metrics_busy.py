@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from pytest_llmbench.metrics.overload import as_busy
+from pytest_llmbench.metrics.overload import as_busy, idle_share
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats.queues.batching import FullLoad, SlotWait
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 
 def estimate(point: float, lower: float, upper: float, unit: str = "ms") -> Estimate:
@@ -25,11 +31,11 @@ METRICS = {
     "send_lag.p99": estimate(0.1, 0.1, 0.2),
     "goodput_share": estimate(1.0, 0.98, 1.0, "ratio"),
 }
-SHORT = FullLoad(load=0.8, slots=64, requests=200, relaxation_times=20.0, idle=0.25)
+SHORT = FullLoad(load=0.8, slots=64, requests=200, relaxation_times=20.0)
 
 
 def test_latencies_of_a_short_load_may_be_lower_than_those_of_a_lasting_one() -> None:
-    found = as_busy(METRICS, [SHORT], [])
+    found = as_busy(METRICS, [SHORT], [], 0.25)
     assert found["e2e.p50"].upper == pytest.approx(1100 * 1.2)
     assert found["ttft.p99"].upper == pytest.approx(40 * 1.1)  # a first token knows nothing of the end
     assert found["send_lag.p99"] == METRICS["send_lag.p99"]
@@ -39,7 +45,7 @@ def test_latencies_of_a_short_load_may_be_lower_than_those_of_a_lasting_one() ->
 
 def test_a_wait_that_no_request_of_the_run_had_counts() -> None:
     wait = SlotWait(share=0.05, mean_ms=100.0, unseen=0.04)
-    found = as_busy(METRICS, [SHORT._replace(idle=0.0, wait=wait)], [("ttft", 70.0), ("tpot", 1.0)])
+    found = as_busy(METRICS, [SHORT._replace(wait=wait)], [("ttft", 70.0), ("tpot", 1.0)], 0.0)
     assert found["ttft.p99"].upper == pytest.approx(20 + 100 * math.log(5))
     assert found["ttft.p90"].upper == METRICS["ttft.p90"].upper  # of 5 % that wait
     assert found["ttft.mean"].upper == pytest.approx(16 + 0.04 * 100)
@@ -48,7 +54,7 @@ def test_a_wait_that_no_request_of_the_run_had_counts() -> None:
 
 def test_a_queue_that_grows_leaves_no_upper_end() -> None:
     wait = SlotWait(share=1.0, mean_ms=math.inf, unseen=1.0)
-    found = as_busy(METRICS, [SHORT._replace(load=1.0, wait=wait)], [("ttft", 70.0)])
+    found = as_busy(METRICS, [SHORT._replace(load=1.0, wait=wait)], [("ttft", 70.0)], 0.25)
     assert {name for name, each in found.items() if each.upper is None} == {
         "ttft.p90", "ttft.p99", "ttft.mean", "e2e.p50",
     }  # fmt: skip
@@ -56,4 +62,18 @@ def test_a_queue_that_grows_leaves_no_upper_end() -> None:
 
 
 def test_runs_without_a_known_load_stay_as_they_are() -> None:
-    assert as_busy(METRICS, [], []) == METRICS
+    assert as_busy(METRICS, [], [], 0.3) == METRICS
+
+
+@pytest.mark.parametrize(("idle", "factor"), [(0.5, 2.0), (0.8, 2.6), (1.5, 3.0), (40.0, 3.0)])
+def test_a_load_shorter_than_its_replies_tells_little_of_a_lasting_one(idle: float, factor: float) -> None:
+    assert as_busy(METRICS, [], [], idle)["e2e.p50"].upper == pytest.approx(1100 * factor)
+
+
+def test_the_time_of_replies_over_that_of_sending() -> None:
+    plan = LoadPlan("load", SYNTHETIC_UNIFORM, OpenLoop(20.0), 200, seed=3)
+    run = ReplayEngine(parse_scenario("h100-8b")).run(plan)
+    records = run.records
+    took = np.mean(records.finished_ns - records.submitted_ns)
+    assert idle_share(run) == pytest.approx(took / np.ptp(records.submitted_ns))
+    assert idle_share(replace(run, records=records.part(0, 1))) == 0.0

@@ -43,7 +43,7 @@ def test_a_share_is_bounded_by_the_percentile_that_the_limit_is_the_end_of() -> 
 
 
 def test_few_samples_constant_ones_and_queues_of_any_length_have_none() -> None:
-    assert Crude.of((np.arange(99.0),), KNOWN, 0.95) is None
+    assert Crude.of((np.arange(39.0),), KNOWN, 0.95) is None
     assert level_factor(0.0, KNOWN, 0.95) == 1.0
     same = Crude.of((np.full(200, 7.0),), KNOWN, 0.95)
     assert same is not None

@@ -2,7 +2,8 @@
 
 A limit is kept by the end of an interval, and too few requests have no such end. Of independent requests,
 the best that there could be, an upper end of P90 takes 36 by order statistics, P95 72, P99 368; a crude one
-of P99 takes 100, and of P99.9 921. Of n good requests Clopper and Pearson's lower end is (α/2)^(1/n).
+of P95 takes 40, of P99 91, and of P99.9 921. Of n good requests Clopper and Pearson's lower end is
+(α/2)^(1/n).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from pytest_llmbench.methodology.remeasured import disturbed, measured_again, vo
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
-from pytest_llmbench.metrics.overload import as_busy, as_overloaded, load_at_full_slots, overload
+from pytest_llmbench.metrics.overload import as_busy, as_overloaded, idle_share, load_at_full_slots, overload
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
@@ -152,9 +152,9 @@ def _by_load(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> T
     found = overload([run.records for run in made.observations], rate, good_by)
     if found is None:
         loads = [load for run in made.observations if (load := load_at_full_slots(run, rate)) is not None]
-        if len(loads) < len(made.observations):
-            return made
-        return replace(made, metrics=as_busy(made.metrics, loads, limits_ms))
+        loads = loads if len(loads) == len(made.observations) else []
+        idle = max(map(idle_share, made.observations), default=0.0)
+        return replace(made, metrics=as_busy(made.metrics, loads, limits_ms, idle))
     warning = Finding(
         "overload", ok=False, voids=False, message=str(found), value=found.served_rps, limit=rate
     )

@@ -16,7 +16,9 @@ is an estimate: both are taken at 1.08 S. Only where the engine says its slots.
 A load begins and ends idle. While its first and its last replies are made, for a mean reply's time W each,
 about half as many are under way as in its middle, so over a span D of sends its requests meet fewer others by
 W / D, and latencies are lower than those of a lasting load by about the share ρ W / D, ρ the load of a server
-whose requests slow each other down: measured, by 0.6 to 1.1 of it (docs/reference/statistics.md).
+whose requests slow each other down: measured, by 0.6 to 1.1 of it (docs/reference/statistics.md). A load that
+is shorter than two or three replies only fills the system, and tells neither ρ nor whether requests slow each
+other down: then 2 W / D are taken, which is 1.2 to 3 times what is missing, and 2 at most.
 
 A queue at load ρ relaxes within τ = 2 (c_a² + c_s²) / ln² ρ requests, c_a and c_s the coefficients of
 variation of the gaps between sends and of N. In fewer than ten of them a run may be a calm stretch, and its
@@ -26,6 +28,7 @@ higher percentiles know nothing of the queue: docs/reference/statistics.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,10 +44,13 @@ _LEAST = 0.01
 """The least share of its time per token by which a request is slower with the most under way."""
 _OWN = 10.0
 """The percentile of the time to the first token that holds no wait."""
-_FEWEST = 100
+_FEWEST = 40
 _CAREFUL = 1.08
 """Factor of S in what the wait for a slot may be."""
 _MOST_SLOTS = 65_536
+_RAMP = 0.4
+"""W / D from which a load only fills the system."""
+_MOST_SHORTFALL = 2.0
 
 
 class SlotWait(NamedTuple):
@@ -88,15 +94,8 @@ class FullLoad(NamedTuple):
     requests: int
     relaxation_times: float
     """How many relaxation times of the queue the requests span; 0 for an overloaded server."""
-    idle: float = 0.0
-    """W / D: the mean time of a reply over the time of sending."""
     wait: SlotWait | None = None
     """The wait for a slot; None where the engine does not say its slots."""
-
-    @property
-    def shortfall(self) -> float:
-        """ρ W / D: the share by which latencies may be lower than those of a lasting load."""
-        return min(self.load, 1.0) * self.idle
 
 
 def full_load(
@@ -144,12 +143,19 @@ def full_load(
         times = 0.0
     else:  # nothing that varies, no queue
         times = math.inf if varied == 0.0 or load <= 0 else n * math.log(load) ** 2 / (2 * varied)
-    idle = float((ended_ns - sent_ns).mean()) / float(sent_ns[-1] - sent_ns[0])
     wait = None
     if slots is not None:
         there = np.arange(n) - np.searchsorted(np.sort(ended_ns), sent_ns, "right")
         wait = SlotWait.of(rate * _CAREFUL * times_s, rate, float(np.mean(there >= full)))
-    return FullLoad(load, full, n, times, idle, wait)
+    return FullLoad(load, full, n, times, wait)
+
+
+def shortfall(loads: Sequence[FullLoad], idle: float) -> float:
+    """The share by which latencies of runs may be lower than those of a lasting load. ``loads``: of the runs,
+    empty where they are not known. ``idle``: W / D, the mean time of a reply over that of sending."""
+    if idle > _RAMP:
+        return min(2 * idle, _MOST_SHORTFALL)
+    return idle * min(1.0, max((each.load for each in loads), default=0.0))
 
 
 def _mean_under_way(starts: IntArray, ends: IntArray) -> tuple[FloatArray, int]:
