@@ -27,8 +27,30 @@ REQUIRED = (
 )  # fmt: skip
 """Fields that have to be equal. One that a side does not know counts as different; ``wire.http_version`` is
 known for HTTP/2 alone."""
-IF_KNOWN = ("endpoint.answered_by",)
+IF_KNOWN = ("endpoint.answered_by", "warmup", "figures")
 """Fields that have to be equal where both sides know them."""
+ITL_METHOD, COUNTED_BY, GOODPUT_LIMITS = OF_METRICS = ("itl.method", "tokens.counted_by", "goodput.limits")
+"""Fields that say how some metrics were made (:func:`fields_of`). They have to be equal, where both sides
+know them, for these metrics to be compared; the others are compared all the same."""
+_OF_GAPS = (
+    "itl", "output_itl", "itl_tail_ratio", "itl_modes", "itl_tail_variation", "jitter", "longest_pause",
+)  # fmt: skip
+_OF_TIMES = (
+    "ttft", "ttft_scheduled", "ttft_any", "ttft_first_event", "ttft_queue_wait", "ttft_prefill",
+    "ttft_outside", "ttft_reasoning", "ttft_reduction", "ttft_inflation", "ttot", "ttfo", "e2e",
+    "e2e_scheduled", "latency", "latency_scheduled", "turn_ttft", "turn_ttft_reduction", "job_time",
+    "job_llm_time", "job_pause_time", "job_generator_wait", "job_slowdown", "job_llm_slowdown", "makespan",
+    "request_throughput", "max_request_throughput", "completion_rate", "fail_rate",
+    "session_completion_rate", "cut_share", "cut_begun_share", "input_filter_overhead", "guardrail_overhead",
+    "recovery_time", "preemption_rate", "preemption_recovery_rate", "preemptions_per_request",
+    "starvation_rate",
+)  # fmt: skip
+"""Metrics of times and requests alone, whoever counts tokens."""
+_UNDER_LIMITS = (
+    "goodput", "goodput_share", "output_token_goodput", "session_goodput", "jobs_per_hour",
+    "constrained_output_token_throughput", "operating_point_rate", "operating_point_throughput",
+    "max_concurrency", "max_sessions",
+)  # fmt: skip
 SHOWN = (
     "endpoint", "endpoint.models", "sut.software.engine", "sut.software.version", "sut.context_limit_tokens",
     "generator.version", "host.python", "host.platform",
@@ -82,7 +104,7 @@ def _read(text: str) -> Waiver | str:
 
 def _wrong(waiver: Waiver, today: date) -> list[str]:
     found = []
-    known = (*REQUIRED, *IF_KNOWN, DEFINITIONS)
+    known = (*REQUIRED, *IF_KNOWN, *OF_METRICS, DEFINITIONS)
     if waiver.field not in known:
         close = difflib.get_close_matches(waiver.field, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"those that can be waived: {', '.join(known)}"
@@ -118,7 +140,7 @@ def matched(
     mismatches, waived = [], []
     for name in required:
         sides = baseline.get(name), candidate.get(name)
-        if sides[0] == sides[1] or (name in IF_KNOWN and None in sides):
+        if sides[0] == sides[1] or (name in (*IF_KNOWN, *OF_METRICS) and None in sides):
             continue
         said = _difference(name, baseline, candidate)
         if name in by_field:
@@ -129,6 +151,30 @@ def matched(
         _difference(name, baseline, candidate) for name in told if baseline.get(name) != candidate.get(name)
     ]
     return Match(tuple(mismatches), tuple(waived), tuple(shown))
+
+
+def fields_of(metric: str) -> tuple[str, ...]:
+    """The fields of :data:`OF_METRICS` that say how a metric was made. Requests that meet limits may have
+    been chosen by any of their figures."""
+    family = metric.partition(".")[0].partition("[")[0]
+    if family in _UNDER_LIMITS:
+        return OF_METRICS
+    of_lengths = "[" in metric and family == "ttft"  # buckets of input tokens
+    if family in _OF_TIMES and not of_lengths:
+        return ()
+    return (ITL_METHOD, COUNTED_BY) if family in _OF_GAPS else (COUNTED_BY,)
+
+
+def made_alike(metric: str, baseline: Identity, candidate: Identity, waivers: Sequence[Waiver] = ()) -> Match:
+    """Every difference in how a metric was made."""
+    return matched(baseline, candidate, waivers, required=fields_of(metric), told=())
+
+
+def made_otherwise(
+    metric: str, baseline: Identity, candidate: Identity, waivers: Sequence[Waiver] = ()
+) -> str | None:
+    """Why the values of a metric are not those of one definition, with both; None where they are."""
+    return "; ".join(made_alike(metric, baseline, candidate, waivers).mismatches) or None
 
 
 def _difference(name: str, baseline: Identity, candidate: Identity) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,11 +100,13 @@ def comparisons(
     paired: bool,
     sessions: Sequence[ByRun] = (),
     level: float = 0.95,
+    unlike: Callable[[str], str | None] = lambda _: None,
 ) -> tuple[Comparison, ...]:
     """Compare two arms, given by run, in every metric with a limit and in every metric that is shown.
 
     Only a metric with a limit is gated. ``sessions``: all earlier ones, the baseline among them; a metric
-    that three of them have is compared by session.
+    that three of them have is compared by session. ``unlike``: why the values of a metric are not those of
+    one definition, None where they are.
 
     A metric with a limit that an arm lacks is compared with an arm that is undefined in every run.
     """
@@ -120,9 +122,11 @@ def comparisons(
         before, now = _values(name, baseline, candidate), _values(name, candidate, baseline)
         about: Any = {"margin": margin, "names": names, "gated": name in strictest, "level": level}
         what = name, metric_unit(name), better
-        earlier = [own.get(name, ()) for own in sessions]
+        why = unlike(name)
+        earlier = [] if why else [own.get(name, ()) for own in sessions]
         by_session = compared_by_session(*what, earlier, now, same_runs=paired, **about)
-        found.append(by_session or compared(*what, before, now, paired=paired, **about))
+        pairs = paired and len(before) == len(now)  # all sessions together need not have as many runs
+        found.append(by_session or compared(*what, before, now, paired=pairs, unlike=why, **about))
     return tuple(found)
 
 

@@ -62,9 +62,11 @@ def compared(
     gated: bool = False,
     level: float = 0.95,
     of: Unit = "run",
+    unlike: str | None = None,
 ) -> Comparison:
     """Compare two arms on one metric, given by run in the order of the runs; ``paired``: run i of both was
-    measured side by side, or of requests with the same lengths. ``of``: what the values are of.
+    measured side by side, or of requests with the same lengths. ``of``: what the values are of. ``unlike``:
+    why they are not those of one definition, for which there is no change to state.
 
     ``mde`` is the worsening, counted from no change, that these runs would call regressed with power 0.8.
     A value that is undefined, zero or negative has no logarithm; it is never left out, since a run that
@@ -74,7 +76,7 @@ def compared(
     if paired and len(baseline) != len(candidate):
         raise ValueError(f"{len(baseline)} runs of the baseline cannot be paired with {len(candidate)}")
     kept = _finite(arms[0]), _finite(arms[1])
-    obstacle = _obstacle(arms, names)
+    obstacle = unlike or _obstacle(arms, names)
     found = log_ratio(*kept, paired=paired, level=level) if obstacle is None else None
     change = Estimate.undefined(unit="1", method="none", level=level, n=len(baseline) + len(candidate))
     undecided = Comparison(

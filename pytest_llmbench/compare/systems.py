@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.compare.equivalence import mann_whitney
+from pytest_llmbench.compare.identity import Identity, made_otherwise
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
 from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.definitions import metric_unit
@@ -40,6 +41,8 @@ class System:
     accelerators: int | None = None
     dollars_per_hour: float | None = None
     price_date: str | None = None
+    made: Identity = field(default_factory=dict)
+    """How its metrics were made."""
 
     def throughput_by(self, divisor: float | None) -> tuple[float, ...] | None:
         """Output tokens per second over ``divisor``, by run; None where either is not known."""
@@ -62,9 +65,9 @@ def against_first(
             better = better_of(name)
             if better is not None:
                 arms = [_values(name, each.by_run) for each in (first, other)]
-                found.append(
-                    compared(name, metric_unit(name), better, *arms, margin=margin, names=names, paired=True)
-                )
+                why = made_otherwise(name, first.made, other.made)
+                about: Any = {"margin": margin, "names": names, "paired": True, "unlike": why}
+                found.append(compared(name, metric_unit(name), better, *arms, **about))
     return tuple(found)
 
 

@@ -131,3 +131,51 @@ def test_a_test_that_some_of_the_sessions_lack_is_compared_with_the_others(tmp_p
     assert found is not None
     assert len(found.sessions) == 3
     assert asked.reference("gates/other.py::t", IDENTITY) is None
+
+
+def _made(by: str, method: str, level: float = 1.0) -> BaselineTest:
+    own = {"tokens.counted_by": by, "itl.method": method, "lengths": "repeated 7"}
+    values = {
+        name: [level * run for run in (100.0, 101.0, 99.0)] for name in ("ttft.p50", "tpot.p50", "itl.p50")
+    }
+    return measured(values).model_copy(update={"identity": {**IDENTITY, **own}})
+
+
+def _verdicts(before: Sequence[BaselineTest], now: BaselineTest, *waive: str) -> dict[str, Comparison]:
+    waivers = waivers_of_option([f"{field}=known@2999-01-01" for field in waive], date(2026, 1, 1))
+    found = Reference.of(before, now.identity, waivers).compared(now.by_run, [], ("main", "now"))
+    return {each.metric: each for each in found}
+
+
+@pytest.mark.parametrize("sessions", [1, 4])
+def test_what_was_made_otherwise_is_not_compared_and_the_rest_is(sessions: int) -> None:
+    before = [_made("the server", "ITL, method direct", 1 + day / 1000) for day in range(sessions)]
+    found = _verdicts(before, _made("the server", "Time Between Chunks, method A", 0.4))
+    assert found["itl.p50"].verdict is ComparisonVerdict.INCONCLUSIVE
+    assert found["itl.p50"].change.point is None
+    assert found["itl.p50"].reason == (
+        "itl.method was ITL, method direct, now it is Time Between Chunks, method A"
+    )
+    assert found["tpot.p50"].verdict is found["ttft.p50"].verdict is ComparisonVerdict.IMPROVED
+    found = _verdicts(before, _made("the reference tokenizer", "ITL, method direct", 0.4))
+    both = "tokens.counted_by was the server, now it is the reference tokenizer"
+    assert found["itl.p50"].reason == found["tpot.p50"].reason == both
+    assert found["ttft.p50"].verdict is ComparisonVerdict.IMPROVED
+    found = _verdicts(
+        before, _made("the reference tokenizer", "ITL, method direct", 0.4), "tokens.counted_by"
+    )
+    assert found["tpot.p50"].verdict is ComparisonVerdict.IMPROVED
+
+
+def test_sessions_that_made_a_metric_otherwise_are_left_out_of_that_metric_alone() -> None:
+    others = [_made("the reference tokenizer", "ITL, method direct", 3.0) for _ in range(3)]
+    same = [_made("the server", "ITL, method direct", level) for level in (1.0, 1.01, 0.99)]
+    found = _verdicts([*others, *same], _made("the server", "ITL, method direct"))
+    assert len(found["tpot.p50"].baseline) == 3
+    assert len(found["ttft.p50"].baseline) == 6
+
+
+def test_a_baseline_of_before_is_compared_and_said_not_to_tell_how_it_was_made() -> None:
+    now = _made("the server", "ITL, method direct")
+    reference = Reference.of([_session()], now.identity)
+    assert "does not tell how its metrics were made" in reference.notes("main")[0]

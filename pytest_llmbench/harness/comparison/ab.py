@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from pytest_llmbench.compare.equivalence import cache_apart, output_lengths
+from pytest_llmbench.compare.identity import made_otherwise
 from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons, nothing_decides
 from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.regression import as_promised
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, cached_share, measured_records
+from pytest_llmbench.harness.comparison.identity import made_by, refused_metrics
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity_of
@@ -39,15 +42,21 @@ def against_baseline(
         return _with(candidate.result, notes, [*findings, _invalid_baseline(wrong, bool(limits))])
     result = _with(candidate.result, notes, [*_alike(candidate, baseline), *findings])
     pairs = paired_runs(baseline.by_run, candidate.by_run)
+    how = made_by(baseline.result), made_by(candidate.result)
+    unlike = partial(made_otherwise, baseline=how[0], candidate=how[1])
     compared = tuple(
         as_promised(each, candidate.promised[each.metric]) if each.metric in candidate.promised else each
-        for each in comparisons(*pairs, limits, paired=True, level=candidate.level)
+        for each in comparisons(*pairs, limits, paired=True, level=candidate.level, unlike=unlike)
     )
     return replace(
         result,
         plots=overlaid({CANDIDATE: result.plots, BASELINE: baseline.result.plots}),
         comparisons=compared,
-        findings=(*result.findings, *nothing_decides(limits, compared)),
+        findings=(
+            *result.findings,
+            *refused_metrics(compared, *how),
+            *nothing_decides(limits, compared),
+        ),
     )
 
 

@@ -22,9 +22,11 @@ from pytest_llmbench.harness.comparison.identity import (
     identity_of,
     lengths_of,
     lengths_vector,
+    made_by,
     refuse_few_runs,
     refuse_live_answers,
     refuse_mismatch,
+    refused_metrics,
     waived,
 )
 from pytest_llmbench.harness.comparison.reference import Reference
@@ -168,7 +170,8 @@ def compared_with(
     note, where the baseline has none of this test."""
     if not isinstance(asked, Comparing):
         return asked.compared(request.parameters, request.identity, limits, result)
-    reference = asked.reference(request.nodeid, request.identity)
+    identity = {**request.identity, **made_by(result)}
+    reference = asked.reference(request.nodeid, identity)
     if reference is None:
         why = f"{asked.path.name} has no results of this test"
         return replace(
@@ -177,7 +180,7 @@ def compared_with(
             notes=(*result.notes, f"{why}: nothing is compared"),
         )
     found = reference.named
-    match = matched(found.identity, request.identity, asked.waivers)
+    match = matched(found.identity, identity, asked.waivers)
     lengths = output_lengths(
         lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
     )
@@ -186,7 +189,12 @@ def compared_with(
     absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
     names = asked.baseline.name, "this session"
     compared = reference.compared(by_run, limits, names)
-    told = (*([lengths] if lengths else []), *waived(match), *nothing_decides(limits, compared))
+    told = (
+        *([lengths] if lengths else []),
+        *waived(match),
+        *refused_metrics(compared, found.identity, identity, asked.waivers),
+        *nothing_decides(limits, compared),
+    )
     return replace(
         result,
         comparisons=compared,

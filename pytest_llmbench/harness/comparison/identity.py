@@ -13,15 +13,30 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, SHOWN, Match
+from pytest_llmbench.compare.identity import (
+    COUNTED_BY,
+    GOODPUT_LIMITS,
+    IF_KNOWN,
+    ITL_METHOD,
+    REQUIRED,
+    SHOWN,
+    Identity,
+    Match,
+    Waiver,
+    made_alike,
+)
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology.measuring.replies import MOST_UNCOUNTED
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Lengths, Setting, TestDefinition
-from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
+from pytest_llmbench.methodology.procedure import Lengths, Setting, TestDefinition, WarmupPolicy
+from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
+from pytest_llmbench.model.judgement import FEWEST_RUNS, Comparison, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
-from pytest_llmbench.model.record import Phase
+from pytest_llmbench.model.record import Phase, TokenSource
+from pytest_llmbench.model.records import TOKEN_SOURCES
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import answers_of
 from pytest_llmbench.probes.host import environment
 from pytest_llmbench.stats.runs import FloatArray
@@ -35,6 +50,13 @@ LENGTHS: Final = "lengths"
 """The field of the list of lengths. It need not agree: it decides how runs are compared."""
 REPEATED: Final[Lengths] = "repeated"
 SHARED: Final[Lengths] = "shared"
+_COUNTS = {
+    TokenSource.SERVER_USAGE: "the server",
+    TokenSource.CHUNK_USAGE: "the server",
+    TokenSource.REFERENCE_TOKENIZER: "the reference tokenizer",
+    TokenSource.CHUNK_COUNT: "chunks with text",
+    TokenSource.TOKENIZER_FILE: "a tokenizer file",
+}
 _UNDER_CRITERIA = ("throughput", "tradeoff", "capacity")
 """Tests whose figures belong to the highest load that meets the latency limits."""
 
@@ -58,6 +80,9 @@ def identity_of(
         "load": _load(once),
         LENGTHS: _list_of_lengths(once, parameters),
         "criteria": _criteria(definition, parameters),
+        GOODPUT_LIMITS: _goodput_limits(parameters),
+        "warmup": _warmup(setting.warmup),
+        "figures": "those of a job" if parameters.is_job else "those of a sample",
         "generator.version": version("pytest-llmbench"),
         **({} if virtual else _host()),
     }
@@ -94,6 +119,67 @@ def _criteria(definition: TestDefinition, parameters: TestParameters) -> str | N
     if definition.name not in _UNDER_CRITERIA:
         return None
     return "; ".join(sorted(str(limit) for limit in parameters.objectives if limit.is_ceiling)) or "none"
+
+
+def _goodput_limits(parameters: TestParameters) -> str | None:
+    """The limits that make a request or a session good, and those under which jobs per hour are searched for,
+    in words; None where a test has none."""
+    found = [f"{quantity} <= {limit:g} ms" for quantity, limit in getattr(parameters, "limits_ms", ())]
+    if (job_s := getattr(parameters, "job_s", None)) is not None:
+        found.append(f"job <= {job_s:g} s")
+    if getattr(parameters, "searches", False):
+        found += [str(limit) for limit in parameters.objectives if limit.metric != "jobs_per_hour"]
+    return "; ".join(sorted(found)) or None
+
+
+def _warmup(policy: WarmupPolicy) -> str:
+    """The warm-up in words. From the draft's amounts on a system is warm, and more makes no other figures."""
+    draft = WarmupPolicy()
+    if not policy.wanted:
+        return "none, a cold start" if policy.cold_start else "none"
+    if policy.requests >= draft.requests and policy.output_tokens >= draft.output_tokens:
+        return "as the draft asks"
+    return f"{policy.requests} requests, {policy.output_tokens} output tokens"
+
+
+def made_by(result: TestResult) -> dict[str, str]:
+    """How the metrics of a result were made, as only its records tell: the fields ``itl.method`` and
+    ``tokens.counted_by`` of its identity. One that is not known is missing."""
+    runs = [run.records for run in result.observations if run.plan.phase is Phase.MEASURE]
+    counts = np.zeros(len(TOKEN_SOURCES), dtype=np.int64)
+    for run in runs:
+        counts += np.bincount(run.token_source[run.ok], minlength=len(TOKEN_SOURCES))
+    # A few replies without usage do not make other figures.
+    usual = [TOKEN_SOURCES[at] for at in np.flatnonzero(counts > MOST_UNCOUNTED * counts.sum())]
+    counted = " and ".join(dict.fromkeys(_COUNTS[source] for source in usual if source in _COUNTS))
+    if usual == [TokenSource.TOKENIZER_FILE]:
+        counted = f"tokenizer {result.facts.value('tokenizer.name')}"
+    fixed = result.facts.value("streaming.itl_option") if result.test == "itl" else None
+    streams = [run for run in runs if run.ok.any() and len(run.chunk_ns)]
+    options = [fixed] if fixed else sorted({choose_option(run) for run in streams})
+    timed = " and ".join(f"{TBC if option == 'A' else ITL}, method {option}" for option in options)
+    return {name: text for name, text in ((COUNTED_BY, counted), (ITL_METHOD, timed)) if text}
+
+
+def refused_metrics(
+    compared: Sequence[Comparison], baseline: Identity, candidate: Identity, waivers: Sequence[Waiver] = ()
+) -> list[Finding]:
+    """A finding for each difference in how compared metrics were made. It voids the test where one of them
+    decides: no verdict is no reason to be content."""
+    differing: dict[str, list[Comparison]] = {}
+    answered: dict[str, None] = {}
+    for each in compared:
+        match = made_alike(each.metric, baseline, candidate, waivers)
+        answered |= dict.fromkeys(match.waived)
+        for mismatch in match.mismatches:
+            differing.setdefault(mismatch, []).append(each)
+    said = [Finding(WAIVED, ok=False, voids=False, message=text) for text in answered]
+    for mismatch, metrics in differing.items():
+        names = ", ".join(each.metric for each in metrics)
+        message = f"another thing was measured: {mismatch}; not compared: {names}"
+        voids = any(each.gated for each in metrics)
+        said.append(Finding("made_otherwise", ok=False, voids=voids, message=message))
+    return said
 
 
 def _host() -> Mapping[str, Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pytest_llmbench.compare.identity import Waiver, matched
+from pytest_llmbench.compare.identity import COUNTED_BY, Waiver, made_otherwise, matched
 from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons
 from pytest_llmbench.harness.comparison.ab import paired_runs
 from pytest_llmbench.harness.comparison.identity import LENGTHS, SHARED
@@ -28,6 +29,7 @@ class Reference:
     """The identity of what is compared with it."""
     alike: tuple[BaselineTest, ...]
     """The sessions that count, the oldest first."""
+    waivers: tuple[Waiver, ...] = ()
 
     @classmethod
     def of(
@@ -37,7 +39,7 @@ class Reference:
         of the session that was named. Those count that are of the same thing, and did not fail."""
         kept = (test for test in saved if test.gate is not GateVerdict.FAIL)
         alike = [test for test in kept if not matched(test.identity, identity, waivers).mismatches]
-        return cls(saved[-1], identity, tuple(alike[-MOST_SESSIONS:]))
+        return cls(saved[-1], identity, tuple(alike[-MOST_SESSIONS:]), tuple(waivers))
 
     @property
     def sessions(self) -> tuple[BaselineTest, ...]:
@@ -52,8 +54,22 @@ class Reference:
         paired = self._same_runs
         if paired and not self.sessions:
             before, by_run = paired_runs(before, by_run)
-        earlier = [test.by_run for test in self.sessions]
-        return comparisons(before, by_run, limits, names=names, paired=paired, sessions=earlier)
+        return comparisons(
+            before,
+            by_run,
+            limits,
+            names=names,
+            paired=paired,
+            sessions=[self._made_alike(test) for test in self.sessions],
+            unlike=partial(self._unlike, self.named),
+        )
+
+    def _unlike(self, saved: BaselineTest, metric: str) -> str | None:
+        return made_otherwise(metric, saved.identity, self.identity, self.waivers)
+
+    def _made_alike(self, saved: BaselineTest) -> ByRun:
+        """The values of a session in the metrics that it made as they are made now."""
+        return {name: own for name, own in saved.by_run.items() if self._unlike(saved, name) is None}
 
     def notes(self, name: str) -> list[str]:
         """What the comparison takes for granted, in words. ``name``: of the baseline."""
@@ -61,6 +77,11 @@ class Reference:
         if self.sessions:
             return [f"compared with the last {count} sessions of {name!r}, by the spread between sessions"]
         said = []
+        if COUNTED_BY in self.identity and COUNTED_BY not in self.named.identity:
+            said.append(
+                "the baseline does not tell how its metrics were made (warm-up, method of ITL, who counted "
+                "tokens), so it is taken to be alike: save it again"
+            )
         if self.identity.get(LENGTHS) != self.named.identity.get(LENGTHS):
             said.append(
                 "the baseline had other lengths of prompts and replies, whose noise is in the interval: save "

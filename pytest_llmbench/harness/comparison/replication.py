@@ -84,9 +84,12 @@ class MeasurementRequest:
         }
         if not self.identity:
             return found
-        from pytest_llmbench.harness.comparison.identity import lengths_of
+        from pytest_llmbench.harness.comparison.identity import lengths_of, made_by
 
-        return found | {"output_lengths": lengths_of(result.observations)}
+        return found | {
+            "identity": {**self.identity, **made_by(result)},
+            "output_lengths": lengths_of(result.observations),
+        }
 
 
 MOST_ROUNDS = 50

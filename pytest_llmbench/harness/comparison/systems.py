@@ -22,6 +22,7 @@ from pytest_llmbench.compare.systems import System, against_first, is_real, side
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES, WEBSOCKET_SCHEMES
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import Compared, cached_share
+from pytest_llmbench.harness.comparison.identity import made_by, refused_metrics
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.settings import Settings, named
 from pytest_llmbench.harness.sut.declared import hourly_price
@@ -163,6 +164,13 @@ def _with_comparison(
     shares = [cached_share(runs) for runs in measured.values()]
     caches = [] if result.test == "prefix_cache" else [cache_apart(shares[0], s) for s in shares[1:]]
     told = sum(is_real(each) for each in found)
+    otherwise = [
+        finding
+        for other in systems[1:]
+        for finding in refused_metrics(
+            [each for each in found if each.candidate_name == other.name], systems[0].made, other.made
+        )
+    ]
     note = (
         f"the intervals of {told} of {len(found)} differences exclude zero, at 95 % each; by chance alone "
         "about one in twenty would. Whether a difference matters is its verdict"
@@ -173,7 +181,7 @@ def _with_comparison(
         plots=overlaid({name: own.result.plots for name, own in measured.items()}),
         comparisons=found,
         facts=result.facts | Facts.of(Origin.MEASURED, values, "several systems"),
-        findings=(*result.findings, *rules(equal), *(finding for finding in caches if finding is not None)),
+        findings=(*result.findings, *rules(equal), *otherwise, *filter(None, caches)),
         notes=(note, *result.notes),
     )
 
@@ -193,6 +201,7 @@ def _system(name: str, runs: ArmRuns, file: Path | None) -> System:
         accelerators=count if isinstance(count, int) and count > 0 else None,
         dollars_per_hour=None if price is None else price.dollars,
         price_date=None if price is None else price.date,
+        made=made_by(runs.result),
     )
 
 

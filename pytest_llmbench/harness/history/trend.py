@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
+from pytest_llmbench.compare.identity import Waiver, made_alike, matched, waivers_of_option
 from pytest_llmbench.compare.limits import SHOWN_MARGIN
 from pytest_llmbench.compare.regression import better_of, compared
 from pytest_llmbench.compare.systems import of_runs
@@ -102,7 +102,9 @@ def series_of(
     points: list[Point] = []
     left_out: dict[str, tuple[str, ...]] = {}
     for session, test in having:
-        if why := "; ".join(matched(test.identity, latest, waivers).mismatches):
+        how = made_alike(metric, test.identity, latest, waivers)
+        match = matched(test.identity, latest, waivers)
+        if why := "; ".join((*match.mismatches, *how.mismatches)):
             left_out[why] = (*left_out.get(why, ()), session.name)
         else:
             values = test.by_run[metric]
