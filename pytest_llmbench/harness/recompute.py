@@ -36,7 +36,7 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Scale, Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.stats.block_bootstrap import chosen
@@ -95,11 +95,10 @@ def recompute(path: Path) -> list[Recomputed]:
     with chosen("bootstrap" if bootstrap else "analytic"):
         found = [_driven_or_why(entry, stored) for entry in report.tests]
     judged = _judged(report, found)
-    tests = [
-        each if isinstance(each, Recomputed) else _compared(entry, judged.get(index), each.result)
+    return [
+        each if isinstance(each, Recomputed) else _compared(entry, judged.get(index), each)
         for index, (entry, each) in enumerate(zip(report.tests, found, strict=True))
     ]
-    return [*tests, *_texts(path.parent, report)]
 
 
 class _Driven(NamedTuple):
@@ -108,6 +107,8 @@ class _Driven(NamedTuple):
     scale: Scale
     judged_alike: bool
     """Whether it was measured by a version that judged as this one does."""
+    texts_kept: bool
+    """Whether its requests can be drawn again, and their digest with them: what users said is not stored."""
 
 
 def _driven_or_why(entry: TestEntry, stored: StoredRecords) -> _Driven | Recomputed:
@@ -185,7 +186,17 @@ def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) ->
     )
     if answers.left:
         raise StoreError(f"the procedure ended {answers.left} loads before the measurement did")
-    return _Driven(runs_of(found[entry.test], whole).result, parameters, setting.scale, alike)
+    return _Driven(
+        runs_of(found[entry.test], whole).result,
+        parameters,
+        setting.scale,
+        alike,
+        _texts_kept(setting.workload),
+    )
+
+
+def _texts_kept(workload: Workload) -> bool:
+    return not isinstance(workload, _StoredWorkload) and not getattr(workload, "messages_sha256", "")
 
 
 def _parameters(kind: type[TestParameters], kept: Mapping[str, Any]) -> TestParameters:
@@ -272,11 +283,11 @@ _SEVERAL_SYSTEMS = ("compliance", "plots")
 """The parts that show other systems too, or are judged in view of them; their records are not here."""
 
 
-def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, result: TestResult) -> Recomputed:
+def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, driven: _Driven) -> Recomputed:
     """How many figures and other values are the same, and a line for each that is not. ``judged``: None where
     an earlier version judged, whose figures alone are compared."""
     same, differences = 0, []
-    for name, before, now in _figures(entry, result):
+    for name, before, now in _figures(entry, driven.result):
         if before == now:
             same += 1
         else:
@@ -288,6 +299,8 @@ def _compared(entry: TestEntry, judged: Mapping[str, Any] | None, result: TestRe
         if part in _SEVERAL_SYSTEMS and entry.comparisons:
             continue
         for name, before, now in _leaves(part, stored.get(part), judged.get(part)):
+            if "sequence_sha256" in name and not driven.texts_kept:
+                continue
             values += 1
             if before != now:
                 told = f"stored {_clipped(before)}, recomputed {_clipped(now)}"
@@ -318,14 +331,15 @@ def _clipped(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _texts(directory: Path, report: Report) -> Iterator[Recomputed]:
+def rendered(path: Path) -> Iterator[Recomputed]:
     """The texts beside a report, each rendered anew; those that are not there are left out."""
+    report, directory = read_report(path), path.parent
     if report.generator.version != version("pytest-llmbench"):
         return
     for name in RENDERED:
-        path = directory / name
-        if path.is_file():
-            same = read_bytes(path).decode("utf-8", "replace") == text_of(name, document_of(report))
+        text = directory / name
+        if text.is_file():
+            same = read_bytes(text).decode("utf-8", "replace") == text_of(name, document_of(report))
             told = () if same else ("it is not what is made of report.json",)
             yield Recomputed(name, differences=told, values=1)
 
@@ -380,7 +394,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(list(arguments))
     path = given.report / "report.json" if given.report.is_dir() else given.report
     try:
-        found = recompute(path)
+        found = [*recompute(path), *rendered(path)]
     except LLMBenchError as error:
         print(terminal_text(str(error)), file=sys.stderr)
         return 2
