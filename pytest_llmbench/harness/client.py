@@ -24,6 +24,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.control_plane import as_httpx, explain, proxy_to, tls_context, without_query
 from pytest_llmbench.probes.model_list import below
+from pytest_llmbench.probes.plain_socket import CutOffError
 from pytest_llmbench.redaction import outward
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 from pytest_llmbench.tokens.reference import ReferenceTokenizer, reference_tokenizer
@@ -337,7 +338,10 @@ class ReplyStream:
         except httpx.ConnectError as error:
             self._end(End.UNREACHABLE, self._client.explain(error))
         except httpx.RequestError as error:
-            self._end(End.BROKEN, self._client.explain(error))
+            status = self._exchange.status
+            begun = f"HTTP {status}, and after {sum(map(len, self._exchange.bodies))} bytes of the answer"
+            said = error if status is None else CutOffError.behind(begun, error)
+            self._end(End.BROKEN, self._client.explain(said))
         self._read()
 
     async def _received(self) -> AsyncIterator[Chunk]:

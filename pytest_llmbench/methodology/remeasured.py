@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.methodology.measuring.offered import begun_late, gave_up, is_offered, shortfalls
 from pytest_llmbench.methodology.measuring.validity import (
-    LOOP_LAG_WARNING_MS,
     filters_output,
+    read_late,
     stream_fidelity,
 )
 from pytest_llmbench.methodology.procedure import Procedure, Setting
@@ -25,16 +25,12 @@ from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, spoiled
 from pytest_llmbench.metrics.latency import lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import NOT_OFFERED, VoidLoad
 
 if TYPE_CHECKING:
     from pytest_llmbench.methodology.measuring.levels import Seen
-
-WAITED_SHARE = 0.1
-"""Share of the time without a core from which on this machine may have made chunks arrive together."""
-
 
 FAILED_SHARE = 0.1
 """The share of failed requests beyond which the system is the cause, however late the sends were: a server
@@ -70,8 +66,8 @@ def _spoiled(run: Observation, gaps: bool = False) -> tuple[Finding, ...]:
 def _ran_together(run: Observation) -> tuple[str, ...]:
     """The cause, in words, if a stream looks buffered and was read late: chunks that wait in a socket get one
     stamp. Else empty."""
-    finding = stream_fidelity(run.records, run.host_limits.buffered_share)
-    late = run.interrupted is None and read_late(run.selfcheck) and not filters_output(run)
+    finding = stream_fidelity(run.records, run.host_limits.buffered_share, late=True)
+    late = read_late(run) and not filters_output(run)
     return () if finding is None or finding.ok or not late else (finding.message,)
 
 
@@ -81,11 +77,6 @@ def of_this_machine(run: Observation) -> tuple[str, ...]:
     names += ["complete", "all_requests_recorded"] if gave_up(run) else []
     names += [finding.check for finding in _spoiled(run)]
     return (*names, *(["stream_fidelity"] if _ran_together(run) else []))
-
-
-def read_late(check: SelfCheck) -> bool:
-    lag, waited = check.loop_lag_p99_ns, check.waited_for_core_share
-    return (lag is not None and lag / 1e6 > LOOP_LAG_WARNING_MS) or (waited or 0.0) > WAITED_SHARE
 
 
 @dataclass(frozen=True, slots=True)

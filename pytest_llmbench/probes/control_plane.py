@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import socket
 import ssl
 import threading
@@ -28,6 +29,7 @@ from pytest_llmbench.endpoint_urls import SCHEME, http_beside, is_grpc, over_htt
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.plain_socket import CutOffError
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.request_headers import REQUEST_ID, numbered_ids, user_agent, usual_headers
 from pytest_llmbench.wire.dialect import MessageDialect
@@ -48,6 +50,11 @@ _ENDED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """Errors by which a connection that had been made ended before an answer."""
 
 _SPEAKS_TLS = "the port speaks TLS"
+_SPEAKS_HTTP2 = "the port speaks HTTP/2 and no HTTP/1.1"
+_HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The opening of a connection with prior knowledge, preface and empty SETTINGS frame (RFC 9113, 3.4)."""
+_HTTP2_SETTINGS = re.compile(rb"...\x04.\x00{4}", re.DOTALL)
+"""The head of a SETTINGS frame, by which a server answers that."""
 
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
 
@@ -305,12 +312,19 @@ class ControlPlane:
             if not body:
                 raise
             return bytes(body), False
+        except _ENDED as error:
+            begun = f"HTTP {response.status_code}, and after {len(body)} bytes of the answer"
+            raise CutOffError.behind(begun, error) from error
         return bytes(body), True
 
     def _failure(self, url: str, error: httpx.RequestError) -> SUTError:
         unknown = self.proxy is None and not self._answered
         what, remedy = explain(url, error, self._access, may_speak_tls=unknown)
-        kind = NotReadyError if _may_pass(error) and not what.endswith(_SPEAKS_TLS) else SUTError
+        kind = (
+            NotReadyError
+            if _may_pass(error) and not what.endswith((_SPEAKS_TLS, _SPEAKS_HTTP2))
+            else SUTError
+        )
         if self.proxy is not None:
             what += f" (through the proxy {self.proxy.url})"
             remedy += "; leave out --llm-proxy, or set NO_PROXY, if this host is to be reached directly"
@@ -337,7 +351,8 @@ def _refuse_compressed(response: httpx.Response) -> None:
 def explain(
     url: str, error: httpx.RequestError, access: Access, *, may_speak_tls: bool = True
 ) -> tuple[str, str]:
-    """Cause and remedy of a failed exchange, in words. ``may_speak_tls``: the port may be tried for TLS."""
+    """Cause and remedy of a failed exchange, in words. ``may_speak_tls``: the port may be tried for TLS and
+    for HTTP/2."""
     parts = urlsplit(url)
     cause = _root_cause(error)
     if isinstance(cause, socket.gaierror):
@@ -376,12 +391,28 @@ def _may_pass(error: httpx.RequestError) -> bool:
 def _explain_ended(url: str, error: httpx.RequestError, may_speak_tls: bool) -> tuple[str, str]:
     """Cause and remedy of a connection that the server ended. TLS is named only where the port turns out to
     speak it: servers end connections for many reasons."""
+    if isinstance(error, CutOffError):
+        return str(error), "look at the server's log, and at what stands before it"
     scheme = urlsplit(url).scheme
     kind = "gRPC" if is_grpc(url) else "HTTP"
     what = f"connected, but no {kind} answer: {error or type(error).__name__}"
     if may_speak_tls and scheme in ("http", "ws", "grpc") and _speaks_tls(url):
         return f"{what}; {_SPEAKS_TLS}", f"write {url.replace(scheme, f'{scheme}s', 1)}"
+    if may_speak_tls and scheme == "http" and _speaks_http2(url):
+        remedy = "have it answer HTTP/1.1 as well: the examination before a load speaks no other, and with "
+        remedy += "--llm-http=2 the load then goes over HTTP/2; if it is a gRPC server, write "
+        return f"{what}; {_SPEAKS_HTTP2}", f"{remedy}grpc://{urlsplit(url).netloc}"
     return what, "look at the server's log, and check that host and port are those of the API"
+
+
+def _speaks_http2(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), _TLS_WITHIN_S) as plain:
+            plain.sendall(_HTTP2_OPENING)
+            return _HTTP2_SETTINGS.match(plain.recv(64)) is not None
+    except OSError:
+        return False
 
 
 def _speaks_tls(url: str) -> bool:

@@ -397,8 +397,8 @@ def _fingerprint(event: SSEEvent) -> str:
 def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: bool = True) -> SUTError:
     """The error for a path that does not exist, with whether the usual one does. ``named``: the model is
     known without a list."""
-    bases = suggested_bases(endpoint)
-    for base in bases:
+    bases, tried = suggested_bases(endpoint), base_candidates(endpoint)
+    for base in (base for base in bases if base not in tried):
         seen = control.get_or_failure(below(base, "/models"))
         if isinstance(seen, SUTError):
             continue
@@ -406,7 +406,7 @@ def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: 
             return errors.wrong_path(answer, without_query(base), "")
     if other := detection.engine_api_at(control, bases[-1]):
         return errors.other_api(answer, other)
-    error = errors.wrong_path(answer, None, without_query(bases[-1]))
+    error = errors.wrong_path(answer, None, None if bases[-1] in tried else without_query(bases[-1]))
     return error if named else errors.or_named_model(error)
 
 

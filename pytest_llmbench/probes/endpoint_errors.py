@@ -55,6 +55,8 @@ def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
     if 300 <= answer.status < 400:
         target = without_query(answer.headers.get("location", "")) or "nowhere"
         remedy = "give the final URL: the redirect would be measured with every request"
+        if target == without_query(answer.url):
+            remedy = "it redirects to itself: look at the server, and at what stands before it"
         return _error(answer, f"{_status(answer)}: the endpoint redirects to {target}", remedy)
     if answer.status in _OVERLOADED:
         remedy = "wait until the server is ready and idle, then run again"
@@ -75,14 +77,16 @@ def may_be_the_model(answer: Answer) -> str:
     return _status(answer) if answer.status in (400, 404, 422) else ""
 
 
-def wrong_path(answer: Answer, found_at: str | None, example: str) -> SUTError:
+def wrong_path(answer: Answer, found_at: str | None, example: str | None) -> SUTError:
     """The error for a path that does not exist.
 
-    ``found_at`` is a base URL that does answer, ``example`` one that would be usual.
+    ``found_at`` is a base URL that does answer, ``example`` one that would be usual; None if it was tried.
     """
     what = f"{_status(answer)}: no OpenAI-compatible API there"
     if found_at is not None:
         return _error(answer, what, f"the API is at {found_at}: --llm-endpoint={found_at}")
+    if example is None:
+        return _error(answer, what, "check host and port, and which path the server's documentation names")
     return _error(answer, what, f"give the base URL of the API; it usually ends in /v1, like {example}")
 
 

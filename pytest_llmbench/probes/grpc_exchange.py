@@ -15,7 +15,7 @@ import httpx
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.plain_socket import PlainSocket
+from pytest_llmbench.probes.plain_socket import CutOffError, PlainSocket
 from pytest_llmbench.request_headers import call_headers
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
@@ -95,6 +95,9 @@ class _Exchange:
                 if not self.body:
                     raise
                 return False
+            if not data and made.headers:
+                begun = f"HTTP {made.status}, and after {len(self.body)} bytes of the answer"
+                raise CutOffError.behind(begun, "the call was not complete")
             if not data:
                 raise httpx.ReadError("the connection was closed before the end of the call")
             for stream in self.http2.feed(data).progress:

@@ -22,6 +22,15 @@ _READ_BYTES = 65536
 _LEAST_S = 0.001
 
 
+class CutOffError(httpx.RemoteProtocolError):
+    """The connection ended within an answer that had begun."""
+
+    @classmethod
+    def behind(cls, begun: str, cause: Exception | str) -> CutOffError:
+        """``begun``: what had come of the answer."""
+        return cls(f"{begun} the connection ended: {cause or type(cause).__name__}")
+
+
 class PlainSocket:
     """A connection to the server at ``url``, with TLS where its scheme says so; a context manager.
 

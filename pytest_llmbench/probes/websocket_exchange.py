@@ -10,7 +10,7 @@ import httpx
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.plain_socket import PlainSocket
+from pytest_llmbench.probes.plain_socket import CutOffError, PlainSocket
 from pytest_llmbench.wire.dialect import MessageDialect
 from pytest_llmbench.wire.sse import as_event
 from pytest_llmbench.wire.websocket.messages import MessageReader, text_frame
@@ -113,8 +113,8 @@ class _Talk:
                     raise
                 return heard, False
             if not more and wanting:
-                when = "before the reply was complete" if heard else "before the first message"
-                raise httpx.ReadError(f"the connection was closed {when}")
+                begun = f"a WebSocket, and after {len(heard)} messages"
+                raise CutOffError.behind(begun, "the reply was not complete")
             if not more:
                 return heard, True
 

@@ -92,6 +92,53 @@ def test_garbage_instead_of_http():
 # --- servers that end connections
 
 
+def answering(data: bytes, *more: bytes) -> tuple[str, threading.Thread]:
+    """A server that answers whatever comes over its connections, one after the other, so, and ends them."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with listener:
+            for each in (data, *more):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(each)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/v1", thread
+
+
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("second", "told_so"), [(SETTINGS, True), (b"HTTP/1.1 400 Bad Request\r\n\r\n", False), (b"", False)]
+)
+def test_a_port_that_speaks_http2_only(second: bytes, told_so: bool) -> None:
+    url, thread = answering(SETTINGS, b"", second)  # to HTTP/1.1, to TLS, to HTTP/2
+    message = told(SUTError, url)
+    thread.join(5)
+    assert ("the port speaks HTTP/2 and no HTTP/1.1" in message) is told_so
+    assert ("--llm-http=2" in message) is told_so
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ("Content-Type: text/event-stream\r\nTransfer-Encoding: chunked", "6\r\ndata: \r\n"),
+        ("Content-Type: text/event-stream\r\nContent-Length: 100", "data: "),
+        ("Content-Type: application/json\r\nContent-Length: 100", ""),
+    ],
+)
+def test_an_answer_that_is_cut_is_an_answer(head: str, body: str) -> None:
+    cut = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}".encode()
+    url, _ = answering(cut)
+    message = told(SUTError, url)
+    assert f"HTTP 200, and after {6 if body else 0} bytes of the answer the connection ended" in message
+    assert "no HTTP answer" not in message
+
+
 class Abrupt:
     """Answers by path, as over a connection that is kept; what it does instead of answering stands there too.
 

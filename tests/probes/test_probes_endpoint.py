@@ -253,9 +253,23 @@ def test_a_path_with_nothing_behind_it_and_a_named_model(serve, engine):
 
 def test_a_server_without_any_api(serve):
     server = serve({})
-    message = told(SUTError, server.url)
+    message = told(SUTError, server.url + "/wrong/v2")
     assert "no OpenAI-compatible API there" in message
     assert f"it usually ends in /v1, like {server.url}/v1" in message
+
+
+@pytest.mark.parametrize("given", ["", "/", "/v1", "/v1/"])
+@pytest.mark.parametrize("listing", [None, {"data": []}])
+def test_no_remedy_repeats_the_url_that_was_given(serve, given, listing):
+    server = serve({} if listing is None else {"GET /v1/models": Canned.json(listing)})
+    remedy = told(SUTError, server.url + given, model=None if listing is None else "m").splitlines()[-1]
+    assert server.url not in remedy
+
+
+def test_a_redirect_to_itself_is_no_final_url(serve):
+    server = serve({})
+    server.answers["GET /v1/models"] = Canned(301, {"Location": f"{server.url}/v1/models"})
+    assert "it redirects to itself" in told(SUTError, f"{server.url}/v1")
 
 
 def test_models_but_no_completions(serve, engine):

@@ -154,3 +154,29 @@ def test_spread_counts_reasoning_too() -> None:
     some = [Chunk(0, 0, reasoning="a b", choice=0), Chunk(1, 1, text="c", choice=0)]
     assert spread(some, 3, words).tokens == [2, 1]
     assert spread([], 3, words).tokens == []
+
+
+FIFTY = "fifty characters of text that was kept to the end."
+
+
+@pytest.mark.parametrize("count", [words, None], ids=["tokenizer", "characters"])
+@pytest.mark.parametrize(
+    ("texts", "exact"),
+    [
+        ([""] * 10 + [FIFTY], False),
+        ([FIFTY] + [""] * 10, False),
+        (["one"] + [""] * 9 + [FIFTY], False),
+        (["", "", "", "one two six ten at"] * 5, False),
+        (["one"] * 20 + [""], True),
+        (["one two three four five", ""], True),  # an end of sequence, whatever the text before it
+        (["", "one"] * 10, True),
+        (["", "", "漢"] * 4, True),  # bytes of a character
+        (["", "", "", "👍🏽"] * 4, True),
+        ([""] * 10, True),
+    ],
+)
+def test_empty_output_beside_text_of_several_tokens_is_text_held_back(texts, exact, count) -> None:
+    content = attribute(chunks(*texts), len(texts), count)
+    assert sum(content.tokens) == len(texts)
+    assert content.attribution == ("exact" if exact else "apportioned")
+    assert len(content.chunks) == (len(texts) if exact else sum(map(bool, texts)))

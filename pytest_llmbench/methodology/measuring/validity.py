@@ -59,7 +59,13 @@ from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import answers_of
 
 LOOP_LAG_WARNING_MS = 10.0
+WAITED_SHARE = 0.1
+"""Share of the time without a core from which on this machine may have made chunks arrive together."""
 _BY_FILE = TOKEN_SOURCES.index(TokenSource.TOKENIZER_FILE)
+_OUR_COUNT = [
+    TOKEN_SOURCES.index(each) for each in (TokenSource.REFERENCE_TOKENIZER, TokenSource.CHUNK_COUNT)
+]
+"""Codes of the sources of replies whose usage tells nothing: input tokens are then our count as well."""
 DRIFT_WARNING_SHARE = 0.10
 """The share by which the server's count of input tokens may differ from the requested ones without a warning.
 Random ids that are sent as text are some 5 % more tokens to the very tokenizer that made it."""
@@ -261,11 +267,13 @@ def _prompt_lengths(run: Observation) -> Finding | None:
 
 
 def _length_drift(seen: Sequence[Observation]) -> Finding | None:
-    """The finding on the server's count of input tokens, where the workload promises no exact lengths."""
+    """The finding on the server's count of input tokens, where the workload promises no exact lengths. None
+    where it counts none, and no tokenizer of its own is known."""
     counted = asked = n = 0
     by_file = True
     for records in (run.records for run in seen if not _promises_lengths(run)):
         known = records.ok & (records.input_tokens != MISSING) & (records.requested_input_tokens > 0)
+        known &= ~np.isin(records.token_source, _OUR_COUNT)
         by_file &= bool((records.token_source[known] == _BY_FILE).all())
         counted += int(records.input_tokens[known].sum())
         asked += int(records.requested_input_tokens[known].sum())
@@ -546,24 +554,38 @@ def filters_output(run: Observation) -> bool:
 def _held_back(runs: Sequence[Observation], limit: float) -> Finding | None:
     """The finding on buffered replies, of runs without an output filter; of those with one, where there are
     no others, it voids nothing."""
-    bare = [run.records for run in runs if not filters_output(run)]
-    found = stream_fidelity(bare or [run.records for run in runs], limit)
+    bare = [run for run in runs if not filters_output(run)]
+    own = bare or runs
+    found = stream_fidelity([run.records for run in own], limit, late=any(map(read_late, own)))
     if found is None or bare or found.ok:
         return found
     told = found.message.partition(":")[0]
     return replace(found, voids=False, message=f"{told}: an output filter is on, which reads replies first")
 
 
-def stream_fidelity(records: Runs, limit: float) -> Finding | None:
+def read_late(run: Observation) -> bool:
+    """Whether this machine read so late that chunks which came apart may have waited for one read."""
+    lag, waited = run.selfcheck.loop_lag_p99_ns, run.selfcheck.waited_for_core_share
+    late = (lag is not None and lag / 1e6 > LOOP_LAG_WARNING_MS) or (waited or 0.0) > WAITED_SHARE
+    return run.interrupted is None and late
+
+
+def stream_fidelity(records: Runs, limit: float, *, late: bool = False) -> Finding | None:
     """The finding on buffered replies: a proxy that holds chunks back makes TTFT the end-to-end latency.
 
-    ``limit``: the share of the replies that may arrive all at once.
+    ``limit``: the share of the replies that may arrive all at once. ``late``: they were read late, which
+    alone can have made them so.
     """
     found = buffering(records)
     if not found.replies:
         return None
     ok = found.share <= limit
-    advice = "" if ok else ": something between here and the engine buffers the stream; switch it off"
+    why = "something between here and the engine buffers the stream; switch it off"
+    if late:
+        why = (
+            "this machine read them late, so whether anything buffers them is not known; run again when idle"
+        )
+    advice = "" if ok else f": {why}"
     return Finding(
         "stream_fidelity",
         ok=ok,

@@ -296,6 +296,25 @@ def test_a_drift_says_who_counted() -> None:
     assert drift.message.startswith("the tokenizer file counts ")
 
 
+@pytest.mark.parametrize("source", [TokenSource.REFERENCE_TOKENIZER, TokenSource.CHUNK_COUNT])
+def test_a_count_of_ours_is_no_drift_of_the_server(source: TokenSource) -> None:
+    seen = answer(plan())
+    ours = np.full(len(seen.records), TOKEN_SOURCES.index(source), dtype=np.int8)
+    asked = np.full(len(seen.records), 200)
+    told = replace(seen, records=replace(seen.records, token_source=ours, requested_input_tokens=asked))
+    assert "prompt_length_drift" not in {each.check for each in validity([told], Budget()).findings}
+
+
+@pytest.mark.parametrize("check", [{"loop_lag_p99_ns": 50_000_000}, {"waited_for_core_share": 0.5}])
+def test_replies_that_this_machine_read_late_blame_nothing_between(check: dict[str, float]) -> None:
+    seen = buffered(answer(plan()))
+    late = replace(seen, selfcheck=replace(seen.selfcheck, **check))
+    for runs in ([late], [late, seen]):
+        said = finding(validity(runs, Budget()), "stream_fidelity").message
+        assert "this machine read them late" in said
+        assert "something between" not in said
+
+
 def test_where_the_server_counts_nothing_no_drift_is_known() -> None:
     seen = answer(plan())
     silent = replace(seen.records, input_tokens=np.full(len(seen.records), MISSING))
