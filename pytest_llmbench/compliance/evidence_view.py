@@ -70,6 +70,7 @@ _WORKLOAD = {
     "workload.published": "`sequence` (written as an artifact) or `generator` (code, seed and parameters)",
 }
 _REQUEST = {
+    "endpoint.instance": "int: the n-th system at this endpoint in the session, from 2 on",
     "endpoint.models": "list: the names that the endpoint gives the model that was asked for",
     "request.extra_body": "fields of every request body beside those of the workload, with their values",
     "request.unsent": "list: what the workload states and no request has a field for, as temperature",

@@ -169,18 +169,19 @@ def _rewrite(chunks: list[Chunk], places: Sequence[int], marked: _Marked) -> Ite
     for place in places:
         chunk = chunks[place]
         end = start + len(chunk.text)
-        parts = {"visible": "", "reasoning": "", "tag": ""}
+        pieces: dict[str, list[str]] = {"visible": [], "reasoning": [], "tag": []}
         at = start
         while at < end:
             while span.end <= at:
                 span = next(spans)
             upto = min(end, span.end)
-            parts[span.kind] += chunk.text[at - start : upto - start]
+            pieces[span.kind].append(chunk.text[at - start : upto - start])
             at = upto
-        if parts["visible"] != chunk.text:
+        visible, reasoning = "".join(pieces["visible"]), "".join(pieces["reasoning"])
+        if visible != chunk.text:
             # A chunk of tags alone has tokens and no text: attribution asks whether the total has room.
-            blank = chunk.blank or not (parts["visible"] or parts["reasoning"])
-            chunks[place] = replace(chunk, text=parts["visible"], reasoning=parts["reasoning"], blank=blank)
+            blank = chunk.blank or not (visible or reasoning)
+            chunks[place] = replace(chunk, text=visible, reasoning=reasoning, blank=blank)
         while closings and closings[0] <= end:
             closings.popleft()
             yield place, chunk.stamp_ns

@@ -41,7 +41,11 @@ def arm(name: str, url: str, variant: str = "", *, of: Workload = PLAIN, **own: 
         "elsewhere": VariantServer("elsewhere", server="elsewhere"),
     }
     opened = SimpleNamespace(
-        base_url=url, key=f"{name} {url}", virtual=False, executor=SimpleNamespace(servers=servers)
+        base_url=url,
+        key=f"{name} {url}",
+        virtual=False,
+        launched=None,
+        executor=SimpleNamespace(servers=servers),
     )
     opened.__dict__.update(own)
     opened.server = cast(Any, OpenSUT.server).fget(opened)

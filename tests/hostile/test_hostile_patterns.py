@@ -13,11 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
 import pytest_llmbench
+from pytest_llmbench.redaction import Redactor
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.error_replies import classify_status
+from pytest_llmbench.wire.inline_reasoning import Form, InlineReasoning, split_inline
+
+KEY = "sk-canary/7A+q<\"x'-9b3Z5w"
 
 _parser = re._parser  # type: ignore[attr-defined]
 
@@ -220,7 +226,9 @@ def _beginnings(parsed: Any) -> Iterator[str]:
     """Samples of what the pattern, and each sequence in it, begins with."""
     elements = list(parsed)
     for length in range(1, len(elements) + 1):
-        yield _sample(elements[:length])
+        # Half of a word is no place where a pattern could begin to repeat itself.
+        if [str(kind) for kind, _ in elements[length - 1 : length + 1]] != ["LITERAL", "LITERAL"]:
+            yield _sample(elements[:length])
     for kind, given in elements:
         for part in _parts(kind, given):
             yield from _beginnings(part)
@@ -231,7 +239,7 @@ def texts(pattern: str, flags: int) -> tuple[list[str], list[tuple[str, str]]]:
     parsed = _parser.parse(pattern, flags & ~re.LOCALE)
     named = set(_signs(parsed))
     signs = sorted({sign for sign in named if not sign.isalnum()} | set(" \ny7"))
-    begun = sorted({each for each in _beginnings(parsed) if 1 < len(each) <= 40}, key=len)[:4]
+    begun = sorted({each for each in _beginnings(parsed) if 1 < len(each) <= 40}, key=len)[:12]
     return signs, [("", one) for one in begun] + list(itertools.product(begun, signs))
 
 
@@ -264,3 +272,50 @@ def _hold(use: Use) -> None:
             # The smaller text first: what is not linear would stand still over the larger one.
             for size in (MEGABYTE // 8, MEGABYTE):
                 assert took(function, "", sign, size) < STANDS_STILL_S, (use.where, function, sign)
+
+
+def test_the_search_finds_what_is_quadratic() -> None:
+    """A marker and then a megabyte of spaces: each of two parts of the header takes all of them, in turn."""
+    source = r"(?:<\|start\|>[^<]*)?(?:<\|channel\|>\s*\w*[^<]*)?<\|message\|>"
+    assert ("<|channel|>", " ") in texts(source, re.compile(source).flags)[1]
+    header = re.compile(source)
+
+    def took(size: int) -> float:
+        began = time.thread_time()
+        header.match("<|channel|>" + " " * size)
+        return time.thread_time() - began
+
+    assert took(1 << 14) > 30 * took(1 << 10)
+
+
+def _split(text: str) -> None:
+    chunk = Chunk(stamp_ns=1, read_index=0, text=text)
+    for form in get_args(Form):
+        split_inline([chunk], InlineReasoning(form))
+
+
+READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
+    "the redactor": (
+        Redactor([KEY]).text,
+        [*"\\%&…*.<(\n", KEY[:6], KEY[-6:], f"{KEY[:6]}…", f"…{KEY[-6:]}", KEY, "%2525", "\\u00", "&#x4"],
+    ),
+    "inline reasoning": (
+        _split,
+        ["<", "<|channel|>", "<|start|>", "<|end|>", "<|channel|>analysis<|message|>a<|end|>", "<think>"],
+    ),
+    "an error page": (
+        lambda text: classify_status(500, {}, text.encode()),
+        ["<", "<script>", "<style", "too ", "guardrail", '{"error":', "[", "\\"],
+    ),
+}
+"""What reads a server's text by several patterns and in loops; and what is repeated for it."""
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_takes_time_in_proportion_to_the_text(reader: str) -> None:
+    read, repeated = READERS[reader]
+    for begun, sign in itertools.product(["", "<|channel|>", KEY[:6]], [*repeated, " ", "a"]):
+        for size in (MEGABYTE // 32, MEGABYTE // 4 if begun else MEGABYTE):
+            began = time.thread_time()
+            read(begun + sign * (size // len(sign)))
+            assert time.thread_time() - began < STANDS_STILL_S, (begun, sign, size)
