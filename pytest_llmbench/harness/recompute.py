@@ -28,12 +28,14 @@ from pytest_llmbench.harness.execution.stored_records import StoredRecords
 from pytest_llmbench.harness.judging import Judge
 from pytest_llmbench.harness.report_files import RENDERED, text_of
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.workloads.sequence_files import EXPORT_SEQUENCE
 from pytest_llmbench.input_files import read_bytes
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Scale, Setting
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest, Workload
@@ -160,8 +162,10 @@ def _as_told(entry: TestEntry, result: TestResult) -> TestResult:
     own = {finding.check for finding in validity_of(result, budget).findings}
     told = tuple(finding for finding in entry.validity.findings if finding.check not in own)
     notes = tuple(note for note in entry.notes if note not in result.notes)
+    published = {name: fact.value for name, fact in entry.facts.items() if fact.source == EXPORT_SEQUENCE}
     return replace(
         result,
+        facts=result.facts | Facts.of(Origin.GENERATOR, published, EXPORT_SEQUENCE),
         findings=(*result.findings, *told),
         notes=(*notes, *result.notes),
         comparisons=tuple(entry.comparisons),

@@ -155,7 +155,8 @@ def test_so_many_sessions_at_once_are_a_job(suite: Suite, capsys: pytest.Capture
         assert {each["verdict"] for each in test["gate"]["objectives"]} == {"pass"}
         assert {each["runs"] for each in metrics} == {runs}
     for test in (sample, opened):
-        assert {test["metrics"][name]["kind"] for name in ("job_time.p50", "session_goodput")} == {"sample"}
+        kinds = {test["metrics"][name]["kind"] for name in ("job_time.p50", "session_goodput")}
+        assert kinds <= {"sample", "crude"}
     assert recomputed(suite, capsys) == 5
 
 

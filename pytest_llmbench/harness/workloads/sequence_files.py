@@ -23,6 +23,8 @@ _PLAIN_REQUESTS = 1_000
 """The most requests of a sequence that is written uncompressed."""
 _AT_ONCE = 256
 
+EXPORT_SEQUENCE = "--llm-export-sequence"
+
 
 def with_sequence_files(result: TestResult, report: Path) -> TestResult:
     """Write the sequences of the result's measured load, and say so among its facts.
@@ -45,7 +47,7 @@ def with_sequence_files(result: TestResult, report: Path) -> TestResult:
     if not files:
         return result
     facts = {"workload.published": "sequence", "workload.sequence_files": files}
-    return replace(result, facts=result.facts | Facts.of(Origin.GENERATOR, facts, "--llm-export-sequence"))
+    return replace(result, facts=result.facts | Facts.of(Origin.GENERATOR, facts, EXPORT_SEQUENCE))
 
 
 def _written(folder: Path, workload: Workload, seed: int, length: int) -> dict[str, Any]:
