@@ -16,13 +16,10 @@ import numpy as np
 from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
 from pytest_llmbench.metrics.server_side import (
     LEAST_READ_SHARE,
-    MOST_BEYOND_LIMIT,
     MOST_CUT_SHORT,
-    MOST_UNSHOWN_SHARE,
-    beyond_limit_share,
     cut_short,
+    miscount,
     read_share,
-    unshown_share,
 )
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
@@ -91,30 +88,18 @@ def read_in_part(view: EvidenceView) -> str | None:
     return None
 
 
-def counted_unshown(view: EvidenceView) -> str | None:
-    """A run of which the server counts output tokens that nobody received. Behind an end that is ignored, as
-    was asked for, tokens are generated that have no text."""
-    for run in (run for run in view.evidence.runs if not run.plan.ignore_eos):
-        share = unshown_share(run.records)
-        if share > MOST_UNSHOWN_SHARE:
-            view.note("unshown_share", share)
-            return (
-                f"{share:.1%} of the output tokens that the server counts for {run.plan.label!r} have no text"
-            )
-    return None
-
-
-def counted_beyond(view: EvidenceView) -> str | None:
-    """A run with more output tokens than were asked for: what cannot have been generated was counted, or the
-    limit was not kept."""
-    for run in view.evidence.runs:
-        share = beyond_limit_share(run.records)
-        if share > MOST_BEYOND_LIMIT:
-            view.note("beyond_limit_share", share)
-            return (
-                f"{share:.1%} of the replies of {run.plan.label!r} are longer than max_tokens by their count"
-            )
-    return None
+def counted_wrongly(view: EvidenceView) -> str | None:
+    """A run of which the server counts output tokens that nobody received, or more than were asked for: what
+    cannot have been generated was counted, or the limit was not kept."""
+    found = miscount(view.evidence.runs)
+    if found is None:
+        return None
+    label = found.run.plan.label
+    if found.beyond:
+        view.note("beyond_limit_share", found.share)
+        return f"{found.share:.1%} of the replies of {label!r} are longer than max_tokens by their count"
+    view.note("unshown_share", found.share)
+    return f"{found.share:.1%} of the output tokens that the server counts for {label!r} have no text"
 
 
 def unverified(view: EvidenceView) -> str | None:

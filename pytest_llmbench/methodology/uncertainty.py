@@ -13,12 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.metrics.server_side import (
-    MOST_BEYOND_LIMIT,
-    MOST_UNSHOWN_SHARE,
-    beyond_limit_share,
-    unshown_share,
-)
+from pytest_llmbench.metrics.server_side import miscount
 from pytest_llmbench.metrics.uncertainty import (
     Leeway,
     Leeways,
@@ -190,17 +185,16 @@ def with_uncertainty(result: TestResult) -> TestResult:
 
 
 def as_counted(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Mapping[str, Estimate]:
-    """The metrics, undefined where they are per token and the counts are of more tokens than were asked for,
-    or than text came: they are wrong by as much as the count is. Behind an end that is ignored, as was asked
-    for, tokens have no text."""
-    beyond = max((beyond_limit_share(run.records) for run in seen), default=0.0)
-    unshown = max((unshown_share(run.records) for run in seen if not run.plan.ignore_eos), default=0.0)
-    if beyond > MOST_BEYOND_LIMIT:
-        why = f"not measurable: {beyond:.1%} of the replies count more output tokens than max_tokens"
-    elif unshown > MOST_UNSHOWN_SHARE:
-        why = f"not measurable: {unshown:.1%} at least of the output tokens that are counted have no text"
-    else:
+    """The metrics, undefined where they are per token and the counts cannot be: they are wrong by as much as
+    the count is."""
+    found = miscount(seen)
+    if found is None:
         return metrics
+    why = (
+        f"not measurable: {found.share:.1%} of the replies count more output tokens than max_tokens"
+        if found.beyond
+        else f"not measurable: {found.share:.1%} at least of the output tokens that are counted have no text"
+    )
     return {
         name: Estimate.undefined(unit=each.unit, method=why, n=each.n) if _PER_TOKEN.match(name) else each
         for name, each in metrics.items()

@@ -5,7 +5,7 @@ What the server does not say is undefined, with ``not measurable`` and the reaso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -115,6 +115,27 @@ def beyond_limit_share(records: Records) -> float:
     known = by_server(records) & (records.requested_max_tokens > 0)
     beyond = known & (streamed_tokens(records) > records.requested_max_tokens + _END_TOKENS)
     return int(beyond.sum()) / max(int(known.sum()), 1)
+
+
+class Miscount(NamedTuple):
+    """A run whose counts of output tokens cannot be."""
+
+    run: Observation
+    share: float
+    beyond: bool
+    """Whether the share is of replies beyond ``max_tokens``; else of tokens without text."""
+
+
+def miscount(seen: Iterable[Observation]) -> Miscount | None:
+    """The first run with more output tokens than were asked for, or than text came; None where all counts can
+    be. Behind an end that is ignored, as was asked for, tokens have no text."""
+    for run in seen:
+        beyond, unshown = beyond_limit_share(run.records), unshown_share(run.records)
+        if beyond > MOST_BEYOND_LIMIT:
+            return Miscount(run, beyond, True)
+        if unshown > MOST_UNSHOWN_SHARE and not run.plan.ignore_eos:
+            return Miscount(run, unshown, False)
+    return None
 
 
 def read_share(records: Records) -> float | None:

@@ -14,8 +14,7 @@ from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.workload_evidence import (
     REFERENCE_DIGESTS,
     against_workload,
-    counted_beyond,
-    counted_unshown,
+    counted_wrongly,
     doubt_about,
     held_to_another_limit,
     read_in_part,
@@ -236,7 +235,7 @@ def vocabulary_size(view: EvidenceView) -> Answer:
 def counting_option(view: EvidenceView) -> Answer:
     """Declared always, not only where systems are compared (AMB-22), and what the counts come from."""
     option = view.need("tokenizer.counting_option")
-    miscounted = counted_unshown(view) or counted_beyond(view)
+    miscounted = counted_wrongly(view)
     if miscounted is not None:
         return view.unmet(miscounted)
     name, ours = view.fact("tokenizer.name"), _counted_here(view, TokenSource.REFERENCE_TOKENIZER)

@@ -114,8 +114,7 @@ def measured_runs(
 
     ``plan_of(run, attempt, before)``: ``before`` is the load before it, if any. ``one_may_do``: whether the
     first run is enough, or the first five; None: all are measured. ``at_stake``: see
-    :class:`Observation`. Ctrl-C ends it, and a load that is
-    declined.
+    :class:`Observation`. Ctrl-C ends it, and a load that is declined.
     """
     seen: list[Observation] = []
     void: list[VoidLoad] = []
