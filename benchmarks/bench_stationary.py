@@ -1,6 +1,7 @@
 """What sessions of 200 and 1000 requests of an open loop decide, for every figure that a gate may limit.
 
-    python benchmarks/bench_stationary.py [--sessions 100] [--only NAME] [--figures] [--cached FOLDER]
+    python benchmarks/bench_stationary.py [--sessions 100] [--only NAME] [--figures] [--truths FILE]
+    python benchmarks/bench_stationary.py --short
 
 Each session is a load by itself, from an idle system to the last reply. Of the embedded engine it has all
 figures, of simulated queues (stamps alone) the latency and the rates. A row says, of a limit three times away
@@ -12,7 +13,9 @@ and two times P99; "false" of a share and of the rates within limits is that of 
 Truths of latencies are those of one long run without its beginning; of rates the mean over all sessions, as
 these end with a drain. ``--figures``: one row for each figure. By default one for each system and size, the
 table of docs/reference/statistics.md: of each kind of figure the share decided, the lower of pass and fail,
-and of false passes, both of its worst figure.
+and of false passes, both of its worst figure. ``--short``: how much lower latencies of short loads are than
+those of a lasting one (means over the sessions), beside W / D, the time of a reply over that of sending, and
+what intervals allow for it.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.stats.queues.batching import shortfall
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 Floats = npt.NDArray[np.float64]
@@ -228,6 +232,27 @@ def rows_of(system: System, n: int, count: int, truth: Mapping[str, float]) -> I
         )  # fmt: skip
 
 
+SHORT = (60, 120, 200, 1000)
+"""Requests of a short load."""
+
+
+def short_rows(system: System, count: int, truth: Mapping[str, float]) -> Iterator[str]:
+    for n in SHORT:
+        seen = list(system.sessions(n, count))
+        found = [distributions(("ttft", "e2e"), [each.records]) for each in seen]
+        idle = [idle_share(each) for each in seen]
+        loads = [load_at_full_slots(each, each.plan.load.rate) for each in seen]  # type: ignore[union-attr]
+        allowed = [
+            shortfall([] if load is None else [load], share) for load, share in zip(loads, idle, strict=True)
+        ]
+        lower = [
+            np.mean([truth[name] / each[name].point - 1 for each in found])  # type: ignore[operator]
+            for name in ("e2e.mean", "ttft.mean")
+        ]
+        cells = (f"{100 * value:.0f} %" for value in (*lower, np.mean(allowed)))
+        yield f"| {system.name} | {n:,} | {np.mean(idle):.2f} | " + " | ".join(cells) + " |"
+
+
 KINDS: Mapping[str, tuple[str, ...]] = {
     **{family.upper(): tuple(f"{family}.{name}" for name in _STATISTICS) for family in ("ttft", "tpot")},
     "E2E": tuple(f"e2e.{name}" for name in _STATISTICS),
@@ -257,18 +282,23 @@ def main() -> None:
     parser.add_argument("--only", default="", help="systems whose name holds this")
     parser.add_argument("--requests", type=int, choices=tuple(SIZES), help="of a session; default: both")
     parser.add_argument("--figures", action="store_true")
+    parser.add_argument("--short", action="store_true", help="how much lower latencies of short loads are")
     parser.add_argument("--truths", type=Path, help="a file that keeps what the long runs say")
     asked = parser.parse_args()
     known = pickle.loads(asked.truths.read_bytes()) if asked.truths and asked.truths.exists() else {}
     names = ("figure", "pass", "fail", "false", "open") if asked.figures else tuple(KINDS)
+    names = ("W / D", "E2E lower by", "TTFT lower by", "allowed for") if asked.short else names
     print("| system | n | " + " | ".join(names) + " |\n|---|---:|" + "---|" * len(names))
     for system in SYSTEMS:
-        if asked.only not in system.name:
+        if asked.only not in system.name or (asked.short and "ttft" not in system.families):
             continue
         if system.name not in known:
             known[system.name] = true_latencies(system.long_run(), system.families)
             if asked.truths:
                 asked.truths.write_bytes(pickle.dumps(known))
+        if asked.short:
+            print("\n".join(short_rows(system, asked.sessions, known[system.name])), flush=True)
+            continue
         for n in (asked.requests,) if asked.requests else SIZES:
             rows = list(rows_of(system, n, asked.sessions, known[system.name]))
             print("\n".join(map(str, rows)) if asked.figures else worst(rows), flush=True)

@@ -58,7 +58,7 @@ CASES: list[tuple[TestDefinition, dict[str, Any]]] = [
     (goodput.TEST, {"rate": 20, "requests": 20, "ttft_ms": 60_000, "slo": [_slow("ttft.p99")]}),
     (long_context.TEST, {"lengths": [1024, 2048, 4096], "ttft_p95_ms": {2048: 60_000}}),
     (prefix_cache.TEST, {"requests": 25, "concurrency": 2, "slo": [_slow("ttft[warm].p95")]}),
-    (tradeoff.TEST, {"capacity_rps": 20, "levels_percent": [10, 50, 100], "duration_s": 4,
+    (tradeoff.TEST, {"capacity_rps": 20, "levels_percent": [10, 50, 100], "duration_s": 3,
                      "slo": [_slow("ttft[50%].p95")]}),
     (capacity.TEST, {"initial": 4, "maximum": 4, "duration_s": 1, "slo": [_slow("ttft.p99")]}),
 ]  # fmt: skip

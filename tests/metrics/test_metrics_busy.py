@@ -65,7 +65,7 @@ def test_runs_without_a_known_load_stay_as_they_are() -> None:
     assert as_busy(METRICS, [], [], 0.3) == METRICS
 
 
-@pytest.mark.parametrize(("idle", "factor"), [(0.5, 2.0), (0.8, 2.6), (1.5, 3.0), (40.0, 3.0)])
+@pytest.mark.parametrize(("idle", "factor"), [(0.5, 1.625), (0.8, 2.0), (1.6, 3.0), (40.0, 3.0)])
 def test_a_load_shorter_than_its_replies_tells_little_of_a_lasting_one(idle: float, factor: float) -> None:
     assert as_busy(METRICS, [], [], idle)["e2e.p50"].upper == pytest.approx(1100 * factor)
 

@@ -16,9 +16,9 @@ is an estimate: both are taken at 1.08 S. Only where the engine says its slots.
 A load begins and ends idle. While its first and its last replies are made, for a mean reply's time W each,
 about half as many are under way as in its middle, so over a span D of sends its requests meet fewer others by
 W / D, and latencies are lower than those of a lasting load by about the share ρ W / D, ρ the load of a server
-whose requests slow each other down: measured, by 0.6 to 1.1 of it (docs/reference/statistics.md). A load that
+whose requests slow each other down: measured, by 0.5 to 1.5 of it (docs/reference/statistics.md). A load that
 is shorter than two or three replies only fills the system, and tells neither ρ nor whether requests slow each
-other down: then 2 W / D are taken, which is 1.2 to 3 times what is missing, and 2 at most.
+other down: then 1.25 W / D are taken, and 2 at most.
 
 A queue at load ρ relaxes within τ = 2 (c_a² + c_s²) / ln² ρ requests, c_a and c_s the coefficients of
 variation of the gaps between sends and of N. In fewer than ten of them a run may be a calm stretch, and its
@@ -50,6 +50,8 @@ _CAREFUL = 1.08
 _MOST_SLOTS = 65_536
 _RAMP = 0.4
 """W / D from which a load only fills the system."""
+_FILLING = 1.25
+"""Factor of W / D that latencies of such a load may be too low by: 0.4 to 1.0 of it was missing."""
 _MOST_SHORTFALL = 2.0
 
 
@@ -154,7 +156,7 @@ def shortfall(loads: Sequence[FullLoad], idle: float) -> float:
     """The share by which latencies of runs may be lower than those of a lasting load. ``loads``: of the runs,
     empty where they are not known. ``idle``: W / D, the mean time of a reply over that of sending."""
     if idle > _RAMP:
-        return min(2 * idle, _MOST_SHORTFALL)
+        return min(_FILLING * idle, _MOST_SHORTFALL)
     return idle * min(1.0, max((each.load for each in loads), default=0.0))
 
 
