@@ -73,7 +73,6 @@ _REQUEST = {
     "endpoint.instance": "int: the n-th system at this endpoint in the session, from 2 on",
     "endpoint.models": "list: the names that the endpoint gives the model that was asked for",
     "request.extra_body": "fields of every request body beside those of the workload, with their values",
-    "request.unsent": "list: what the workload states and no request has a field for, as temperature",
 }
 _LOAD = {
     "load.model": "open or closed",

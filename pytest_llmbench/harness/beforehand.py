@@ -61,7 +61,7 @@ def _check(sut: SUT, settings: Settings) -> None:
     if approach.api != "auto" or is_websocket(sut.endpoint) or is_grpc(sut.endpoint):
         from pytest_llmbench.wire.catalogue import dialect_at
 
-        dialect_at(sut.endpoint, approach.api, approach.messages)
+        dialect_at(sut.endpoint, approach.api)
 
 
 def mismatches(settings: Settings, tests: Iterable[tuple[str, TestDefinition]]) -> list[str]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.trust import ClientCertificate
     from pytest_llmbench.wire.dialect import PromptForm
-    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 
 _LONGEST = 8192
@@ -155,5 +154,3 @@ class Asking:
     prompt_form: PromptForm = "text"
     ignore_eos: bool = False
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    messages: JsonMessages | None = None
-    """The dialect of described WebSocket messages; None: there is none."""

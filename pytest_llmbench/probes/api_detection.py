@@ -94,7 +94,7 @@ def to_try(api: str, asking: Asking, *, websocket: bool = False) -> ToTry:
     not spoken there."""
     named: Dialect | None = None
     if websocket:
-        named = over_websocket(api, asking.messages)
+        named = over_websocket(api)
     elif api != "auto":
         named = dialect(api)
     return ToTry(named, asking.prompt_form)

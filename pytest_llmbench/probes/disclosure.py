@@ -32,15 +32,13 @@ from pytest_llmbench.probes.sut_schema import (
     variant_contradictions,
 )
 from pytest_llmbench.trust import ClientCertificate
-from pytest_llmbench.wire.catalogue import JSON_MESSAGES
 
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
-    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 _PLACE = r"(?:field|header):\S+"
 _NOT_FACTS = ("endpoint", "request", "prices")
-_WHOLE_FACTS = ("network.ttft_adjustment", "json_messages")
+_WHOLE_FACTS = ("network.ttft_adjustment",)
 """Tables that are one fact each, instead of one for every key."""
 
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
@@ -51,6 +49,11 @@ _PROMPTS = ("messages", "prompt", "input", "inputs", "input_ids", "text_input")
 _OURS = ("model", *_PROMPTS, "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
 """Body fields that the workload and the load generator decide."""
 
+_REMOVED = {
+    "json_messages": "messages over WebSocket that a file describes are no longer measured: leave the table "
+    "out, and serve OpenAI's Responses over WebSocket, or an API over HTTP or gRPC",
+}
+"""Tables of earlier releases, and what to do in their place."""
 _REMEDY = "the keys and their values are listed in docs/reference/sut-file.md"
 
 _TOKENIZER_BYTES: Final = 256 << 20
@@ -88,8 +91,6 @@ class SUTFile:
     server_times: ServerTimes = field(default_factory=ServerTimes)
     tokenizer: HuggingFaceTokenizer | None = None
     """The tokenizer that ``tokenizer.file`` names; None without one."""
-    messages: JsonMessages | None = None
-    """The dialect that ``json_messages`` describes; None without one."""
 
     @property
     def header_env(self) -> dict[str, str]:
@@ -128,12 +129,11 @@ def read_sut_file(path: Path) -> SUTFile:
     named = _validated(Variants, variants, mistakes)
     mistakes += _variant_mistakes(variants)
     tokenizer = _tokenizer(_table(content, "tokenizer"), path, mistakes)
-    messages = _messages(_table(content, "json_messages"), mistakes)
     if tables is None or named is None or mistakes:
         raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=_REMEDY)
     parts = (tables.endpoint, tables.request, tables.prices, named.variants, tables.reasoning)
     facts = _told_by(tokenizer, tables, path) | _facts(tables, path)
-    return SUTFile(path, facts, *parts, tables.server_times, tokenizer, messages)
+    return SUTFile(path, facts, *parts, tables.server_times, tokenizer)
 
 
 def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTable]:
@@ -144,16 +144,6 @@ def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTabl
     if named is None or mistakes:
         raise SuiteError.from_mistakes(mistakes, where=where, remedy=_REMEDY)
     return named.variants
-
-
-def read_json_messages(given: Mapping[str, Any], where: str) -> JsonMessages:
-    """A described dialect that is not from a file, in the same shape. Raises one SuiteError."""
-    content, mistakes = {"json_messages": given}, []  # type: tuple[dict[str, Any], list[str]]
-    _validated(SUTTables, content, mistakes)
-    messages = _messages(given, mistakes)
-    if messages is None or mistakes:
-        raise SuiteError.from_mistakes(mistakes, where=where, remedy=_REMEDY)
-    return messages
 
 
 def variant_facts(table: VariantTable, source: str) -> Facts:
@@ -245,15 +235,6 @@ def _of_the_hub(file: Path) -> tuple[str, str]:
     return "", ""
 
 
-def _messages(table: Mapping[str, Any], mistakes: list[str]) -> JsonMessages | None:
-    """The dialect that the table describes; its mistakes are added to ``mistakes``."""
-    if not table:
-        return None
-    from pytest_llmbench.wire.websocket.description import read_description  # most sessions have none
-
-    return read_description(table, mistakes)
-
-
 def _told_by(tokenizer: HuggingFaceTokenizer | None, tables: SUTTables, path: Path) -> Facts:
     """The facts in a tokenizer's file. Naming the SUT's own tokenizer means that counts are native
     (METHODOLOGY §5)."""
@@ -306,6 +287,8 @@ def _explain(detail: ErrorDetails) -> str:
         return f"{name}: not a reference; " + 'write { env = "VARIABLE" }, the value stays outside'
     if "env" in path:
         return f"{_dotted(path[: path.index('env') + 2])}: a table of names and values, all of them text"
+    if kind == "extra_forbidden" and path[0] in _REMOVED:
+        return f"{path[0]}: {_REMOVED[str(path[0])]}"
     if kind == "extra_forbidden":
         table = _table_class(path[:-1])
         known = [*table.model_fields, *(() if path[:-1] else ("variants",))] if table else []
@@ -368,9 +351,7 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
     """Mistakes: keys that are valid each, and do not go together."""
     sut, tokenizer, request = (_table(content, name) for name in ("sut", "tokenizer", "request"))
     hardware, adjustment = _table(sut, "hardware"), _table(_table(content, "network"), "ttft_adjustment")
-    endpoint, found = _table(content, "endpoint"), _message_mistakes(content)
-    if _table(content, "json_messages") and endpoint.get("api", "auto") == "auto":
-        endpoint = {**endpoint, "api": JSON_MESSAGES}
+    endpoint, found = _table(content, "endpoint"), list[str]()
     if sut.get("boundary") == "custom" and not sut.get("components"):
         found.append("sut.boundary is custom: list what lies inside it in sut.components")
     if hardware.get("disclosed") is False and len(hardware) > 1:
@@ -423,19 +404,6 @@ def _request_mistakes(request: Mapping[str, Any], endpoint: Mapping[str, Any]) -
         found.append(f"request.session_header: header {session!r} is set by the load generator itself")
     if isinstance(session, str) and session.lower() in map(str.lower, _table(endpoint, "headers")):
         found.append(f"request.session_header and endpoint.headers both name {session}: choose one")
-    return found
-
-
-def _message_mistakes(content: Mapping[str, Any]) -> list[str]:
-    """Mistakes of ``json_messages`` together with other tables."""
-    described, api = bool(_table(content, "json_messages")), _table(content, "endpoint").get("api", "auto")
-    found = []
-    if api == JSON_MESSAGES and not described:
-        found.append(f"endpoint.api is {api}, which needs a description: json_messages.request, .text …")
-    if described and api not in ("auto", JSON_MESSAGES):
-        found.append(f"endpoint.api is {api}, and json_messages describes another API: leave out one of them")
-    if described and _table(content, "request").get("omit"):
-        found.append("request.omit has no effect on json_messages.request, which says all that is sent")
     return found
 
 

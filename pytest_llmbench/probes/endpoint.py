@@ -29,12 +29,11 @@ from pytest_llmbench.probes.model_list import (
     base_candidates,
     below,
     choose_model,
-    given_base,
     read_model_list,
     suggested_bases,
     unknown_model,
 )
-from pytest_llmbench.wire.catalogue import JSON_MESSAGES, OVER_GRPC, over_grpc
+from pytest_llmbench.wire.catalogue import OVER_GRPC, over_grpc
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect
 from pytest_llmbench.wire.named_model import named_model
@@ -195,8 +194,6 @@ def examine(
     endpoint than a connection.
     """
     bases, asking = base_candidates(endpoint), asking or Asking()
-    if api == JSON_MESSAGES:  # whose path is described: nothing is to be found out
-        bases = [given_base(endpoint)]
     if is_grpc(endpoint):
         return _examine_grpc(bases[0], model, api, access or Access(), asking)
     dialects = detection.to_try(api, asking, websocket=is_websocket(endpoint))
@@ -294,8 +291,7 @@ def _find_stream(
         if refusal is not None:
             raise refusal
         failures.append(answer)
-        if spoken.name != JSON_MESSAGES:  # whose fields are the author's
-            refused += errors.refused_fields(answer, detection.small_body(spoken, options))
+        refused += errors.refused_fields(answer, detection.small_body(spoken, options))
     for answer in failures:
         if said := errors.says_no_such_model(answer):
             raise unknown_model(options.model, listed.names, answer.url, said)
@@ -324,7 +320,7 @@ def _answered(
     fields that others need. The first answer where it was taken with none."""
     first = answer = detection.ask(control, base, spoken, options)
     changed: dict[str, Any] = {}
-    while answer.status in (400, 422) and spoken.name != JSON_MESSAGES:
+    while answer.status in (400, 422):
         asked = replace(options, extra_body={**options.extra_body, **changed})
         refused = errors.refused_fields(answer, detection.small_body(spoken, asked))
         further = errors.sent_instead([each for each in refused if each.name not in options.extra_body])
@@ -348,17 +344,11 @@ def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, b
     said = next((chunk.error for chunk in chunks if chunk.error), None)
     if said is not None or not detection.is_completion(chunks):
         other = detection.looks_like(answer, spoken)
-        if said is None and not other and spoken.name == JSON_MESSAGES:
-            raise errors.not_as_described(answer, "text")
         several = next((chunk.problem for chunk in chunks if "one newline" in chunk.problem), "")
         raise errors.no_completion(answer, len(chunks), said, other, several)
     if not any(chunk.done for chunk in chunks) and not answer.ended:
-        if spoken.name == JSON_MESSAGES:
-            raise errors.not_as_described(answer, "end")
         raise errors.never_ends(answer, len(chunks), detection.most_tokens(spoken))
     if not any(chunk.finish_reason for chunk in chunks) and not counted_at_its_end(chunks):
-        if spoken.name == JSON_MESSAGES:
-            raise errors.not_as_described(answer, "finish_reason")
         raise errors.unfinished(answer, len(chunks))
     if spoken.protocol == "grpc" and not any(
         chunk.text or chunk.blank or chunk.ids_alone for chunk in chunks

@@ -112,7 +112,7 @@ def no_websocket(answer: Answer) -> SUTError:
     """The error for a handshake without a WebSocket."""
     remedy = (
         f"measure its HTTP API: --llm-endpoint={http_beside(answer.url).rpartition('/')[0]}; or correct the "
-        "base URL, below which OpenAI's WebSocket is /responses, and any other json_messages.path"
+        "base URL, below which OpenAI's WebSocket is /responses"
     )
     return _error(answer, f"{_status(answer)}: no WebSocket there", remedy)
 
@@ -173,21 +173,6 @@ def no_completion(
         return _error(answer, what, "mend the server or the gateway")
     what = f"an event stream without a completion in it ({events} events): {_excerpt(answer)}"
     return _error(answer, what, "check the path, and the dialect (--llm-api)")
-
-
-def not_as_described(answer: Answer, key: str) -> SUTError:
-    """The error for a reply of described messages, where the description may be wrong. ``key``: that of what
-    is missing."""
-    messages = answer.body.count(b"\n\n")
-    last = answer.body.rstrip().rpartition(b"\n\n")[2].removeprefix(b"data: ")
-    came = shorten(last.decode("utf-8", errors="replace"), 120)
-    what = {
-        "text": f"no text in {messages} messages",
-        "end": f"the reply does not end: still open after {messages} messages",
-        "finish_reason": f"a reply of {messages} messages that ends without a finish reason",
-    }[key]
-    remedy = f"hold json_messages.{key} of the SUT file (or of llm_sut) against the messages"
-    return _error(answer, f"{what}, the last of them: {came or 'an empty one'}", remedy)
 
 
 def no_results(answer: Answer, dialect: str, why: str) -> SUTError:

@@ -87,12 +87,6 @@ def base_candidates(endpoint: str) -> list[str]:
     return [parts._replace(path=path, fragment="").geturl() for path in paths]
 
 
-def given_base(endpoint: str) -> str:
-    """The endpoint's URL as it was given, without its fragment; one of the candidates."""
-    path = urlsplit(endpoint.strip()).path.rstrip("/")
-    return next(base for base in base_candidates(endpoint) if urlsplit(base).path == path)
-
-
 def below(base_url: str, path: str) -> str:
     """``path`` appended to the path of ``base_url``, before its query."""
     parts = urlsplit(base_url)

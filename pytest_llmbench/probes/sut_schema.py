@@ -253,7 +253,6 @@ class Endpoint(Table):
         "vllm-grpc",
         "sglang-grpc",
         "kserve-grpc",
-        "json-messages",
     ] = Field(
         default="auto",
         description="[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.",
@@ -356,65 +355,6 @@ class ServerTimes(Table):
     )
 
 
-TextOrTable = Text | dict[str, Any]
-
-
-class JsonMessages(Table):
-    """The places of values in messages over WebSocket (read by ``wire/websocket/description.py``)."""
-
-    path: Path | None = Field(
-        default=None, description="Path of the WebSocket below the base URL. Default: the base URL itself."
-    )
-    request: TextOrTable | None = Field(
-        default=None,
-        description="The message that asks for a reply, as a table or as JSON. `{prompt}` or `{messages}` "
-        "(those of a conversation with their roles, any other prompt as one of the user) stands in it once; "
-        "`{model}`, `{max_tokens}`, `{temperature}`, `{ignore_eos}` and `{request_id}` where the server has "
-        "a word for them.",
-    )
-    text: TextOrTable | None = Field(
-        default=None, description="The place of what a message adds to the reply."
-    )
-    accumulates: bool = Field(
-        default=False, description="`true`: it is all of the reply so far. Default: `false`."
-    )
-    end: TextOrTable | None = Field(
-        default=None,
-        description="What ends a reply, by being there and neither null, false, 0 nor empty. Default: the "
-        "server closes the connection with code 1000.",
-    )
-    finish_reason: TextOrTable | None = Field(
-        default=None,
-        description="The place of the reason, in [the usual words](dialects.md#what-counts). Default: a "
-        "reply that has come to its end is complete.",
-    )
-    reasoning: TextOrTable | None = Field(
-        default=None, description="The place of reasoning that is no part of the visible text."
-    )
-    error: TextOrTable | None = Field(
-        default=None,
-        description="What makes a message an error, in the same way as `end`, and ends the reply too. "
-        "Default: `error`.",
-    )
-    error_status: TextOrTable | None = Field(
-        default=None, description="The place of the HTTP status that an error stands for, such as 429."
-    )
-    input_tokens: TextOrTable | None = Field(
-        default=None, description="The place of the server's count of the prompt."
-    )
-    output_tokens: TextOrTable | None = Field(
-        default=None,
-        description="The place of its count of the reply so far, reasoning included: beside every text, or "
-        "once, in all.",
-    )
-    cached_tokens: TextOrTable | None = Field(
-        default=None, description="The place of its count of the prompt's tokens that came out of a cache."
-    )
-    reasoning_tokens: TextOrTable | None = Field(
-        default=None, description="The place of its count of the tokens of reasoning."
-    )
-
-
 class Prices(Table):
     input_per_million: float | None = Field(
         default=None, ge=0, description="Price of a million input tokens."
@@ -447,7 +387,6 @@ class SUTTables(Table):
     request: Request = Request()
     reasoning: Reasoning = Reasoning()
     server_times: ServerTimes = ServerTimes()
-    json_messages: JsonMessages = JsonMessages()
     prices: Prices = Prices()
 
 

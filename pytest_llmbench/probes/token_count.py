@@ -23,7 +23,6 @@ from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, pa
 from pytest_llmbench.wire.error_replies import read_error_body
 from pytest_llmbench.wire.reply import read_stream
 from pytest_llmbench.wire.stream import chunks_of
-from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 MOST_CALLS = 2_000
 """Most requests that one counter sends, by default."""
@@ -73,11 +72,10 @@ class ServerTokenCount:
         access: Access | None = None,
         *,
         extra_body: Mapping[str, Any] | None = None,
-        messages: JsonMessages | None = None,
         most_calls: int = MOST_CALLS,
     ) -> None:
         self._base_url = base_url.rstrip("/")
-        self._dialect: Dialect = dialect_at(base_url, api, messages)
+        self._dialect: Dialect = dialect_at(base_url, api)
         self._options = EncodeOptions(model, extra_body=extra_body or {})
         self._control = ControlPlane(self._base_url, access or Access())
         self._most_calls = most_calls

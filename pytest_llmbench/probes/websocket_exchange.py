@@ -100,8 +100,7 @@ class _Talk:
             self.messages.clear()
             if self.reader.problem:
                 self._fail(self.reader.problem)
-            wanting = not heard or (spoken.ends_with_body and not self.reader.closed_normally)
-            if self.reader.is_over and wanting:
+            if self.reader.is_over and not heard:
                 what = f"it closed the WebSocket with code {self.reader.closed}"
                 raise SUTError(what, where=self.url, remedy="look into the server's log")
             if self.reader.is_over or sum(map(len, heard)) > _MOST_BYTES:
@@ -112,9 +111,8 @@ class _Talk:
                 if not heard:
                     raise
                 return heard, False
-            if not more and wanting:
-                begun = f"a WebSocket, and after {len(heard)} messages"
-                raise CutOffError.behind(begun, "the reply was not complete")
+            if not more and not heard:
+                raise CutOffError.behind("a WebSocket, and before any message", "the reply was not complete")
             if not more:
                 return heard, True
 

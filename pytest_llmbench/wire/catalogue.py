@@ -40,8 +40,6 @@ _OVER_WEBSOCKET: Final = {
 }
 OVER_WEBSOCKET: Final = tuple(_OVER_WEBSOCKET)
 """Names of the dialects that also have a form over WebSocket; ``auto`` takes the first."""
-JSON_MESSAGES: Final = "json-messages"
-"""Name of the dialect for any other API over WebSocket, which its author describes."""
 _OVER_GRPC: Final = {
     "vllm-grpc": ("grpc.vllm", "VLLMOverGrpc"),
     "sglang-grpc": ("grpc.sglang", "SGLangOverGrpc"),
@@ -94,13 +92,6 @@ def dialect(name: str) -> Dialect:
 
     :raises SuiteError: there is none, or it is one of gRPC or of WebSockets alone.
     """
-    if name == JSON_MESSAGES:
-        raise SuiteError(
-            f"{name} is spoken over WebSocket alone",
-            where="--llm-api",
-            remedy="give the server's WebSocket, --llm-endpoint=ws://host:port, or another dialect (with "
-            "json_messages in the SUT file this one is the default)",
-        )
     if name in _OVER_GRPC:
         raise SuiteError(
             f"{name} is spoken over gRPC alone",
@@ -110,7 +101,7 @@ def dialect(name: str) -> Dialect:
     full = _ALIASES.get(name, name)
     found = _instance(*_NON_GENERATIVE[full]) if full in _NON_GENERATIVE else DIALECTS.get(full)
     if found is None:
-        known = [*DIALECTS, *NON_GENERATIVE, JSON_MESSAGES, *_ALIASES]
+        known = [*DIALECTS, *NON_GENERATIVE, *_ALIASES]
         close = get_close_matches(name, known, n=1, cutoff=0.6)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
         raise SuiteError(f"unknown API dialect {name!r}", remedy=hint)
@@ -122,28 +113,18 @@ def generates(api: str) -> bool:
     return _ALIASES.get(api, api) not in NON_GENERATIVE
 
 
-def over_websocket(name: str, messages: MessageDialect | None = None) -> MessageDialect:
-    """The WebSocket form of the dialect called ``name``; for ``auto`` the usual one. ``messages``: the
-    described dialect, for ``json-messages``.
+def over_websocket(name: str) -> MessageDialect:
+    """The WebSocket form of the dialect called ``name``; for ``auto`` the usual one.
 
-    :raises SuiteError: there is no such dialect, it has no such form, or its description is missing.
+    :raises SuiteError: there is no such dialect, or it has no such form.
     """
-    if name == JSON_MESSAGES:
-        if messages is None:
-            raise SuiteError(
-                f"{name} needs a description of the messages",
-                where="--llm-api",
-                remedy="write it into json_messages of the SUT file (--llm-sut)",
-            )
-        return messages
     usual = OVER_WEBSOCKET[0]
     known = usual if name == "auto" else dialect(name).name
     if known not in _OVER_WEBSOCKET:
         raise SuiteError(
             f"{known} is not spoken over WebSocket",
             where="--llm-api",
-            remedy=f"leave it out, or write --llm-api={usual}; or measure over http:// (--llm-endpoint), or "
-            "describe its messages in json_messages of the SUT file",
+            remedy=f"leave it out, or write --llm-api={usual}; or measure over http:// (--llm-endpoint)",
         )
     made: MessageDialect = _instance(*_OVER_WEBSOCKET[known])
     return made
@@ -193,11 +174,11 @@ def require_http2() -> None:
         ) from error
 
 
-def dialect_at(url: str, name: str, messages: MessageDialect | None = None) -> Dialect:
-    """The dialect called ``name`` in its form for an endpoint at ``url``; ``messages`` as above.
+def dialect_at(url: str, name: str) -> Dialect:
+    """The dialect called ``name`` in its form for an endpoint at ``url``.
 
     :raises SuiteError: there is none, or it is not spoken there.
     """
     if is_grpc(url):
         return over_grpc(name)
-    return over_websocket(name, messages) if is_websocket(url) else dialect(name)
+    return over_websocket(name) if is_websocket(url) else dialect(name)

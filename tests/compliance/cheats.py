@@ -117,16 +117,6 @@ BODIES = (
     gateway("a grammar of one word", "M-4.3.1-output-length-spec", body(guided_choice=["yes"])),
     gateway("prompts cut by the server", "M-4.3.1-input-length-spec", body(truncate_prompt_tokens=16)),
     gateway("another temperature", "P-A.1-synthetic-uniform-params", body(temperature=1.5)),
-    gateway(
-        "a limit that no request tells the server",
-        "M-4.3.1-output-length-spec",
-        stating({"request.unsent": ["max_tokens"]}),
-    ),
-    gateway(
-        "a temperature that no request tells the server",
-        "P-A.1-synthetic-uniform-params",
-        stating({"request.unsent": ["temperature"]}),
-    ),
     gateway("beam search", "P-A.1-synthetic-uniform-params", body(best_of=4)),
     gateway(
         "replies held to a limit of the server's",

@@ -49,7 +49,6 @@ from pytest_llmbench.timing.clock import MonotonicClock
 from pytest_llmbench.wire.catalogue import dialect, over_grpc, over_websocket
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.openai_chat import OpenAIChat
-from pytest_llmbench.wire.websocket.description import read_description
 from pytest_llmbench.workloads.sessions import turns_of
 
 Serve = Callable[..., ScriptedServer]
@@ -206,25 +205,6 @@ def test_websocket(serve: Serve, plan: MakePlan, tls: tuple[ssl.SSLContext, Path
     with LoadGenerator(target, over_websocket("auto"), model="m") as generator:
         seen = assert_live(generator, plan, heard)
     assert (seen.selfcheck.transport, seen.facts.value("wire.messages")) == ("websocket", "roles")
-
-
-@pytest.mark.parametrize("way", ["messages", "prompt"])
-def test_described_messages(serve: Serve, plan: MakePlan, way: str) -> None:
-    heard, mistakes = Heard(), list[str]()
-    described = read_description(
-        {"request": {"ask": f"{{{way}}}"}, "text": "say", "end": "done", "output_tokens": "count"}, mistakes
-    )
-    assert described is not None, mistakes
-
-    def turn(talk: Talk) -> None:
-        asked = talk.asked["ask"]
-        history = of_chat(asked) if way == "messages" else of_text(asked)
-        talk.say([*({"say": text} for text in heard(history)), {"done": True, "count": 3}])
-
-    target = serving(serve, websockets(turn), None, "ws")
-    with LoadGenerator(target, described, model="m") as generator:
-        seen = assert_live(generator, plan, heard)
-    assert seen.facts.value("wire.messages") == ("roles" if way == "messages" else "one_text")
 
 
 def test_grpc_of_text(serve: Serve, plan: MakePlan, tls: tuple[ssl.SSLContext, Path] | None) -> None:

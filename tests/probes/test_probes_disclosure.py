@@ -12,13 +12,11 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.facts import Fact, Origin
 from pytest_llmbench.probes.disclosure import (
     SUTFile,
-    read_json_messages,
     read_sut_file,
     read_variants,
     variant_facts,
 )
 from pytest_llmbench.probes.sut_schema import VariantTable, reference_rows
-from pytest_llmbench.wire.websocket.json_messages import Place
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = DOCS / "examples" / "sut.toml"
@@ -89,7 +87,7 @@ def test_every_key_becomes_a_fact_of_the_same_name():
     for key, _, _ in reference_rows():
         if key.startswith("network.ttft_adjustment."):
             assert key.split(".")[-1] in facts.value("network.ttft_adjustment")
-        elif not key.startswith((*NO_FACTS, "json_messages.")) and key not in COMMENTS:
+        elif not key.startswith(NO_FACTS) and key not in COMMENTS:
             assert key in facts
     assert not [key for key in facts if key.startswith(NO_FACTS)]
 
@@ -380,97 +378,8 @@ def test_mistakes_about_the_times_of_a_server(read, text, told):
     assert told in mistakes_of(read, text)
 
 
-DESCRIBED = """
-[json_messages]
-path = "/generate"
-request = { op = "ask", prompt = "{prompt}", n = "{max_tokens}" }
-text = { at = "data.text", when = { data.kind = "token" } }
-end = "done"
-"""
-
-
-def test_described_messages_become_a_dialect_and_one_fact(read):
-    file = read(DESCRIBED)
-    assert file.messages.path == "/generate"
-    assert file.messages.end == Place(("done",))
-    assert file.messages.text == Place(("data", "text"), ((("data", "kind"), ("token",)),))
-    assert file.facts.value("json_messages") == {
-        "path": "/generate",
-        "request": {"op": "ask", "prompt": "{prompt}", "n": "{max_tokens}"},
-        "text": {"at": "data.text", "when": {"data": {"kind": "token"}}},
-        "end": "done",
-    }
-    assert list(file.facts) == ["json_messages"]
-    assert read("").messages is None
-    empty = read("[json_messages]")
-    assert (empty.messages, len(empty.facts)) == (None, 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("text = 7", ["json_messages.text: give a text or table"]),
-        ('path = "generate"', ['json_messages.path is "generate": give a path that begins with /']),
-        ('txet = "a"', ["json_messages.txet: unknown key; did you mean text?"]),
-        ("accumulates = 1", ["json_messages.accumulates is 1: give true or false"]),
-        ("request = [1]", ["json_messages.request: give a text or table"]),
-        (
-            'request = { p = "{promt}" }\nend = { wen = 1 }',
-            [
-                "did you mean prompt?",
-                "does not hold the prompt",
-                "end.wen: unknown key",
-                "json_messages.text is",
-            ],
-        ),
-    ],
-)
-def test_mistakes_in_described_messages_are_told_with_their_keys(read, text, told):
-    with pytest.raises(SuiteError) as caught:
-        read(f"[json_messages]\n{text}")
-    for each in told:
-        assert each in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("before", "told"),
-    [
-        (
-            '[endpoint]\napi = "openai-responses"',
-            "endpoint.api is openai-responses, and json_messages describes",
-        ),
-        ('[request]\nomit = ["stream_options"]', "request.omit has no effect on json_messages.request"),
-        ('[request]\nprompt = "token_ids"', "request.prompt is token_ids, which json-messages cannot carry"),
-        ('[request]\nchunk_tokens = "ids"', "request.chunk_tokens is ids, which json-messages does not have"),
-    ],
-)
-def test_what_does_not_go_with_described_messages(read, before, told):
-    with pytest.raises(SuiteError, match=told):
-        read(f"{before}\n{DESCRIBED}")
-
-
-def test_the_dialect_of_described_messages_needs_them(read):
-    with pytest.raises(SuiteError, match="is json-messages, which needs a description"):
-        read('[endpoint]\napi = "json-messages"')
-    assert read(f'[endpoint]\napi = "json-messages"\n{DESCRIBED}').messages is not None
-
-
-def test_messages_described_elsewhere_are_held_to_the_same():
-    given = tomllib.loads(DESCRIBED)["json_messages"]
-    assert read_json_messages(given, "llm_sut").path == "/generate"
-    with pytest.raises(SuiteError, match=r"(?s)llm_sut: 2 mistakes.*messages.pth.*messages.text is missing"):
-        read_json_messages({"request": {"p": "{prompt}"}, "pth": "/x"}, "llm_sut")
-
-
-def test_the_description_that_the_guide_shows(read):
-    guide = (DOCS / "how-to" / "measure-over-websocket.md").read_text("utf-8")
-    (shown,) = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
-    assert read(shown).messages.path == "/generate"
-
-
-def test_the_description_that_the_example_shows_in_comments(read):
-    table = EXAMPLE.read_text("utf-8").partition("[json_messages]\n")[2].partition("\n[")[0]
-    shown = re.sub(r"^# (\w+ = )", r"\1", table, flags=re.MULTILINE)
-    with pytest.raises(SuiteError, match="accumulates is of text alone"):
-        read("[json_messages]\n" + shown.replace("accumulates = false", "accumulates = true"))
-    assert read("[json_messages]\n" + shown).messages.error_status == Place(("data", "status"))
+@pytest.mark.parametrize("text", ['[json_messages]\ntext = "say"', "json_messages = 1"])
+def test_a_table_of_an_earlier_release_says_what_to_do_in_its_place(read, text):
+    told = mistakes_of(read, text)
+    assert "json_messages: messages over WebSocket that a file describes are no longer measured" in told
+    assert "serve OpenAI's Responses" in told

@@ -7,12 +7,9 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
 import pytest
 import trustme
-from json_message_server import DESCRIPTION, JsonMessageServer
 from scripted_server import Conversation, Script, ScriptedServer, plain
 from websocket_script import (
     BOOM,
@@ -31,10 +28,8 @@ from websockets.frames import BINARY, CLOSE, PONG
 
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.access import Access, Asking, Credentials
-from pytest_llmbench.probes.disclosure import read_json_messages
-from pytest_llmbench.probes.endpoint import EndpointReport, examine
+from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.token_count import ServerTokenCount
-from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 Serve = Callable[..., str]
 CANARY = "sk-canary-0123456789"
@@ -221,115 +216,3 @@ def test_tokens_are_counted_by_message(serve_at: Serve) -> None:
     with ServerTokenCount(url, "small", "openai-responses") as count:
         assert count("Hello there") == 7
         assert count.source == f"usage of one-token completions, {url}/responses"
-
-
-# --- messages that are described
-
-TOLD = {"path": "/talk", "request": {"prompt": "{prompt}", "n": "{max_tokens}"}, "text": "say", "end": "done"}
-BY_CLOSING = {name: value for name, value in TOLD.items() if name != "end"}
-NORMAL = b"\x03\xe8"
-
-
-def described(**changes: Any) -> JsonMessages:
-    return read_json_messages({**TOLD, **changes}, "a test")
-
-
-def examined(url: str, messages: JsonMessages, model: str | None = "m") -> EndpointReport:
-    asking = Asking(messages=messages)
-    return examine(url, model=model, api="json-messages", access=HASTY, asking=asking)
-
-
-def test_described_messages_are_asked_for_one_small_reply() -> None:
-    with JsonMessageServer() as server:
-        report = examined(server.url, read_json_messages(DESCRIPTION, "a test"))
-    (served,) = server.served
-    assert (report.base_url, report.model, report.api) == (server.url, "m", "json-messages")
-    assert served.path == "/api/talk"
-    assert served.asked["limits"] == {"tokens": 4, "heat": 0.0}
-    assert UUID(served.asked["id"]).version == 4
-    assert report.counts_tokens
-    assert report.facts.value("streaming.protocol") == "websocket"
-    assert report.facts.value("endpoint.api") == "json-messages"
-
-
-@pytest.mark.parametrize(
-    ("base", "path", "target"), [("", "", "/"), ("", "/talk", "/talk"), ("/a/v2", "", "/a/v2")]
-)
-def test_the_path_is_the_one_that_is_described(serve_at: Serve, base: str, path: str, target: str) -> None:
-    """No version is tried in front of it: such servers answer at any path."""
-    opened = Opened()
-    url = serve_at(websockets(replies({"say": "x"}, {"done": 1}), opened)).removesuffix("/v1") + base
-    messages = described(path=path) if path else described(path=None)
-    assert examined(url, messages).base_url == url
-    (talk,) = opened.talks
-    assert talk.conversation.head.split(" ")[1] == target
-
-
-@pytest.mark.parametrize(
-    ("sent", "changes", "said"),
-    [
-        (
-            [{"sai": "x"}, {"done": 1}],
-            {},
-            r'no text in 2 messages, the last of them: {"done": 1}.*hold json_messages.text of the SUT file',
-        ),
-        (
-            [{"say": "x"}, {"dune": 1}],
-            {},
-            r'still open after 2 messages, the last of them: {"dune": 1}.*json_messages.end of',
-        ),
-        (
-            [{"say": "x"}, {"done": 1}],
-            {"finish_reason": "why"},
-            r"2 messages that ends without a finish reason.*hold json_messages.finish_reason",
-        ),
-        ([{"error": "no such voice"}], {}, "the streamed reply is an error: no such voice"),
-        ([{"error": "bad", "code": 400}], {"error_status": "code"}, r"HTTP 400 \(bad\)"),
-        ([*REPLY], {"end": {"when": {"type": "response.completed"}}}, "another dialect, openai-responses"),
-    ],
-)
-def test_where_the_description_does_not_fit(
-    serve_at: Serve, sent: list[Any], changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(SUTError, match=f"(?s){said}"):
-        examined(serve_at(websockets(replies(*sent))), described(**changes))
-
-
-def test_a_server_that_takes_no_requests_is_not_ready(serve_at: Serve) -> None:
-    url = serve_at(websockets(replies({"error": "loading", "code": 503})))
-    with pytest.raises(NotReadyError, match="loading"):
-        examined(url, described(error_status="code"))
-
-
-@pytest.mark.parametrize(
-    ("end", "said"),
-    [
-        (frame(CLOSE, NORMAL), ""),
-        (frame(CLOSE, BOOM), "closed the WebSocket with code 1011"),
-        (b"", "still open after 1 messages.*json_messages.end"),
-    ],
-)
-def test_replies_that_end_by_closing(serve_at: Serve, end: bytes, said: str) -> None:
-    url = serve_at(says(text({"say": "x"}), end))
-    messages = read_json_messages(BY_CLOSING, "a test")
-    if not said:
-        assert examined(url, messages).api == "json-messages"
-        return
-    with pytest.raises(SUTError, match=f"(?s){said}"):
-        examined(url, messages)
-
-
-def test_a_path_without_a_websocket_names_the_key(serve_at: Serve) -> None:
-    url = serve_at(answers(plain("404 Not Found")))
-    with pytest.raises(SUTError, match=r"(?s)HTTP 404.*no WebSocket there.*json_messages.path"):
-        examined(url, described())
-    with pytest.raises(SUTError, match=r"(?s)name the model: --llm-model"):
-        examined(url, described(), model=None)
-
-
-def test_prompts_are_counted_by_the_place_that_is_described() -> None:
-    with JsonMessageServer() as server:
-        messages = read_json_messages(DESCRIPTION, "a test")
-        with ServerTokenCount(server.url, "m", "json-messages", messages=messages) as count:
-            assert (count("one two three"), count("one")) == (3, 1)
-            assert count.leaves_traces

@@ -47,7 +47,6 @@ from pytest_llmbench.workloads.sequence import drawn_sha256, slices_sha256
 
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import TokenizerFile
-    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 _AHEAD = 16
 """Blocks of requests that are drawn while the workers come up: about as many as there is time for."""
@@ -71,8 +70,8 @@ class DistributedLoadGenerator:
 
     ``count_text``: count what the server does not count, with the reference tokenizer or with that of a file;
     ``counts_early``: which is to be expected, so that it is loaded before the first plan. ``cpus``: cores to
-    put the workers on, in turn; none of them is asked for by default. ``messages``: what ``json-messages``
-    stands for. ``host``: limits of this host, in place of those that it has when a plan begins.
+    put the workers on, in turn; none of them is asked for by default. ``host``: limits of this
+    host, in place of those that it has when a plan begins.
     """
 
     margin_ns = MARGIN_NS
@@ -89,7 +88,6 @@ class DistributedLoadGenerator:
         *,
         workers: int,
         model: str,
-        messages: JsonMessages | None = None,
         prompt_form: PromptForm = "text",
         extra_body: Mapping[str, Any] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
@@ -107,9 +105,8 @@ class DistributedLoadGenerator:
         address.target()  # what is wrong with it is said here, not in a worker
         self._setup = Setup(
             address=address,
-            dialect=dialect_at(address.url, dialect, messages).name,
+            dialect=dialect_at(address.url, dialect).name,
             model=model,
-            messages=messages,
             prompt_form=prompt_form,
             extra_body=_plain(extra_body or {}),
             count_text=count_text,

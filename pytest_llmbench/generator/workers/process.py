@@ -72,7 +72,7 @@ class Worker:
         self._clock = MonotonicClock()
         self._generator = LoadGenerator(
             setup.address.target(),
-            dialect_at(setup.address.url, setup.dialect, setup.messages),
+            dialect_at(setup.address.url, setup.dialect),
             model=setup.model,
             prompt_form=setup.prompt_form,
             extra_body=setup.extra_body,

@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # what few sessions hand over is imported by those that do
     from pytest_llmbench.tokens.hugging_face import TokenizerFile
     from pytest_llmbench.trust import ClientCertificate
     from pytest_llmbench.wire.dialect import PromptForm
-    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 PROTOCOL = 8
 
@@ -74,8 +73,6 @@ class Setup:
     address: Address
     dialect: str
     model: str
-    messages: JsonMessages | None = None
-    """The dialect itself, where it is one that an author describes."""
     prompt_form: PromptForm = "text"
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     count_text: bool | TokenizerFile = False

@@ -18,7 +18,6 @@ from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Asking, Credentials, read_credentials
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.wire.catalogue import JSON_MESSAGES
 
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
     from pytest_llmbench.generator.http.target import Target
@@ -28,7 +27,6 @@ if TYPE_CHECKING:  # what sends is imported where something is sent: a replay ne
     from pytest_llmbench.probes.disclosure import SUTFile
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
     from pytest_llmbench.wire.declared import Declared
-    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 
 @dataclass(frozen=True)
@@ -110,29 +108,12 @@ class SUTAccess:
     @property
     def asking(self) -> Asking:
         if self.file is None:
-            return Asking("text", self.sut.ignore_eos, dict(self.sut.extra_body), self.messages)
+            return Asking("text", self.sut.ignore_eos, dict(self.sut.extra_body))
         request = self.file.request
         # null: encoding takes it for a field that is not sent
         own: dict[str, Any] = {**dict.fromkeys(request.omit), **CHUNK_TOKEN_FIELDS[request.chunk_tokens]}
         body: dict[str, Any] = {**own, **request.extra_body, **self.sut.extra_body}
-        return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body, self.messages)
-
-    @property
-    def messages(self) -> JsonMessages | None:
-        """The described dialect of WebSocket messages; None where there is none. Raises SuiteError with every
-        mistake in that of ``llm_sut``."""
-        if self.sut.json_messages:
-            from pytest_llmbench.probes.disclosure import read_json_messages
-
-            return read_json_messages(self.sut.json_messages, "llm_sut: json_messages")
-        return None if self.file is None else self.file.messages
-
-    @property
-    def further_fields(self) -> dict[str, Any]:
-        """Fields of every request body in addition to those of the workload."""
-        described = self.messages if self.api == JSON_MESSAGES else None
-        fixed = {} if described is None else described.further_fields
-        return {**fixed, **self.asking.extra_body}
+        return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body)
 
     @property
     def tokenizer(self) -> HuggingFaceTokenizer | None:
@@ -188,10 +169,9 @@ class SUTAccess:
 
     @property
     def api(self) -> str:
-        named = self.sut.api
-        if self.file is not None and named == "auto":
-            named = self.file.endpoint.api
-        return JSON_MESSAGES if named == "auto" and self.messages is not None else named
+        if self.file is not None and self.sut.api == "auto":
+            return self.file.endpoint.api
+        return self.sut.api
 
     def target(self, url: str) -> Target:
         from pytest_llmbench.generator.http.target import Target
@@ -229,18 +209,8 @@ class SUTAccess:
         declared = declared | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
         facts = declared_beside(facts, declared)
         # Nobody can declare it away.
-        sent: dict[str, Any] = {"request.extra_body": self.further_fields or None}
-        facts = facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")
-        return facts | self._described()
-
-    def _described(self) -> Facts:
-        """The facts about declared messages, and about what these do not tell the server."""
-        if self.api != JSON_MESSAGES or self.messages is None:
-            return Facts()
-        own = {"json_messages": dict(self.sut.json_messages) or None}
-        unsent = {"request.unsent": list(self.messages.unsent) or None}
-        facts = Facts.of(Origin.DECLARED, own, "llm_sut")
-        return facts | Facts.of(Origin.DECLARED, unsent, "json_messages.request")
+        sent: dict[str, Any] = {"request.extra_body": self.asking.extra_body or None}
+        return facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")
 
     def with_fields(self, extra_body: Mapping[str, Any]) -> SUTAccess:
         """The same SUT with further fields."""

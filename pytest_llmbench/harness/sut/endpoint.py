@@ -127,7 +127,7 @@ def _in_process(approach: SUTAccess, seen: EndpointReport, on_progress: OnProgre
 
     return LoadGenerator(
         approach.target(seen.base_url),
-        dialect_at(seen.base_url, seen.api, approach.messages),
+        dialect_at(seen.base_url, seen.api),
         model=seen.model,
         prompt_form=approach.asking.prompt_form,
         extra_body=approach.asking.extra_body,

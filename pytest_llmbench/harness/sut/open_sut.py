@@ -358,8 +358,7 @@ def _counter(approach: SUTAccess, reached: Reached) -> TokenCounter | None:
 
     extra = asking.extra_body
     own = approach.tokenizer
-    api, messages = reached.api, approach.messages
-    return TokenCounter.of(reached.base_url, reached.model, api, approach.access, extra, own, messages)
+    return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra, own)
 
 
 def _vocabulary(approach: SUTAccess) -> HuggingFaceTokenizer | None:

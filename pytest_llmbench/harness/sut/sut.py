@@ -36,8 +36,6 @@ class SUT:
     ignore_eos: bool = False
     """Whether to ask the engine to go on to ``max_tokens`` (a declared part of the length control,
     AMB-33)."""
-    json_messages: Mapping[str, Any] = field(default_factory=dict)
-    """The messages of an API over WebSocket, described with the keys of the SUT file's table of that name."""
 
     @property
     def is_embedded(self) -> bool:

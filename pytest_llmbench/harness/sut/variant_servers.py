@@ -173,7 +173,7 @@ def _asked(variant: Variant, around: Surroundings) -> VariantServer:
         return RunningVariant(reach(around.url(), approach, around.on_progress).executor)
 
     own = reset_of(variant.table.reset, around.url, around.approach, variant.where)
-    body = {**around.approach.further_fields, **request.extra_body}
+    body = {**around.approach.asking.extra_body, **request.extra_body}
     sent = Facts.of(Origin.DECLARED, {"request.variant_body": body}, variant.where)
     return VariantServer(
         variant.name,

@@ -87,7 +87,6 @@ def distributed(
     )
     options: dict[str, Any] = {
         "model": seen.model,
-        "messages": approach.messages,
         "prompt_form": asking.prompt_form,
         "extra_body": asking.extra_body,
         "on_progress": on_progress,

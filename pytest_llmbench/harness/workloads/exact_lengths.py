@@ -26,7 +26,6 @@ from pytest_llmbench.workloads.stream import derived_seed, draws_anew
 if TYPE_CHECKING:
     from pytest_llmbench.probes.token_count import ServerTokenCount
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
-    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 Count = Callable[[str], int]
 _MOST_CALLS = 100_000
@@ -72,7 +71,6 @@ class TokenCounter:
         access: Access,
         extra_body: Mapping[str, Any],
         tokenizer: HuggingFaceTokenizer | None = None,
-        messages: JsonMessages | None = None,
     ) -> TokenCounter:
         def make() -> ServerTokenCount:
             from pytest_llmbench.probes.token_count import ServerTokenCount
@@ -83,7 +81,6 @@ class TokenCounter:
                 api,
                 access,
                 extra_body=extra_body,
-                messages=messages,
                 most_calls=_MOST_CALLS,
             )
 
