@@ -15,7 +15,6 @@ from search_rows import SEVERAL
 from situations import SITUATIONS
 
 from pytest_llmbench.compliance.audit import (
-    CONDITIONS,
     DERIVED,
     DRAFT,
     ambiguities,
@@ -26,6 +25,7 @@ from pytest_llmbench.compliance.audit import (
     status_of,
 )
 from pytest_llmbench.compliance.checks.registry import Checks, merged
+from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.model.record import Outcome
@@ -86,12 +86,6 @@ def test_every_condition_has_an_evaluator() -> None:
     assert {entry.condition for entry in load_catalogue().values()} == CONDITIONS.keys()
 
 
-ALWAYS = {
-    "always",
-    "open-loop runs and the open-loop capability itself",
-    "P99 is reported (always, see M-5.1.4.1-percentiles)",
-    "baseline and Cache (Cold) configurations",
-}
 OFF_THE_COMPLETE = {
     "no request succeeds": with_columns(
         outcome=lambda codes: np.full_like(codes, OUTCOMES.index(Outcome.TIMEOUT))
@@ -140,11 +134,11 @@ def runs() -> list[Evidence]:
     return canned + changed + with_levels()
 
 
-@pytest.mark.parametrize("text", CONDITIONS)
-def test_condition_decides(text: str, runs: list[Evidence]) -> None:
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_condition_decides(condition: str, runs: list[Evidence]) -> None:
     """It holds in one run and, unless it is meant to hold always, fails in another."""
-    assert {bool(CONDITIONS[text](EvidenceView(run))) for run in runs} == (
-        {True} if text in ALWAYS else {True, False}
+    assert {bool(CONDITIONS[condition](EvidenceView(run))) for run in runs} == (
+        {True} if condition == "always" else {True, False}
     )
 
 

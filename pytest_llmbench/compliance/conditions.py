@@ -1,0 +1,343 @@
+"""The conditions under which clauses bind, by their ids in the catalogue; and when latencies stand for a run.
+
+Where the fact that decides is missing, the condition holds, so that silence never takes an entry out of the
+verdict; except where another blocking entry demands that very fact (boundary, load model, workload name), and
+where the fact is a claim that was simply not made (production, publication, cold start).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from pytest_llmbench.compliance.checks.clock import measured_apart
+from pytest_llmbench.compliance.evidence_view import EvidenceView
+from pytest_llmbench.compliance.stored import (
+    chunk_sizes,
+    first_output_before_content,
+    has,
+    has_first_token,
+    reported,
+)
+from pytest_llmbench.metrics.itl import server_clock_holds
+from pytest_llmbench.model.estimate import GIVEN_UP
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.record import MOST_FAILED_SHARE
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.result import Level
+
+Condition = Callable[[EvidenceView], bool]
+
+FEWEST_LENGTHS = 3
+DATASET_WORKLOADS = ("conversation", "code-completion")
+SIGNIFICANT_RTT_MS = 1.0
+SIGNIFICANT_RTT_SHARE = 0.01
+COLD_FACTOR = 3.0
+"""Factor by which a cold system's first tokens are slower than later ones, at least."""
+_FEWEST_COLD = 10
+_ENGINE, _GATEWAY = "model_engine", "application_gateway"
+
+
+def _always(_: EvidenceView) -> bool:
+    return True
+
+
+def _fact_is(key: str, value: object) -> Condition:
+    return lambda view: bool(view.fact(key) == value)
+
+
+def _both(*conditions: Condition) -> Condition:
+    return lambda view: all(condition(view) for condition in conditions)
+
+
+# The workload and its replies.
+
+
+def _from_dataset(view: EvidenceView) -> bool:
+    """Whether the workload draws on a data set.
+
+    The name of a reference workload tells: Long Context draws its lengths from a list of its own.
+    """
+    if view.fact("workload.name") in DATASET_WORKLOADS or view.fact("workload.dataset") is not None:
+        return True
+    if view.fact("workload.standard") is True:
+        return False
+    laws = (view.fact("workload.input_length", {}), view.fact("workload.output_length", {}))
+    return any(law.get("type") == "empirical" for law in laws)
+
+
+def _input_varies(view: EvidenceView) -> bool:
+    known = view.evidence.records.input_tokens
+    known = known[known != MISSING]
+    if len(known):
+        return bool(known.min() != known.max())
+    return bool(view.fact("workload.input_length", {}).get("type") != "fixed")
+
+
+def _produced(tokens: int) -> Condition:
+    """The condition that some successful request may have produced ``tokens`` tokens. Without any records it
+    holds."""
+
+    def holds(view: EvidenceView) -> bool:
+        records = view.evidence.records
+        if not len(records):
+            return True
+        few_enough = (records.output_tokens != MISSING) & (records.output_tokens < tokens)
+        return bool(np.any(records.ok & ~few_enough))
+
+    return holds
+
+
+def _several_tokens(view: EvidenceView) -> bool:
+    """Whether a chunk of a successful reply held several tokens, or nobody knows how many."""
+    sizes = chunk_sizes(view.evidence.records)
+    return sizes.several > 0 or sizes.known < sizes.chunks or sizes.chunks == 0
+
+
+def _client_side(view: EvidenceView) -> bool:
+    return bool(view.fact("streaming.itl_option") != "C")
+
+
+def _server_instants(view: EvidenceView) -> bool:
+    available = view.fact("streaming.server_timestamps_available")
+    if available is None:
+        records = view.evidence.records
+        available = len(records.server_token_ns) > 0 and server_clock_holds(records)
+    return available is True and _several_tokens(view)
+
+
+# Cold starts, clocks and the network.
+
+
+def _seen_cold(view: EvidenceView) -> bool:
+    """Whether a latency test is called a cold start and its replies show one.
+
+    They do where the first reply was far slower than those of the second half. A run that only leaves the
+    warm-up out has not measured a cold start.
+    """
+    if view.fact("cold_start") is not True or view.evidence.test != "ttft":
+        return False
+    records = view.evidence.records
+    started = records.select(has_first_token(records))
+    order = np.argsort(started.submitted_ns, kind="stable")
+    ttft_ns = (started.first_content_ns - started.submitted_ns)[order]
+    if len(ttft_ns) < _FEWEST_COLD:
+        return False
+    return bool(ttft_ns[0] > COLD_FACTOR * float(np.median(ttft_ns[len(ttft_ns) // 2 :])))
+
+
+def _distributed(view: EvidenceView) -> bool:
+    return bool(view.fact("clock.topology") != "single_machine") or measured_apart(view)
+
+
+def _sub_ms_required(view: EvidenceView) -> bool:
+    # Server instants (option C) beside client instants are the one case in which two clocks are subtracted.
+    return bool(view.fact("clock.sub_ms_required", view.fact("streaming.itl_option") == "C"))
+
+
+def _significant_network(view: EvidenceView) -> bool:
+    """Whether the network matters: as declared, or else where the system is distributed and the RTT P50 is
+    above 1 ms or 1 % of the TTFT P50."""
+    declared = view.fact("network.significant")
+    if declared is not None:
+        return declared is True
+    if not _distributed(view):
+        return False
+    rtt = view.fact("network.rtt_ms", {}).get("p50")
+    if rtt is None:
+        return True
+    ttft = view.result.metrics.get("ttft.p50")
+    share_ms = SIGNIFICANT_RTT_SHARE * ttft.point if ttft and ttft.point is not None else SIGNIFICANT_RTT_MS
+    return bool(rtt > min(SIGNIFICANT_RTT_MS, share_ms))
+
+
+# Guardrails.
+
+
+def _names_known(view: EvidenceView) -> bool:
+    filters = (view.fact("guardrails.input_filter"), view.fact("guardrails.output_filter"))
+    if filters == ("absent", "absent") and view.fact("guardrails.systems") is None:
+        return False
+    return bool(view.fact("guardrails.systems") != "not known")
+
+
+def _something_disabled(view: EvidenceView) -> bool:
+    return "disabled" in (view.fact("guardrails.input_filter"), view.fact("guardrails.output_filter"))
+
+
+# Levels, and what the server tells of them.
+
+
+def _of_levels(holds: Callable[[tuple[Level, ...]], bool]) -> Condition:
+    """The condition that the levels are so; without any of them it holds."""
+
+    def condition(view: EvidenceView) -> bool:
+        levels = tuple(level for level in view.result.levels if not level.is_burst)
+        return not levels or holds(levels)
+
+    return condition
+
+
+def _has_role(role: str) -> Condition:
+    return _of_levels(lambda levels: any(level.role == role for level in levels))
+
+
+_open_loop_level = _of_levels(lambda levels: any(level.load_model == "open" for level in levels))
+
+
+def _gauge(run: Observation, name: str) -> bool:
+    return run.engine is not None and name in run.engine.gauges
+
+
+def _batch_size(view: EvidenceView) -> bool:
+    runs = view.evidence.runs
+    return any(_gauge(run, "running") and run.engine and run.engine.max_num_seqs for run in runs)
+
+
+def _accelerators(view: EvidenceView) -> bool:
+    count = view.fact("sut.hardware.accelerator_count")
+    return isinstance(count, int) and not isinstance(count, bool) and count >= 1
+
+
+def _preemptions_by_request(view: EvidenceView) -> bool:
+    return bool(has(view.evidence.records.preemptions).any())
+
+
+def _preemptions(view: EvidenceView) -> bool:
+    return _preemptions_by_request(view) or any(
+        run.engine is not None and "preemptions" in run.engine.totals_after for run in view.evidence.runs
+    )
+
+
+# Comparisons. Imported where they are asked for: one system has nothing to differ from.
+
+
+def _tokenizers_differ(view: EvidenceView) -> bool:
+    from pytest_llmbench.compliance.checks.comparison import tokenizers_differ
+
+    return tokenizers_differ(view)
+
+
+def _hardware_differs(view: EvidenceView) -> bool:
+    from pytest_llmbench.compliance.checks.comparison import hardware_differs
+
+    return hardware_differs(view)
+
+
+_BOUNDARY_IS_GATEWAY = _fact_is("sut.boundary", _GATEWAY)
+_PRODUCTION = _both(_BOUNDARY_IS_GATEWAY, _fact_is("guardrails.production_claim", True))
+
+CONDITIONS: Mapping[str, Condition] = MappingProxyType(
+    {
+        "always": _always,
+        "p999-reported": lambda view: reported(view.result, "p99_9"),
+        "one-token": _produced(1),
+        "two-tokens": _produced(2),
+        "custom-workload": lambda view: view.fact("workload.standard") is not True,
+        "dataset": _from_dataset,
+        "synthetic-uniform": _fact_is("workload.name", "synthetic-uniform"),
+        "synthetic-skewed": _fact_is("workload.name", "synthetic-skewed"),
+        "conversation": _fact_is("workload.name", "conversation"),
+        "code-completion": _fact_is("workload.name", "code-completion"),
+        "long-context": _fact_is("workload.name", "long-context"),
+        "input-varies": _input_varies,
+        "load-open": _fact_is("load.model", "open"),
+        "load-closed": _fact_is("load.model", "closed"),
+        "engine": _fact_is("sut.boundary", _ENGINE),
+        "gateway": _BOUNDARY_IS_GATEWAY,
+        "warm": lambda view: not _seen_cold(view),
+        "cold-start": _fact_is("cold_start", True),
+        "distributed": _distributed,
+        "distributed-sub-ms": _both(_distributed, _sub_ms_required),
+        "distributed-ntp": _both(_distributed, _fact_is("clock.method", "ntp")),
+        "gateway-network": _both(_BOUNDARY_IS_GATEWAY, _significant_network),
+        "ttft-adjusted": lambda view: view.fact("network.ttft_adjustment", {}).get("applied") is True,
+        "http": lambda view: view.fact("streaming.protocol") not in ("grpc", "websocket"),
+        "sse": lambda view: bool(view.fact("streaming.protocol", "sse") == "sse"),
+        "grpc": _fact_is("streaming.protocol", "grpc"),
+        "server-timing": lambda view: bool(view.fact("timing.server_side", [])),
+        "server-queue-or-prefill": lambda view: (
+            not {"queue_wait", "prefill"}.isdisjoint(view.fact("timing.server_side", []))
+        ),
+        "noncontent-first": lambda view: bool(first_output_before_content(view.evidence.records).any()),
+        "guardrails-known": _names_known,
+        "production": _PRODUCTION,
+        "production-disabled": _both(_PRODUCTION, _something_disabled),
+        "published": _fact_is("publication.intended", True),
+        "itl-client": _client_side,
+        "itl-option-due": lambda view: not _client_side(view) or _several_tokens(view),
+        "server-instants": _server_instants,
+        "itl-a": _fact_is("streaming.itl_option", "A"),
+        "itl-b": _fact_is("streaming.itl_option", "B"),
+        "latency-limits": lambda view: (
+            not {"ttft_p99_ms", "tpot_p99_ms"}.isdisjoint(view.fact("load.slo", {}))
+        ),
+        "queue-seen": lambda view: (
+            _open_loop_level(view) or any(_gauge(run, "waiting") for run in view.evidence.runs)
+        ),
+        "open-loop-level": _open_loop_level,
+        "lower-level": _of_levels(
+            lambda levels: len({(level.offered_rps, level.concurrency) for level in levels}) > 1
+        ),
+        "level-reported": _has_role("reported"),
+        "accelerators": _accelerators,
+        "batch-size": _batch_size,
+        "prefix-cache-on": lambda view: bool(view.fact("sut.prefix_caching") != "disabled"),
+        "cached-counts": lambda view: bool(has(view.evidence.records.cached_tokens).any()),
+        "preemptions": _preemptions,
+        "preemptions-by-request": _preemptions_by_request,
+        "discarded-tokens": lambda view: bool(has(view.evidence.records.preempted_tokens).any()),
+        "three-lengths": _of_levels(lambda levels: sum(level.n_ok > 0 for level in levels) >= FEWEST_LENGTHS),
+        "baseline": _has_role("baseline"),
+        "compared": lambda view: view.evidence.systems > 1,
+        "tokenizers-differ": _tokenizers_differ,
+        "hardware-differs": _hardware_differs,
+        "comparative-claim": lambda view: view.fact("comparison.claim") is not False,
+    }
+)
+"""What decides whether a condition of the catalogue holds, by its id."""
+
+
+LATENCIES = frozenset(
+    {
+        "M-5.1.4.1-percentiles",
+        "P-5.2.4.3-latency-at-max",
+        "P-5.3.4-per-level",
+        "P-5.4.4.1-aggregate",
+        "P-5.5.5-table",
+        "P-5.6.4-per-class-latency",
+        "P-5.7.4-ttft-both",
+        "P-5.8.5-table",
+        "P-5.9.4-per-length",
+        "P-5.10.4-per-config",
+    }
+)
+"""The entry of each test that has its latencies reported."""
+_PERCENTILE = re.compile(r"\.p\d")
+
+
+def latencies_cut_off(view: EvidenceView) -> str | None:
+    """Why latencies do not stand for the runs that the error budget applies to; None where they do.
+
+    They do not where many requests failed, nor where a percentile lies among those that the load generator
+    gave up on ([0056](../../docs/decisions/0056-who-was-given-up-on-is-not-fast.md)).
+    """
+    result = view.result
+    runs = result.observations
+    if result.budgeted is not None:
+        runs = tuple(runs[index] for index in result.budgeted)
+    judged, failed = (
+        sum(int(mask.sum()) for mask in masks)
+        for masks in ([run.records.judged for run in runs], [run.records.failed for run in runs])
+    )
+    view.note("failed_requests", failed)
+    if failed > MOST_FAILED_SHARE * judged:
+        share = f"{failed} of {judged} requests failed ({failed / judged:.1%})"
+        return f"{share}: latencies of the others stand for a run with at most {MOST_FAILED_SHARE:.0%}"
+    for name, metric in result.metrics.items():
+        if metric.upper is None and GIVEN_UP in metric.method and _PERCENTILE.search(name):
+            return f"{name} has no upper end: requests {GIVEN_UP} may be above it; extend the deadlines"
+    return None
