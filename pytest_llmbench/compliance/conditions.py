@@ -38,7 +38,7 @@ SIGNIFICANT_RTT_SHARE = 0.01
 COLD_FACTOR = 3.0
 """Factor by which a cold system's first tokens are slower than later ones, at least."""
 _FEWEST_COLD = 10
-_ENGINE, _GATEWAY = "model_engine", "application_gateway"
+_ENGINE = "model_engine"
 
 
 def _always(_: EvidenceView) -> bool:
@@ -227,8 +227,13 @@ def _hardware_differs(view: EvidenceView) -> bool:
     return hardware_differs(view)
 
 
-_BOUNDARY_IS_GATEWAY = _fact_is("sut.boundary", _GATEWAY)
-_PRODUCTION = _both(_BOUNDARY_IS_GATEWAY, _fact_is("guardrails.production_claim", True))
+def _gateway_inside(view: EvidenceView) -> bool:
+    """Whether the boundary contains the application gateway: a compound system is one and more, and a
+    boundary of one's own frees of nothing (AMB-49)."""
+    return view.fact("sut.boundary") not in (None, _ENGINE)
+
+
+_PRODUCTION = _both(_gateway_inside, _fact_is("guardrails.production_claim", True))
 
 CONDITIONS: Mapping[str, Condition] = MappingProxyType(
     {
@@ -247,13 +252,13 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "load-open": _fact_is("load.model", "open"),
         "load-closed": _fact_is("load.model", "closed"),
         "engine": _fact_is("sut.boundary", _ENGINE),
-        "gateway": _BOUNDARY_IS_GATEWAY,
+        "gateway": _gateway_inside,
         "warm": lambda view: not _seen_cold(view),
         "cold-start": _fact_is("cold_start", True),
         "distributed": _distributed,
         "distributed-sub-ms": _both(_distributed, _sub_ms_required),
         "distributed-ntp": _both(_distributed, _fact_is("clock.method", "ntp")),
-        "gateway-network": _both(_BOUNDARY_IS_GATEWAY, _significant_network),
+        "gateway-network": _both(_gateway_inside, _significant_network),
         "ttft-adjusted": lambda view: view.fact("network.ttft_adjustment", {}).get("applied") is True,
         "http": lambda view: view.fact("streaming.protocol") not in ("grpc", "websocket"),
         "sse": lambda view: bool(view.fact("streaming.protocol", "sse") == "sse"),

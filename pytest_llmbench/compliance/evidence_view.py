@@ -52,7 +52,8 @@ _WORKLOAD = {
     "workload.content": "mapping: domain, language, system_prompt {present, typical_tokens}; question_tokens "
     "for long-context",
     "workload.prefix_sharing": "mapping: fraction, length; where prefixes are shared also "
-    "realised_fraction, contexts (lengths in tokens) and realised_by_rank (requests per context)",
+    "realised_fraction, contexts (lengths in tokens) and realised_by_rank (requests per context); of a data "
+    "set distinct_prompts and alike_fraction (share of the entries that begin like another one)",
     "workload.temperature": "sampling temperature",
     "workload.stop": "list of stop sequences, empty for none",
     "workload.dataset": "mapping: name, version, file_sha256, subset, subset_method, preprocessing (list)",

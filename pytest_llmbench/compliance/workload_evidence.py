@@ -17,6 +17,7 @@ from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceErr
 from pytest_llmbench.metrics.server_side import (
     LEAST_READ_SHARE,
     MOST_CUT_SHORT,
+    cached_input,
     cut_short,
     miscount,
     read_share,
@@ -124,6 +125,41 @@ def sent_again(view: EvidenceView) -> str | None:
     if unverified(view) is None or not isinstance(entries, int) or not isinstance(sent, int):
         return None
     return f"{entries} entries for {sent} requests: the data set is not whole" if entries < sent else None
+
+
+MOST_UNSTATED_CACHED = 0.2
+"""The largest share of the workload's own tokens that a prefix cache may serve beyond what is stated: chance
+repeats of a data set, and templates counted by another vocabulary."""
+
+
+def alike_and_repeated(view: EvidenceView) -> tuple[float, float]:
+    """The share of a data set's entries that begin like another one, and the expected share of the requests
+    that send an entry again, also one of the warm-up: parts draw by themselves. 0 without a data set."""
+    sharing = view.fact("workload.prefix_sharing", {})
+    entries = view.fact("workload.input_length", {}).get("params", {}).get("entries")
+    distinct, sent = sharing.get("distinct_prompts", entries), view.fact("workload.n_requests")
+    if not isinstance(distinct, int) or distinct < 1 or not isinstance(sent, int) or sent < 1:
+        return 0.0, 0.0
+    parts = [count for _, count in view.fact("workload.slices", [[0, sent]])]
+    unseen = [1 - min(1.0, count / distinct) for count in parts]
+    before = 1 - min(1.0, (view.fact("warmup.requests_ok") or 0) / distinct)
+    first_sent = distinct * before * (1 - float(np.prod(unseen)))
+    return sharing.get("alike_fraction", 0.0), max(0.0, 1 - first_sent / sent)
+
+
+def own_input_cached(view: EvidenceView) -> float | None:
+    """The share of the workload's own input tokens that came from a prefix cache, without what the server
+    puts before every prompt (a chat template). Turns of sessions are to find their history. None if nothing
+    tells."""
+    found = cached_input(view.evidence.runs, of_turns=False)
+    records = view.evidence.records
+    alone = records.ok & (records.session == MISSING) & (records.requested_input_tokens > 0)
+    own = int(records.requested_input_tokens[alone].sum())
+    if found is None or not own:
+        return None
+    share = max(0.0, found.cached - max(0.0, found.asked - own)) / own
+    view.note("own_input_cached", share)
+    return share
 
 
 REFERENCE_DIGESTS = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -128,7 +129,7 @@ class DatasetWorkload(StreamedWorkload):
                 "language": self.language,
                 "system_prompt": dict(NO_SYSTEM_PROMPT),
             },
-            "prefix_sharing": dict(NO_SHARING),
+            "prefix_sharing": {**NO_SHARING, **lengths["sharing"]},
             "temperature": self.temperature,
             "stop": [],
             "dataset": self.dataset.specification() | {"content_sha256": self.digest},
@@ -184,4 +185,17 @@ def _lengths(workload: DatasetWorkload) -> dict[str, dict[str, Any]]:
     return {
         "input": observed_lengths([_tokens(prompt) for prompt in workload.prompts]),
         "output": observed_lengths([prompt.max_tokens for prompt in workload.prompts]),
+        "sharing": _observed_sharing([prompt.text for prompt in workload.prompts]),
     }
+
+
+BEGINNING_CHARS = 64
+"""Characters of a beginning that two prompts have in common by more than chance: some 16 tokens, the block in
+which engines cache."""
+
+
+def _observed_sharing(texts: Sequence[str]) -> dict[str, Any]:
+    """How many prompts of a data set differ, and the share of its entries that begin like another one."""
+    beginnings = Counter(text[:BEGINNING_CHARS] for text in texts)
+    alike = sum(times for times in beginnings.values() if times > 1)
+    return {"distinct_prompts": len(set(texts)), "alike_fraction": alike / len(texts)}

@@ -37,6 +37,8 @@ from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult, WarmupReport
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 CUT = OUTCOMES.index(Outcome.CUT_BY_USER)
 NOT_COMPLIANT, CONDITIONAL = ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL
@@ -548,6 +550,58 @@ DECLARED = (
 )
 
 
+# Where the boundary lies.
+
+ONE_TOKEN = SyntheticWorkload("one-token", Fixed(1), Fixed(160))
+
+
+def one_token() -> Evidence:
+    return complete(workload=ONE_TOKEN)
+
+
+BOUNDARIES = (
+    *(
+        Cheat(
+            f"a workload of one token at the boundary {boundary}",
+            "S-4.3.2.3-conversation-for-gateway",
+            one_token,
+            stating({"sut.boundary": boundary}),
+            CONDITIONAL,
+        )
+        for boundary in ("application_gateway", "compound_system", "custom")
+    ),
+    gateway(
+        "a compound system with safety systems off and no word of it",
+        "M-4.8.2-disabled-noted",
+        stating({"sut.boundary": "compound_system", "guardrails.input_filter": "disabled"}),
+    ),
+    gateway(
+        "safety systems of a compound system as no user has them",
+        "S-4.8.2-default-enabled",
+        stating({"sut.boundary": "compound_system", "guardrails.default_config": False}),
+        CONDITIONAL,
+    ),
+    gateway(
+        "hardware that a boundary of one's own hides",
+        "M-5.1.2.3-hardware",
+        stating({"sut.boundary": "custom", "sut.hardware.disclosed": False}),
+    ),
+    Cheat(
+        "prompts without a common prefix that come from a cache",
+        "M-4.3.1-prefix-sharing-spec",
+        one_token,
+        together(
+            stating({"sut.boundary": "compound_system"}),
+            with_columns(cached_tokens=lambda column: np.ones_like(column)),
+        ),
+    ),
+    gateway(
+        "a few prompts, called drawn, that come from a cache",
+        "M-4.3.1-prefix-sharing-spec",
+        with_columns(cached_tokens=lambda column: np.full_like(column, 120)),
+    ),
+)
+
 # What this machine is held to.
 
 LOOSER = {
@@ -577,6 +631,6 @@ LIMITS = (
     ),
 )
 
-CHEATS = (*BODIES, *SIBLINGS, *CAPACITIES, *SYSTEM, *DECLARED, *LIMITS)
+CHEATS = (*BODIES, *SIBLINGS, *CAPACITIES, *SYSTEM, *DECLARED, *BOUNDARIES, *LIMITS)
 
 __all__ = ["CHEATS", "Cheat"]

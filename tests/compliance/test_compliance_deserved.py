@@ -10,7 +10,7 @@ import pytest
 from complete_run import complete as complete_ttft
 from complete_run import some
 from level_mutations import columns_of
-from mutations import Mutation, with_columns
+from mutations import Mutation, stating, together, with_columns
 from replayed_runs import complete
 
 from pytest_llmbench.compliance.audit import audit, load_catalogue, status_of
@@ -22,6 +22,7 @@ from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 
 SLOW = "h100-8b?max_num_seqs=24&input_filter=enabled&output_filter=disabled&step_base_us="
 SEARCHED: dict[str, Any] = {"min_rate": None, "max_rate": None, "rate_step": None, "arrival": "poisson"}
@@ -142,3 +143,48 @@ def test_tokens_behind_an_ignored_end_have_no_text_and_count(ignore_eos: bool) -
     result = dataclasses.replace(evidence.result, observations=(changed,))
     told = Evidence(result.test, result)
     assert is_met("M-4.4.2-counting-option", told) is ignore_eos
+
+
+def from_cache(tokens: int) -> Mutation:
+    return with_columns(cached_tokens=lambda column: column * 0 + tokens)
+
+
+def test_a_chat_template_in_the_cache_is_no_prompt_of_the_workload() -> None:
+    """A template of 200 tokens before prompts of 320 on average, always found in the cache."""
+    entry = "M-4.3.1-prefix-sharing-spec"
+    templated = with_columns(input_tokens=lambda column: column + 200)(complete_ttft())
+    assert is_met(entry, from_cache(200)(templated))
+    assert not is_met(entry, from_cache(310)(templated))
+
+
+def test_a_data_set_says_how_often_its_prompts_are_sent() -> None:
+    """Three prompts for ten thousand requests are stated as that; a cache that has them is no surprise."""
+    prompts = tuple(Prompt(f"{'You answer in one word. ' * 4}Question {n}", 16) for n in (1, 2, 3))
+    identity = DatasetIdentity("three", "1", "all")
+    stated = DatasetWorkload("three", prompts, identity).specification()["prefix_sharing"]
+    assert (stated["distinct_prompts"], stated["alike_fraction"]) == (3, 1.0)
+    different = tuple(Prompt(f"{n}", 16) for n in (1, 2, 2))
+    stated = DatasetWorkload("two", different, identity).specification()["prefix_sharing"]
+    assert (stated["distinct_prompts"], stated["alike_fraction"]) == (2, 2 / 3)
+
+    def of(slices: list[list[int]], distinct: int) -> str:
+        facts = {
+            "workload.prefix_sharing": {
+                "fraction": 0,
+                "length": {"type": "fixed"},
+                "distinct_prompts": distinct,
+            },
+            "workload.slices": slices,
+            "workload.n_requests": sum(count for _, count in slices),
+            "warmup.requests_ok": 0,
+        }
+        evidence = together(stating(facts), from_cache(300))(complete_ttft())
+        found = status_of(load_catalogue()["M-4.3.1-prefix-sharing-spec"], evidence)
+        return f"{found.status}: {found.reason}"
+
+    assert of([[0, 10_000]], 3) == (
+        "met: 0 of the requests share a prefix, 100.0% of the requests send an entry of it again"
+    )
+    # Two parts draw half of the entries each, by themselves: a quarter of them is in both.
+    assert "25.0% of the requests send" in of([[0, 500], [0, 500]], 1_000)
+    assert of([[0, 500]], 1_000).startswith("unmet: 0 of the requests share a prefix, and ")

@@ -108,14 +108,15 @@ def _versions(name: str) -> set[str]:
 
 @check("M-5.1.2.3-hardware")
 def hardware(view: EvidenceView) -> Answer:
-    """``undisclosed`` is an answer outside the engine boundary (AMB-27), shown as a deviation."""
+    """``undisclosed`` is an answer at gateway and compound boundary (AMB-27), shown as a deviation."""
     kind = view.fact("sut.hardware.accelerator_type")
     if view.fact("sut.hardware.disclosed") is False or kind == "undisclosed":
         view.note("deviation", "hardware undisclosed")
+        boundary = view.need("sut.boundary")
         return view.answer(
-            view.need("sut.boundary") != "model_engine",
-            "hardware undisclosed, a deviation that is accepted outside the engine boundary (AMB-27)",
-            "hardware undisclosed, which is not accepted at the engine boundary (AMB-27)",
+            boundary in ("application_gateway", "compound_system"),
+            "hardware undisclosed, a deviation that is accepted at this boundary (AMB-27)",
+            f"hardware undisclosed, which is not accepted at the boundary {boundary} (AMB-27)",
         )
     if isinstance(kind, str) and kind.lower() in _NO_ACCELERATOR:
         return view.met(f"no accelerator ({kind})")

@@ -12,11 +12,14 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.workload_evidence import (
+    MOST_UNSTATED_CACHED,
     REFERENCE_DIGESTS,
     against_workload,
+    alike_and_repeated,
     counted_wrongly,
     doubt_about,
     held_to_another_limit,
+    own_input_cached,
     read_in_part,
     reference_digest,
     regenerated,
@@ -90,10 +93,17 @@ def content(view: EvidenceView) -> Answer:
 
 @check("M-4.3.1-prefix-sharing-spec")
 def prefix_sharing(view: EvidenceView) -> Answer:
+    """The fraction is stated, and a prefix cache finds no more alike than that and the data set explain."""
     fraction, _ = view.need_fields("workload.prefix_sharing", "fraction", "length")
-    return view.answer(
-        0 <= fraction <= 1, f"{fraction:g} of the requests share a prefix", f"{fraction!r} is not a share"
-    )
+    if not 0 <= fraction <= 1:
+        return view.unmet(f"{fraction!r} is not a share")
+    alike, repeated = alike_and_repeated(view)
+    told = f"{fraction:g} of the requests share a prefix"
+    told += f", {alike:.1%} of the entries of the data set begin like another one" if alike else ""
+    told += f", {repeated:.1%} of the requests send an entry of it again" if repeated else ""
+    cached = own_input_cached(view)
+    found = cached is not None and cached > fraction + alike + repeated + MOST_UNSTATED_CACHED
+    return view.answer(not found, told, f"{told}, and {cached or 0:.1%} of their tokens came from a cache")
 
 
 def advised(workload: str) -> Predicate:
