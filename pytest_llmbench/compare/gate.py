@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.model.estimate import GIVEN_UP, LOWER_BOUND, OF_RUNS, Estimate, IntervalKind
+from pytest_llmbench.model.estimate import OF_RUNS, Estimate, EstimateKind
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, Overload
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import judged_name
@@ -19,8 +19,6 @@ from pytest_llmbench.stats.deciding import runs_to_decide, times_to_close, times
 from pytest_llmbench.stats.runs import Interval
 
 _USUAL = 0.95
-_SEARCHED = "bracket"
-"""Beginning of the method's name of an interval between two levels, which more samples do not narrow."""
 
 
 def gate(
@@ -56,13 +54,15 @@ def judge(
         side = "on the good side" if kept else "beyond the limit"
         reason = _of_one_run(objective, estimate) or f"the whole interval is {side}{_level(estimate)}"
         return _judged(objective, estimate, verdict, reason)
-    if GIVEN_UP in estimate.method and objective.is_ceiling and estimate.upper is None:
-        told = estimate.method.rpartition(": " if LOWER_BOUND in estimate.method else "; ")[2]
-        reason = f"{told}, and how long they would have taken is not known: extend the deadline or the load"
+    if estimate.given_up and objective.is_ceiling and estimate.upper is None:
+        reason = (
+            f"{estimate.given_up} requests were given up on, and how long they would have taken is not "
+            "known: extend the deadline or the load"
+        )
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason)
-    if LOWER_BOUND in estimate.method and not objective.is_ceiling and estimate.lower is not None:
+    if estimate.kind is EstimateKind.BOUND and estimate.lower is not None:
         known = estimate.lower if estimate.point is None else estimate.point
-        reason = f"how much more it is than {known:g} {estimate.unit} is not known: that is {LOWER_BOUND}"
+        reason = f"how much more it is than {known:g} {estimate.unit} is not known: that is a lower bound"
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason)
     if estimate.point is None:
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, estimate.n))
@@ -74,12 +74,12 @@ def _of_one_run(objective: Objective, estimate: Estimate) -> str | None:
     """How far a limit is that fewer than three runs of a job decide, and how far would do, in words; None for
     other estimates."""
     point, limit, upper = estimate.point, objective.limit, estimate.upper
-    if estimate.kind not in (IntervalKind.SAVED_SPREAD, IntervalKind.ASSUMED_SPREAD):
+    if estimate.kind not in (EstimateKind.SAVED_SPREAD, EstimateKind.ASSUMED_SPREAD):
         return None
     if point is None or upper is None or min(point, limit) <= 0 or estimate.unit == "ratio":
         return None
     away, enough = math.exp(abs(math.log(limit / point))), upper / point
-    why = "by the saved spread" if estimate.kind is IntervalKind.SAVED_SPREAD else "with its noise unknown"
+    why = "by the saved spread" if estimate.kind is EstimateKind.SAVED_SPREAD else "with its noise unknown"
     return f"the limit is {away:.3g} times away, {enough:.3g} would do {why}"
 
 
@@ -134,7 +134,7 @@ def _what_would_decide(objective: Objective, estimate: Estimate) -> tuple[float 
     """
     assert estimate.point is not None
     n, limit = estimate.n, objective.limit
-    if estimate.method.startswith(_SEARCHED):
+    if estimate.kind is EstimateKind.BRACKET:
         return None, f"the limit lies between two levels of the search ({estimate.method})"
     if n == 0:
         return None, f"the interval of {objective.metric} rests on no sample, so more of them say nothing"
@@ -146,7 +146,7 @@ def _what_would_decide(objective: Objective, estimate: Estimate) -> tuple[float 
     if estimate.kind in OF_RUNS:
         runs = runs_to_decide(estimate.point, ends, limit, estimate.runs)
         return math.inf if runs is None else runs / estimate.runs, "the interval straddles the limit"
-    crude = estimate.kind is IntervalKind.CRUDE
+    crude = estimate.kind is EstimateKind.CRUDE
     times = times_to_decide(estimate.point, ends, limit, level=estimate.level, crude=crude)
     if towards is None:
         if estimate.n_required is None:

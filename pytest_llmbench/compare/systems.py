@@ -20,7 +20,7 @@ from pytest_llmbench.compare.identity import Identity, made_otherwise
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
 from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.definitions import metric_unit
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.model.result import Table
 from pytest_llmbench.stats.runs import FloatArray
@@ -80,7 +80,9 @@ def of_runs(values: Sequence[float | None], unit: str) -> Estimate:
     known = [value for value in values if value is not None]
     method = "geometric mean of runs, Student's t on logarithms"
     if not known or len(known) < len(values) or min(known) <= 0:
-        return Estimate.undefined(unit=unit, method=method, level=LEVEL, n=len(known))
+        return Estimate.undefined(
+            unit=unit, method=method, level=LEVEL, n=len(known), reason=Reason.NOT_COMPUTABLE
+        )
     logs = np.log(np.asarray(known))
     point = math.exp(float(logs.mean()))
     if len(known) < 2:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.compliance.tested_levels import Tested, tested
-from pytest_llmbench.model.estimate import EXHAUSTED
 from pytest_llmbench.model.result import PROBE, TestResult
 
 _SAME_RATE = 0.01
@@ -71,9 +70,7 @@ def _sustainable(result: TestResult) -> list[float]:
     found = result.metrics.get("sustainable_rate")
     if found is None or found.point is None:
         return []
-    exhausted = any(EXHAUSTED in text for text in (found.method, *result.notes))
-    found_it = found.upper is not None and is_narrow(found.point, found.upper)
-    return [found.point] if found_it and not exhausted else []
+    return [found.point] if found.upper is not None and is_narrow(found.point, found.upper) else []
 
 
 def confirmed_by_sweep(levels: Sequence[Tested]) -> bool:

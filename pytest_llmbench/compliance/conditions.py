@@ -23,7 +23,7 @@ from pytest_llmbench.compliance.stored import (
     reported,
 )
 from pytest_llmbench.metrics.itl import server_clock_holds
-from pytest_llmbench.model.estimate import GIVEN_UP
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import MOST_FAILED_SHARE
 from pytest_llmbench.model.records import MISSING
@@ -343,6 +343,8 @@ def latencies_cut_off(view: EvidenceView) -> str | None:
         share = f"{failed} of {judged} requests failed ({failed / judged:.1%})"
         return f"{share}: latencies of the others stand for a run with at most {MOST_FAILED_SHARE:.0%}"
     for name, metric in result.metrics.items():
-        if metric.upper is None and GIVEN_UP in metric.method and _PERCENTILE.search(name):
-            return f"{name} has no upper end: requests {GIVEN_UP} may be above it; extend the deadlines"
+        if metric.reason is Reason.GIVEN_UP and _PERCENTILE.search(name):
+            return (
+                f"{name} has no upper end: {metric.given_up} requests were given up on; extend the deadlines"
+            )
     return None

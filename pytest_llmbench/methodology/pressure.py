@@ -21,7 +21,7 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import load_end_ns
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -122,9 +122,18 @@ def pressed_share(pressed: Iterable[bool | None], unknown: str) -> Estimate:
     there are none."""
     known = [each for each in pressed if each is not None]
     if not known:
-        return Estimate.undefined(unit="ratio", method=f"not measurable: {unknown}")
+        return Estimate.undefined(unit="ratio", method=unknown, reason=Reason.NOT_MEASURABLE)
     share = sum(known) / len(known)
-    return Estimate(share, share, share, level=0.95, n=len(known), method="counted levels", unit="ratio")
+    return Estimate(
+        share,
+        share,
+        share,
+        level=0.95,
+        n=len(known),
+        method="counted levels",
+        unit="ratio",
+        kind=EstimateKind.OBSERVED,
+    )
 
 
 def pressure_finding(levels: Mapping[float, Seen]) -> Finding:
@@ -228,7 +237,8 @@ def recovered(
             return Recovery(_seconds((seen.ended_ns - ended_ns) / 1e9, number), restarted=restarted)
     state = "answers, but slower than before" if answered else "does not answer any more"
     method = f"not recovered within {MOST_PROBES} probes: the system {state}"
-    return Recovery(Estimate.undefined(unit="s", method=method), gave_up=method, restarted=restarted)
+    undefined = Estimate.undefined(unit="s", method=method, reason=Reason.NOT_REACHED)
+    return Recovery(undefined, gave_up=method, restarted=restarted)
 
 
 def pressed(

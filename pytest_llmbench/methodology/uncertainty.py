@@ -27,7 +27,7 @@ from pytest_llmbench.metrics.uncertainty import (
     ttft_leeways,
     ttot_leeways,
 )
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -191,12 +191,14 @@ def as_counted(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> 
     if found is None:
         return metrics
     why = (
-        f"not measurable: {found.share:.1%} of the replies count more output tokens than max_tokens"
+        f"{found.share:.1%} of the replies count more output tokens than max_tokens"
         if found.beyond
-        else f"not measurable: {found.share:.1%} at least of the output tokens that are counted have no text"
+        else f"{found.share:.1%} at least of the output tokens that are counted have no text"
     )
     return {
-        name: Estimate.undefined(unit=each.unit, method=why, n=each.n) if _PER_TOKEN.match(name) else each
+        name: Estimate.undefined(unit=each.unit, method=why, n=each.n, reason=Reason.NOT_MEASURABLE)
+        if _PER_TOKEN.match(name)
+        else each
         for name, each in metrics.items()
     }
 

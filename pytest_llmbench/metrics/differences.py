@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.summary import PERCENTILES, distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.stats.difference import (
     Bounded,
@@ -76,7 +76,9 @@ def change(baseline: Estimate, candidate: Estimate, kind: Kind = "difference") -
     unit, n = _unit(kind, baseline.unit), min(baseline.n, candidate.n)
     reason = _undefined(baseline.point, candidate.point, kind)
     if reason is not None or baseline.point is None or candidate.point is None:
-        return Estimate.undefined(unit=unit, method=str(reason), level=baseline.level, n=n)
+        return Estimate.undefined(
+            unit=unit, method=str(reason), level=baseline.level, n=n, reason=Reason.NOT_COMPUTABLE
+        )
     one = Bounded(baseline.point, baseline.lower, baseline.upper)
     two = Bounded(candidate.point, candidate.lower, candidate.upper)
     if kind == "difference":
@@ -93,8 +95,15 @@ def change(baseline: Estimate, candidate: Estimate, kind: Kind = "difference") -
         level=baseline.level, n=n, unit=unit, required=max(needs, default=None),
         method=f"two independent arms, MOVER; {candidate.method}",
     )  # fmt: skip
-    crude = IntervalKind.CRUDE in (baseline.kind, candidate.kind)
-    return replace(found, kind=IntervalKind.CRUDE) if crude else found
+    grows_with, falls_with = (baseline, candidate) if kind == "reduction" else (candidate, baseline)
+    given_up = baseline.given_up + candidate.given_up
+    if grows_with.kind is EstimateKind.BOUND and falls_with.kind is not EstimateKind.BOUND:
+        sort = EstimateKind.BOUND
+    else:
+        crude = EstimateKind.CRUDE in (baseline.kind, candidate.kind)
+        sort = EstimateKind.CRUDE if crude else EstimateKind.SAMPLE
+    reason = grows_with.reason if found.upper is None else None
+    return replace(found, kind=sort, reason=reason, given_up=given_up)
 
 
 def independent_changes(
@@ -123,7 +132,9 @@ def paired_throughput_reduction(baseline: Window, candidate: Window, *, level: f
     before, after = (output_tokens_per_slice(window, PAIRED_SLICES) for window in (baseline, candidate))
     if before is None or after is None or before.sum() <= 0:
         why = "the baseline's" if before is None or before.sum() <= 0 else "the candidate's"
-        return Estimate.undefined(unit="ratio", method=f"no token counts of {why} window", level=level)
+        return Estimate.undefined(
+            unit="ratio", method=f"no token counts of {why} window", level=level, reason=Reason.NOT_MEASURABLE
+        )
     interval = paired_mean_interval((before,), (after,), relative=True, level=level)
     return _estimate(
         float(before.mean()), float(after.mean()), interval, "reduction",
@@ -182,7 +193,7 @@ def _paired(arms: Pairs, statistic: str, kind: Kind, level: float) -> Estimate:
     one, two = (float(np.mean(arm)) if q is None else percentile(arm, q) for arm in every)
     reason = _undefined(one, two, kind)
     if reason is not None:
-        return Estimate.undefined(unit=unit, method=reason, level=level, n=n)
+        return Estimate.undefined(unit=unit, method=reason, level=level, n=n, reason=Reason.NOT_COMPUTABLE)
     no_ratio = relative and min(float(arm.min()) for arm in every) <= 0
     if no_ratio:
         interval = OPEN

@@ -10,7 +10,7 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import chunk_weights
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
@@ -80,8 +80,10 @@ def tokens_in_flight(window: Window, *, level: float = 0.95) -> Estimate:
         own = block.select(block.submitted_ns != MISSING)
         inputs = np.where(own.input_tokens != MISSING, own.input_tokens, own.requested_input_tokens)
         if (inputs == MISSING).any():
-            method = "undefined: a request has no input token count"
-            return Estimate.undefined(unit="tokens", method=method, level=level, n=int(sent.sum()))
+            method, why = "a request has no input token count", Reason.NOT_MEASURABLE
+            return Estimate.undefined(
+                unit="tokens", method=method, level=level, n=int(sent.sum()), reason=why
+            )
         means += segment_means(_steps(own, inputs), window.start_ns, window.end_ns, SLICES)
     return distribution("tokens", means, unit="tokens", level=level)["tokens.mean"]
 

@@ -18,7 +18,7 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
 from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
 from pytest_llmbench.metrics.summary import PERCENTILES, GivenUp, of_quantiles, with_given_up
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
 from pytest_llmbench.stats.counted import look_up
@@ -352,7 +352,7 @@ class ClusterEstimates:
             n=len(self.clusters),
             method=f"{method}{CRUDELY}" if crude else method,
             unit="ms",
-            kind=IntervalKind.CRUDE if crude else IntervalKind.SAMPLE,
+            kind=EstimateKind.CRUDE if crude else EstimateKind.SAMPLE,
             n_required=max(required, len(self.clusters) + 1) if lower is None or upper is None else None,
         )
 

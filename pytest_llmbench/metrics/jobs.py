@@ -15,7 +15,7 @@ import numpy as np
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.definitions import definition
 from pytest_llmbench.metrics.goodput import Limits
-from pytest_llmbench.model.estimate import GIVEN_UP, ByRun, Estimate, IntervalKind, SavedSpread
+from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, SavedSpread
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.interim.samples import Ends, scores
 from pytest_llmbench.stats.job import FEWEST_RUNS, half_widths, job_interval
@@ -79,10 +79,10 @@ def job_metrics(
         values = [value for value in by_run.get(name, (estimate.point,)) if value is not None and value > 0]
         if factor is None or not values or len(values) < len(by_run.get(name, (0,))):
             continue
-        if GIVEN_UP in estimate.method and estimate.upper is None:
+        if estimate.given_up and estimate.upper is None:
             continue
         own = job_interval(values, factor, saved=spreads.get(name), level=estimate.level)
-        beyond = estimate.upper if GIVEN_UP in estimate.method else None
+        beyond = estimate.upper if estimate.given_up else None
         found[name] = replace(
             estimate,
             point=own.point,
@@ -96,11 +96,11 @@ def job_metrics(
     return found
 
 
-def _method(kind: IntervalKind, runs: int, factor: float, saved: SavedSpread | None) -> str:
+def _method(kind: EstimateKind, runs: int, factor: float, saved: SavedSpread | None) -> str:
     of = "exact in its run" if runs == 1 else f"geometric mean of {runs} runs"
-    if kind is IntervalKind.RUNS:
+    if kind is EstimateKind.RUNS:
         return f"{of}, t with {runs - 1} degrees of freedom on logarithms"
-    if kind is IntervalKind.SAVED_SPREAD and saved is not None:
+    if kind is EstimateKind.SAVED_SPREAD and saved is not None:
         unit = "sessions" if saved.of_sessions else "runs"
         return f"{of}, spread of {saved.deviation:.1%} between {saved.count} earlier {unit}"
     return f"{of}, assumed to spread by a factor of {factor:g}"
@@ -124,7 +124,7 @@ def job_share(share: Estimate, every: Sequence[FloatArray]) -> Estimate:
     point = float(np.mean([np.mean(own <= 1.0) for own in every]))
     lower = min(point, float(np.mean(surely)))
     upper = max(point, float(np.max(np.flatnonzero(maybe), initial=-1) + 1) / fewest)
-    kind = IntervalKind.RUNS if len(every) >= FEWEST_RUNS else IntervalKind.ASSUMED_SPREAD
+    kind = EstimateKind.RUNS if len(every) >= FEWEST_RUNS else EstimateKind.ASSUMED_SPREAD
     method = f"{_method(kind, len(every), _TAIL, None)}, of latencies"
     told = replace(share, point=point, lower=lower, upper=upper, method=method, n_required=None)
     return replace(told, kind=kind, runs=len(every))

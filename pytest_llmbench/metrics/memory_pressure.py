@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.proportion import share_of
@@ -42,7 +42,7 @@ def timeouts(records: Records) -> int:
     return int(records.has_outcome(Outcome.TIMEOUT).sum())
 
 
-_SILENT = "not measurable: the server gives no preemption counts per request"
+_SILENT = "the server gives no preemption counts per request"
 
 
 def preemption_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
@@ -53,7 +53,9 @@ def preemption_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate
     known = [run.select(run.preemptions != MISSING) for run in runs]
     counted, submitted = sum(map(len, known)), sum(map(len, runs))
     if counted == 0:
-        return Estimate.undefined(unit="ratio", method=_SILENT, level=level, n=submitted)
+        return Estimate.undefined(
+            unit="ratio", method=_SILENT, level=level, n=submitted, reason=Reason.NOT_MEASURABLE
+        )
     some = "" if counted == submitted else f", over {counted} of {submitted} requests with a count"
     return _share([run.preemptions > 0 for run in known], some, level)
 
@@ -67,14 +69,14 @@ def preemption_recovery_rate(runs: Sequence[Records], *, level: float = 0.95) ->
     known = [run.select(run.judged & (run.preemptions != MISSING)) for run in runs]
     n = sum(map(len, known))
     if n == 0:
-        return Estimate.undefined(unit="ratio", method=_SILENT, level=level, n=0)
+        return Estimate.undefined(unit="ratio", method=_SILENT, level=level, reason=Reason.NOT_MEASURABLE)
     silent = sum(int((run.failed & (run.preemptions == MISSING)).sum()) for run in runs)
     if silent:
-        reason = f"not measurable: {silent} unsuccessful requests have no preemption count"
-        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n)
+        reason = f"{silent} unsuccessful requests have no preemption count"
+        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n, reason=Reason.NOT_MEASURABLE)
     preempted = [run.select(run.preemptions > 0) for run in known]
     if not any(map(len, preempted)):
-        return Estimate.undefined(unit="ratio", method="no request was preempted", level=level, n=0)
+        return Estimate.undefined(unit="ratio", method="no request was preempted", level=level)
     return _share([run.ok for run in preempted], "", level)
 
 
@@ -82,11 +84,13 @@ def preemption_loss(runs: Sequence[Records], *, seed: int, level: float = 0.95) 
     """Σ discarded tokens / Σ preemptions: mean tokens discarded per preemption."""
     known = [run.select((run.preemptions != MISSING) & (run.preempted_tokens != MISSING)) for run in runs]
     if not any(map(len, known)):
-        reason = "not measurable: the server does not say how many tokens a preemption discards"
-        return Estimate.undefined(unit="tokens", method=reason, level=level, n=sum(map(len, runs)))
+        reason = "the server does not say how many tokens a preemption discards"
+        return Estimate.undefined(
+            unit="tokens", method=reason, level=level, n=sum(map(len, runs)), reason=Reason.NOT_MEASURABLE
+        )
     preempted = [run.select(run.preemptions > 0) for run in known]
     if not any(map(len, preempted)):
-        return Estimate.undefined(unit="tokens", method="no request was preempted", level=level, n=0)
+        return Estimate.undefined(unit="tokens", method="no request was preempted", level=level)
     tokens = [run.preempted_tokens.astype(np.float64) for run in preempted]
     events = [run.preemptions.astype(np.float64) for run in preempted]
     return ratio_of_sums(tokens, events, unit="tokens", seed=seed, level=level)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.latency import WAITING
 from pytest_llmbench.metrics.summary import PERCENTILES
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.judgement import Overload
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
@@ -188,8 +188,8 @@ def _family(name: str) -> str:
 def _opened(metric: Estimate, longer: float) -> Estimate:
     required = math.ceil(longer * metric.n)
     if metric.unit == "ms":
-        return replace(metric, upper=None, n_required=required, kind=IntervalKind.SAMPLE)
-    return replace(metric, lower=None, n_required=required, kind=IntervalKind.SAMPLE)
+        return replace(metric, upper=None, n_required=required, kind=EstimateKind.SAMPLE)
+    return replace(metric, lower=None, n_required=required, kind=EstimateKind.SAMPLE)
 
 
 def as_overloaded(metrics: Mapping[str, Estimate], found: Overload) -> dict[str, Estimate]:
@@ -199,9 +199,9 @@ def as_overloaded(metrics: Mapping[str, Estimate], found: Overload) -> dict[str,
 
 
 def _unbounded(name: str, metric: Estimate, found: Overload) -> Estimate:
-    if _family(name) not in found.unbounded or metric.point is None or metric.method == "observed":
+    if _family(name) not in found.unbounded or metric.point is None or name.endswith((".min", ".max")):
         return metric
     grows = metric.unit == "ms"
     lower = (metric.lower if metric.lower is not None else metric.point) if grows else None
     upper = None if grows else (metric.upper if metric.upper is not None else metric.point)
-    return replace(metric, lower=lower, upper=upper, n_required=None, kind=IntervalKind.CRUDE, method=_METHOD)
+    return replace(metric, lower=lower, upper=upper, n_required=None, kind=EstimateKind.CRUDE, method=_METHOD)

@@ -17,7 +17,7 @@ from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.ratios import ratio_of_sums
 from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import latencies
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.session import TurnClass
 
@@ -27,7 +27,9 @@ def cache_hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -
     sharing = [run.select(run.ok & (run.shared_prefix_tokens > 0)) for run in runs]
     reason = _not_measurable(sharing, "share a prefix")
     if reason is not None:
-        return Estimate.undefined(unit="ratio", method=reason, level=level, n=sum(map(len, sharing)))
+        return Estimate.undefined(
+            unit="ratio", method=reason, level=level, n=sum(map(len, sharing)), reason=Reason.NOT_MEASURABLE
+        )
     hits = [np.minimum(run.cached_tokens, run.shared_prefix_tokens).astype(np.float64) for run in sharing]
     asked = [run.shared_prefix_tokens.astype(np.float64) for run in sharing]
     return ratio_of_sums(hits, asked, unit="ratio", seed=seed, level=level)
@@ -40,9 +42,9 @@ def cached_input_share(runs: Sequence[Records], *, seed: int, level: float = 0.9
     reason = _not_measurable(successful, "succeeded")
     uncounted = sum(int((run.input_tokens <= 0).sum()) for run in successful)
     if reason is None and uncounted:
-        reason = f"not measurable: {uncounted} of {n} successful requests have no input token count"
+        reason = f"{uncounted} of {n} successful requests have no input token count"
     if reason is not None:
-        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n)
+        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n, reason=Reason.NOT_MEASURABLE)
     cached = [run.cached_tokens.astype(np.float64) for run in successful]
     tokens = [run.input_tokens.astype(np.float64) for run in successful]
     return ratio_of_sums(cached, tokens, unit="ratio", seed=seed, level=level)
@@ -65,12 +67,12 @@ def zeros_of(records: Records) -> Records:
 def _not_measurable(runs: Sequence[Records], which: str) -> str | None:
     n = sum(map(len, runs))
     if n == 0:
-        return f"not measurable: no requests that {which}"
+        return f"no requests that {which}"
     missing = sum(int((run.cached_tokens == MISSING).sum()) for run in runs)
     if missing == n:
-        return "not measurable: the server gives no cached token counts"
+        return "the server gives no cached token counts"
     if missing:
-        return f"not measurable: {missing} of {n} requests that {which} have no cached token count"
+        return f"{missing} of {n} requests that {which} have no cached token count"
     return None
 
 

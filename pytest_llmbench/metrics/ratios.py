@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench.metrics.summary import of_quantiles
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.stats.crude import CRUDELY, FEWEST
 from pytest_llmbench.stats.proportion import Share
 from pytest_llmbench.stats.ratio import Ratio, ratio_of
@@ -56,7 +56,7 @@ def ratio_estimate(
         method=method,
         unit=unit,
         n_required=required,
-        kind=IntervalKind.CRUDE if crude and lower is not None else IntervalKind.SAMPLE,
+        kind=EstimateKind.CRUDE if crude and lower is not None else EstimateKind.SAMPLE,
     )
 
 
@@ -76,7 +76,7 @@ def share_estimate(found: Share | None, level: float, without: str, more: str = 
         method=f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}"
         + (CRUDELY if found.crude else ""),
         unit="ratio",
-        kind=IntervalKind.CRUDE if found.crude else IntervalKind.SAMPLE,
+        kind=EstimateKind.CRUDE if found.crude else EstimateKind.SAMPLE,
         n_required=max(found.of + 1, math.ceil(FEWEST_EFFECTIVE * found.of / found.worth))
         if open_end
         else None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,13 +22,13 @@ from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import SINGLE_TOKEN_SHARE, ItlSamples, itl_samples
 from pytest_llmbench.metrics.latency import FloatArray, between_ms, by_blocks, ttft_ms
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.observation import THINKING_ENDED, EngineReadings
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import IN_RAGGED, MISSING, TOKEN_SOURCES, BoolColumn, Records
 from pytest_llmbench.stats.proportion import exact_share_interval, share_of
 
-NOT_REPORTED = "not measurable: the server does not report it"
+NOT_REPORTED = "the server does not report it"
 MOST_REASONS = 8
 """The most reasons that are reported one by one, by frequency; a server may use as many words as replies."""
 NATURAL_END_REASONS = ("converged",)
@@ -75,11 +75,11 @@ def think_share(runs: Sequence[Records], *, seed: int) -> Estimate:
         for block in run.blocks()
     )
     if uncounted:
-        method = f"not measurable: the reasoning of {uncounted} replies was not counted"
-        return Estimate.undefined(unit="ratio", method=method)
+        method = f"the reasoning of {uncounted} replies was not counted"
+        return Estimate.undefined(unit="ratio", method=method, reason=Reason.NOT_MEASURABLE)
     if not any(bool((run.ok & (reasoned(run) | (run.reasoning_tokens != MISSING))).any()) for run in runs):
-        method = "not measurable: no reply held reasoning, and the server counts none"
-        return Estimate.undefined(unit="ratio", method=method)
+        method = "no reply held reasoning, and the server counts none"
+        return Estimate.undefined(unit="ratio", method=method, reason=Reason.NOT_MEASURABLE)
     tops, bottoms = [], []
     for run in runs:
         known = run.ok & (run.output_tokens > 0)
@@ -218,7 +218,10 @@ def budget_force_rate(
     counted = bool(_counted_end_reasons(engines))
     forced = [reason for reason, _ in told.most_common() if reason not in natural]
     if not told:
-        return {"budget_force_rate": Estimate.undefined(unit="ratio", method=NOT_REPORTED, level=level)}
+        nothing = Estimate.undefined(
+            unit="ratio", method=NOT_REPORTED, level=level, reason=Reason.NOT_MEASURABLE
+        )
+        return {"budget_force_rate": nothing}
 
     def share(reasons: Collection[str]) -> Estimate:
         if counted:
@@ -255,7 +258,7 @@ def _forced_share(runs: Sequence[Records], reasons: frozenset[str], level: float
         return told
     method = f"{told.method}; of {least.n - told.n} more the server does not say it"
     lower = None if least.lower is None or told.point is None else min(least.lower, told.point)
-    return Estimate(told.point, lower, most.upper, level, told.n, method, "ratio", told.n_required)
+    return replace(told, lower=lower, upper=most.upper, method=method)
 
 
 def _counted_share(
@@ -285,16 +288,28 @@ def critical_evictions(
     grown = [None if engine is None else engine.grown("critical_evictions") for engine in engines]
     if grown and all(count is not None for count in grown):
         total = float(sum(count for count in grown if count is not None))
-        return Estimate(total, total, total, level, n, "counter of the engine's metrics page", "count")
+        return Estimate(
+            total,
+            total,
+            total,
+            level,
+            n,
+            "counter of the engine's metrics page",
+            "count",
+            kind=EstimateKind.OBSERVED,
+        )
     counts = [run.critical_evictions[run.critical_evictions != MISSING] for run in runs]
     told = sum(map(len, counts))
     if not told:
-        return Estimate.undefined(unit="count", method=NOT_REPORTED, level=level)
+        return Estimate.undefined(
+            unit="count", method=NOT_REPORTED, level=level, reason=Reason.NOT_MEASURABLE
+        )
     accepted = sum(
         int(((run.http_status == 200) & (run.critical_evictions == MISSING)).sum()) for run in runs
     )
     total = float(sum(int(each.sum()) for each in counts))
     method = f"sum over {told} requests that tell it"
+    kind = EstimateKind.OBSERVED
     if accepted:
-        method += f"; {accepted} accepted ones do not"
-    return Estimate(total, total, None if accepted else total, level, told, method, "count")
+        kind, method = EstimateKind.BOUND, f"{method}; {accepted} accepted ones do not"
+    return Estimate(total, total, None if accepted else total, level, told, method, "count", kind=kind)

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.metrics.ratios import ratio_of_sums
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats.runs import Interval
 from pytest_llmbench.stats.scaling import Fit, Group, power_law, straight_line
@@ -82,4 +82,6 @@ def _fit(fit: Fit | None, level: float) -> Estimate:
     if fit is None:
         return Estimate.undefined(unit="ratio", method=_TOO_FEW, level=level)
     method = f"R² over {fit.points} lengths"
-    return Estimate(fit.r_squared, None, None, level, fit.samples, method, "ratio")
+    return Estimate(
+        fit.r_squared, None, None, level, fit.samples, method, "ratio", kind=EstimateKind.OBSERVED
+    )

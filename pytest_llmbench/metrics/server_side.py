@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pytest_llmbench.metrics.latency import by_blocks, streamed_tokens
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
@@ -170,7 +170,7 @@ PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
 
 
 _ON_THE_PAGE = MappingProxyType({"ttft_queue_wait": "queue_wait", "ttft_prefill": "prefill"})
-FROM_PAGE = "observed: mean over the requests on the engine's metrics page"
+FROM_PAGE = "mean over the requests on the engine's metrics page"
 """Method text of a mean that only the counters of that page give: Σ seconds / Σ requests, without
 percentiles."""
 
@@ -189,7 +189,9 @@ def mean_parts_of_ttft(seen: Sequence[EngineReadings | None], *, level: float = 
         requests = sum(count for _, count in known)
         if requests > 0 and len(known) == len(seen):
             mean_ms = 1e3 * sum(seconds for seconds, _ in known) / requests
-            found[f"{family}.mean"] = Estimate(mean_ms, None, None, level, round(requests), FROM_PAGE, "ms")
+            found[f"{family}.mean"] = Estimate(
+                mean_ms, None, None, level, round(requests), FROM_PAGE, "ms", kind=EstimateKind.OBSERVED
+            )
     return found
 
 
@@ -216,7 +218,7 @@ def _running(readings: EngineReadings | None, window: Window) -> FloatArray | No
 
 
 def _unknown(why: str, level: float) -> Estimate:
-    return Estimate.undefined(unit="ratio", method=f"{NOT_MEASURABLE}: {why}", level=level)
+    return Estimate.undefined(unit="ratio", method=why, level=level, reason=Reason.NOT_MEASURABLE)
 
 
 def _reported(records: Records, column: IntColumn) -> FloatArray:

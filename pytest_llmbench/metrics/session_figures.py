@@ -35,7 +35,7 @@ from pytest_llmbench.metrics.itl import ClusterEstimates
 from pytest_llmbench.metrics.latency import given_up, per_request
 from pytest_llmbench.metrics.ratios import ratio_of_sums
 from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS, distribution, with_given_up
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 from pytest_llmbench.model.session import TurnClass
@@ -121,7 +121,9 @@ def latencies(
     every = np.concatenate([each for each, _ in samples])
     named = with_given_up(named, PERCENTILES, gone, np.sort(every), len(every), pool.percentiles)
     for name, value in (("min", float(every.min())), ("max", float(every.max()))):
-        named[name] = Estimate(value, None, None, level, len(every), "observed", "ms")
+        named[name] = Estimate(
+            value, None, None, level, len(every), "observed", "ms", kind=EstimateKind.OBSERVED
+        )
     return {f"{family}.{statistic}": named[statistic] for statistic in STATISTICS}
 
 
@@ -169,7 +171,7 @@ def hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Esti
         why = (
             f"{lacking} of {n} turns have no count of cached_tokens" if n else "no turns that share a prefix"
         )
-        return Estimate.undefined(unit="ratio", method=f"not measurable: {why}", level=level, n=n)
+        return Estimate.undefined(unit="ratio", method=why, level=level, n=n, reason=Reason.NOT_MEASURABLE)
     hits = [np.minimum(run.cached_tokens, run.shared_prefix_tokens) for run in sharing]
     asked = [run.shared_prefix_tokens for run in sharing]
     return _over_sessions(sharing, hits, asked, seed=seed, level=level)
@@ -181,7 +183,7 @@ def _share(runs: Sequence[Records], column: str, *, seed: int, level: float) -> 
     lacking = sum(int(((getattr(run, column) == MISSING) | (run.input_tokens <= 0)).sum()) for run in runs)
     if not n or lacking:
         why = f"{lacking} of {n} turns have no count of {column} or of input tokens" if n else "no such turns"
-        return Estimate.undefined(unit="ratio", method=f"not measurable: {why}", level=level, n=n)
+        return Estimate.undefined(unit="ratio", method=why, level=level, n=n, reason=Reason.NOT_MEASURABLE)
     counted, asked = [getattr(run, column) for run in runs], [run.input_tokens for run in runs]
     return _over_sessions(runs, counted, asked, seed=seed, level=level)
 
@@ -373,7 +375,4 @@ def slowdown_metrics(
     without pairs; ``why``: the reason if there are none."""
     found = distribution("job_slowdown", [run.job for run in runs], unit="ratio", level=level)
     found |= distribution("job_llm_slowdown", [run.llm for run in runs], unit="ratio", level=level)
-    return {
-        name: each if each.defined else replace(each, method=f"not measured: {why}")
-        for name, each in found.items()
-    }
+    return {name: each if each.defined else replace(each, method=why) for name, each in found.items()}

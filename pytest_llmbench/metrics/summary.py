@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import GIVEN_UP, LOWER_BOUND, Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.stats import crude as crude_ends
 from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
@@ -55,7 +55,6 @@ PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 )
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
-OBSERVED = "observed"
 _MOST_TIMES = 16
 """The largest factor by which more samples are recommended to tell a busy system from an overloaded one."""
 
@@ -135,14 +134,15 @@ class _Beyond(NamedTuple):
     ) -> Estimate:
         if not self.above or estimate.point is None:
             return estimate
-        told = f"{self.above} of {self.total} requests {GIVEN_UP} are above it"
+        told = f"{self.above} of {self.total} requests that were given up on are above it"
         level = estimate.level
         least = order_statistics.percentile_interval(lowest, q, level=level, effective_n=len(lowest) / 2)
         if self.among:
             point = max(estimate.point, float(np.percentile(lowest, q)))
             return replace(
                 estimate, point=point, lower=_least(estimate.point, least.lower), upper=None,
-                n_required=None, kind=IntervalKind.SAMPLE, method=f"{LOWER_BOUND}: {told}",
+                n_required=None, kind=EstimateKind.BOUND, method=f"a lower bound: {told}",
+                given_up=self.above, reason=Reason.GIVEN_UP,
             )  # fmt: skip
         own = None if self.shifted is None else uppers[self.shifted]
         upper = None if own is None or own.upper is None else max(own.upper, estimate.point)
@@ -153,6 +153,8 @@ class _Beyond(NamedTuple):
             n_required=None if own is None else own.n_required,
             kind=estimate.kind if own is None else own.kind,
             method=f"{estimate.method}; {told}",
+            given_up=self.above,
+            reason=Reason.GIVEN_UP if upper is None else None,
         )
 
 
@@ -167,11 +169,8 @@ def _mean(mean: Estimate, gone: GivenUp, n: int) -> Estimate:
     others = float(gone.at_least.sum() + gone.known.sum())
     ends = (None if mean.lower is None else mean.lower * n + others, mean.lower)
     lower = _least(*(ends[1:] if ends[0] is None else (ends[0] / every, ends[1])))
-    told = f"{LOWER_BOUND}: {gone.total} of {every} requests {GIVEN_UP} are not in it"
-    return replace(
-        mean, lower=lower, upper=None, n_required=None, kind=IntervalKind.SAMPLE,
-        method=f"{mean.method}; {told}",
-    )  # fmt: skip
+    told = f"{gone.total} of {every} requests that were given up on are not in it"
+    return replace(mean.at_least(Reason.GIVEN_UP, told), lower=lower, given_up=gone.total)
 
 
 def distribution(
@@ -243,7 +242,7 @@ class _Sample:
         interval, crude = mean_ends(self.runs, of, level=self.level, rise=self.rise)
         method = f"mean at {_effective(of.worth)}, {of_quantiles(of)}"
         if crude:
-            return self._estimate(point, interval, f"{method}{CRUDELY}", kind=IntervalKind.CRUDE)
+            return self._estimate(point, interval, f"{method}{CRUDELY}", kind=EstimateKind.CRUDE)
         required = self._inflated(FEWEST_EFFECTIVE, of.worth)
         if self.backlog is not None and self.backlog.load is not None and math.isinf(self.rise.mean):
             longer = min(self.backlog.load.longer(self.level), _MOST_TIMES)
@@ -285,11 +284,11 @@ class _Sample:
             bounded = crude_ends.samples_required(q, lags=self.lags)
             # What a moment of these many does not bound, more of them need not either.
             required = min(required, bounded) if bounded > len(self.ordered) else required
-        kind = IntervalKind.CRUDE if crude else IntervalKind.SAMPLE
+        kind = EstimateKind.CRUDE if crude else EstimateKind.SAMPLE
         return self._estimate(ordered_percentile(self.ordered, q), interval, method, required, kind)
 
     def observed(self, value: float) -> Estimate:
-        return self._estimate(value, OPEN, OBSERVED)
+        return self._estimate(value, OPEN, "observed", kind=EstimateKind.OBSERVED)
 
     def _inflated(self, independent: int, worth: float) -> int:
         """How many samples, as dependent as these, are worth that many independent ones; at least one more
@@ -302,7 +301,7 @@ class _Sample:
         interval: Interval,
         method: str,
         required: int | None = None,
-        kind: IntervalKind = IntervalKind.SAMPLE,
+        kind: EstimateKind = EstimateKind.SAMPLE,
     ) -> Estimate:
         lower, upper = interval
         # Both ends and the point come from different order statistics or resamples; keep them in order.

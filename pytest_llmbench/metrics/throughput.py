@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.chunking import chunk_weights
 from pytest_llmbench.metrics.ratios import ratio_estimate, share_estimate
-from pytest_llmbench.model.estimate import GIVEN_UP, Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop, SessionSlots
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
@@ -108,8 +108,10 @@ def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dic
     }
     gone = sum(int(run.records.given_up.sum()) for run in seen)
     if gone:
-        told = f"; without {gone} requests {GIVEN_UP}"
-        amounts = {name: replace(each, method=each.method + told) for name, each in amounts.items()}
+        told = f"; without {gone} requests that were given up on"
+        amounts = {
+            name: replace(each, method=each.method + told, given_up=gone) for name, each in amounts.items()
+        }
     return amounts | {
         "completion_rate": completion_rate([run.records for run in seen], level=level),
         **schema_violations([run.records for run in seen], level=level),
@@ -290,9 +292,9 @@ def _rate(
     sliced = [slicing(window, max(1, round(window.duration_s / width_s))) for window in windows]
     known = [each for each in sliced if each is not None]
     if len(known) < len(sliced):
-        method = "undefined: a successful request has no token count"
+        method, why = "a successful request has no token count", Reason.NOT_MEASURABLE
         requests = sum(int(window.records.ok.sum()) for window in windows)
-        return Estimate.undefined(unit=unit, method=method, level=level, n=requests)
+        return Estimate.undefined(unit=unit, method=method, level=level, n=requests, reason=why)
     requests = sum(each.requests for each in known)
     if all(window.is_whole_open_loop for window in windows):
         found = _by_requests(amounts_of, windows, seed)

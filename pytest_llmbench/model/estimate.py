@@ -6,23 +6,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-LOWER_BOUND = "a lower bound"
-"""Words in the method of an estimate that is open upwards because nothing above it was tested: no larger
-sample would close it."""
-EXHAUSTED = "range exhausted"
-"""Words in the method of an estimate whose search ended with its range and not with a level that failed."""
 
-
-GIVEN_UP = "that were given up on"
-"""Words in the method of an estimate that requests would have moved which the load generator gave up on."""
-
-
-class IntervalKind(StrEnum):
-    """What the interval of an estimate says, and so what would narrow it."""
+class EstimateKind(StrEnum):
+    """What an estimate says, and so what would narrow its interval."""
 
     SAMPLE = "sample"
     """Where the figure of the system at this load lies, as far as a sample of requests tells."""
@@ -35,9 +25,40 @@ class IntervalKind(StrEnum):
     """The same of fewer than three runs, by the spread between earlier runs or sessions."""
     ASSUMED_SPREAD = "assumed_spread"
     """The same with nothing saved, by a spread that is assumed."""
+    OBSERVED = "observed"
+    """A figure that was counted or seen, such as a maximum. It has no interval by nature."""
+    BRACKET = "bracket"
+    """Between two tested levels: more samples do not narrow it, levels between them do."""
+    BOUND = "bound"
+    """A lower bound: how much more it is than the point (or the lower end, where there is no point) is not
+    known, and no larger sample would tell."""
+    UNDEFINED = "undefined"
 
 
-OF_RUNS = (IntervalKind.RUNS, IntervalKind.SAVED_SPREAD, IntervalKind.ASSUMED_SPREAD)
+class Reason(StrEnum):
+    """Why a figure is undefined, or why its interval is open on a side that no larger sample would close."""
+
+    NO_SAMPLES = "no_samples"
+    """Nothing, or too little, was measured that it is a figure of."""
+    NOT_MEASURABLE = "not_measurable"
+    """The server, or this kind of load, does not tell it."""
+    NOT_COMPUTABLE = "not_computable"
+    """It is a change or a mean, of which a part is undefined or zero."""
+    NO_LEVEL = "no_level"
+    """No tested level held, or met what was asked for."""
+    NOT_REACHED = "not_reached"
+    """No tested level, or probe, went as far."""
+    RANGE_ENDED = "range_ended"
+    """Every tested level held, up to the last of the search's range."""
+    BEYOND_GENERATOR = "beyond_generator"
+    """Levels above could not be offered by this generator."""
+    UNDECIDED = "undecided"
+    """A level above was tested, and does not tell."""
+    GIVEN_UP = "given_up"
+    """Requests that the load generator gave up on are above it, or missing in it."""
+
+
+OF_RUNS = (EstimateKind.RUNS, EstimateKind.SAVED_SPREAD, EstimateKind.ASSUMED_SPREAD)
 """The kinds of estimates of a job: more runs narrow the interval, more requests do not."""
 
 
@@ -69,7 +90,7 @@ class Estimate:
     n: int
     """Number of samples that the estimate rests on."""
     method: str
-    """How the interval was found; for an undefined number the reason: ``not measurable: no server data``."""
+    """How the interval was found, or why there is none, in words for people: nothing is decided by them."""
     unit: str
     n_required: int | None = None
     """How many samples would close the interval on both sides, if it is open for lack of samples; else
@@ -80,9 +101,13 @@ class Estimate:
     too_low_by: float = 0.0
     """Amount by which the measuring machine may have made point and interval too low, in the estimate's
     unit."""
-    kind: IntervalKind = IntervalKind.SAMPLE
+    kind: EstimateKind = EstimateKind.SAMPLE
     runs: int = 1
     """Number of runs; of a job they are what its interval rests on."""
+    reason: Reason | None = None
+    """Why it is undefined, or open whatever the sample; None else."""
+    given_up: int = 0
+    """Number of requests that the load generator gave up on, and that would have moved it."""
 
     def __post_init__(self) -> None:
         for name in ("point", "lower", "upper"):
@@ -91,8 +116,17 @@ class Estimate:
                 raise ValueError(f"Estimate.{name} is {value}; None stands for undefined and for open")
 
     @classmethod
-    def undefined(cls, *, unit: str, method: str, level: float = 0.95, n: int = 0) -> Estimate:
-        return cls(point=None, lower=None, upper=None, level=level, n=n, method=method, unit=unit)
+    def undefined(
+        cls, *, unit: str, method: str, level: float = 0.95, n: int = 0, reason: Reason = Reason.NO_SAMPLES
+    ) -> Estimate:
+        return cls(None, None, None, level, n, method, unit, kind=EstimateKind.UNDEFINED, reason=reason)
+
+    def at_least(self, reason: Reason, why: str) -> Estimate:
+        """The same as a lower bound. ``why``: what is not known above it, in words."""
+        method = f"{self.method}; a lower bound: {why}"
+        return replace(
+            self, upper=None, n_required=None, kind=EstimateKind.BOUND, reason=reason, method=method
+        )
 
     @property
     def defined(self) -> bool:
@@ -107,7 +141,7 @@ class Estimate:
     def among_given_up(self) -> bool:
         """Whether the figure lies among requests that were given up on, so that the point is the least that
         it is."""
-        return self.upper is None and LOWER_BOUND in self.method and GIVEN_UP in self.method
+        return self.kind is EstimateKind.BOUND and self.reason is Reason.GIVEN_UP
 
     def why_missing(self, metric: str, number: str) -> str:
         """Why ``point``, ``lower`` or ``upper`` of the metric is None, and what would give it."""

@@ -409,7 +409,7 @@ def measured_text(objective: Entry) -> str:
     unit = shown_unit(objective["metric"], objective["unit"])
     if objective["point"] is None:
         if objective["lower"] is None and objective["upper"] is None:
-            return numbers.unmeasured(objective.get("reason"))
+            return numbers.NOT_MEASURED
         return numbers.interval(objective["lower"], objective["upper"], unit)
     point = numbers.against(objective["point"], objective["limit"], unit)
     doubt = numbers.machine_doubt(objective, unit)

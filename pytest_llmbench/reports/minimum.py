@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.reports import levels, numbers
 from pytest_llmbench.reports.document import INDICATIVE_BELOW, TestView, fact_text, words
 from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.vocabulary import metric_label
 
 FIRST_LINE = "=== LLM Benchmark Report (Minimum) ==="
 LAST_LINE = "=== End Report ==="
@@ -27,7 +29,6 @@ LATENCIES = (
 CONSTRAINT_MS = 500
 _DEVIATIONS = ("host_limits", "raised_error_budget", "given_up", "declared_otherwise")
 """Warnings that no clause mentions, and that are about how the test was run."""
-_ENDS_OF_RANGE = ("range exhausted", "bound reached")
 _PREFERRED = ("ttft", "throughput", "capacity")
 """Tests whose latencies stand for the system, in order of preference; after these any test that has some."""
 
@@ -194,11 +195,12 @@ def _unmet(requirement: Entry) -> str:
 
 
 def _ended_early(test: TestView) -> list[str]:
-    """Notes on searches that ended at a bound of their range: what they report is a lower bound."""
-    methods = [f"{name}, {metric['method']}" for name, metric in test.entry["metrics"].items()]
-    said = [note for note in test.entry.get("notes") or () if any(end in note for end in _ENDS_OF_RANGE)]
-    found = [method for method in methods if any(end in method for end in _ENDS_OF_RANGE)]
-    return said or found[:1]
+    """A note on a search that ended with its range: what it found is a lower bound."""
+    return [
+        f"{metric_label(name)} is {numbers.estimate(metric)}: the search ended with its range"
+        for name, metric in test.entry["metrics"].items()
+        if metric.get("reason") == Reason.RANGE_ENDED
+    ][:1]
 
 
 def _changes(test: TestView) -> list[str]:

@@ -6,19 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_llmbench.model.estimate import LOWER_BOUND
+from pytest_llmbench.model.estimate import EstimateKind, Reason
 
 Entry = Mapping[str, Any]
 
 
 NOT_MEASURED = "not measured"
-NOT_MEASURABLE = "not measurable"
 PLAIN = "plain"
 """Unit of a ratio that is not shown as a percentage: a fairness index, an exponent, a coefficient."""
 WORTH_TELLING = 0.01
 """Share of a value from which on the uncertainty of the measuring machine is shown beside it."""
-_EXACT = ("observed", "search", "R²")
-"""Beginnings of the method of estimates that have no interval by nature."""
+_UNDEFINED = {Reason.NOT_MEASURABLE: "not measurable", Reason.NOT_REACHED: "not reached"}
 _SYMBOLS = {"ratio": "%", "count": "", PLAIN: "", "us/token": "µs/token"}
 
 
@@ -101,35 +99,22 @@ def machine_doubt(metric: Mapping[str, Any], unit: str) -> str:
 
 
 def _estimate(metric: Mapping[str, Any]) -> str:
-    least = "at least " if LOWER_BOUND in str(metric.get("method")) else ""
+    least = "at least " if metric.get("kind") == EstimateKind.BOUND else ""
     point = least + quantity(metric["point"], metric["unit"])
     lower, upper = metric["lower"], metric["upper"]
-    if lower == upper == metric["point"] or _is_exact(metric):
+    if lower == upper == metric["point"] or metric.get("kind") == EstimateKind.OBSERVED:
         return point
     if lower is None or upper is None:
         return f"{point} ({interval(lower, upper, metric['unit'], metric.get('n'))})"
     return f"{point} {interval(lower, upper, metric['unit'])}"
 
 
-def _is_exact(metric: Mapping[str, Any]) -> bool:
-    """Whether the metric was counted, observed or picked from a list of levels, so that no interval could be
-    open."""
-    ends = metric["lower"], metric["upper"], metric.get("n_required")
-    return ends == (None, None, None) and str(metric.get("method") or "").startswith(_EXACT)
-
-
 def undefined(metric: Mapping[str, Any] | None) -> str:
-    """Why a number is undefined, by its method: ``not measurable: no server data``, ``not reached``."""
-    why = str((metric or {}).get("method") or "")
-    if why.startswith("not "):
-        return why
-    return f"{NOT_MEASURED}: {why}" if why.startswith(("no ", "too ", "fewer ")) else NOT_MEASURED
-
-
-def unmeasured(reason: str | None) -> str:
-    """Why the value of a limit is undefined. Its reason is about the verdict unless it says ``not
-    measurable``."""
-    return reason if reason is not None and reason.startswith(NOT_MEASURABLE) else NOT_MEASURED
+    """Why a number is undefined: ``not measurable: no server data``."""
+    reason = (metric or {}).get("reason")
+    return (
+        f"{_UNDEFINED.get(reason, NOT_MEASURED)}: {metric['method']}" if metric and reason else NOT_MEASURED
+    )
 
 
 def against(value: float, limit: float, unit: str) -> str:

@@ -99,7 +99,7 @@ def _contents(test: TestView) -> list[Child]:
 
 def _point(objective: Entry) -> str:
     if objective["point"] is None:
-        return numbers.unmeasured(objective.get("reason"))
+        return numbers.NOT_MEASURED
     return numbers.against(objective["point"], objective["limit"], _unit(objective))
 
 

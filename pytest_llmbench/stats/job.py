@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import IntervalKind, SavedSpread
+from pytest_llmbench.model.estimate import EstimateKind, SavedSpread
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.stats.spectral import student_quantile
 
@@ -41,7 +41,7 @@ class JobInterval(NamedTuple):
     point: float
     lower: float
     upper: float
-    kind: IntervalKind
+    kind: EstimateKind
     half: float
     """h: the half-width on logarithms. A limit farther away than that is decided."""
 
@@ -54,10 +54,10 @@ def job_interval(
     logs = np.log(np.asarray(runs, dtype=np.float64))
     count, mean = len(logs), float(np.mean(logs))
     if count < FEWEST_RUNS and saved is not None and saved.count > 1:
-        kind, spread = IntervalKind.SAVED_SPREAD, max(saved.deviation, _LEAST_SAVED)
+        kind, spread = EstimateKind.SAVED_SPREAD, max(saved.deviation, _LEAST_SAVED)
         half = student_quantile(saved.count - 1, level) * spread / math.sqrt(count)
     else:
-        kind = IntervalKind.RUNS if count >= FEWEST_RUNS else IntervalKind.ASSUMED_SPREAD
+        kind = EstimateKind.RUNS if count >= FEWEST_RUNS else EstimateKind.ASSUMED_SPREAD
         half = float(half_widths(logs, factor, level=level))
     point = float(runs[0]) if count == 1 else math.exp(mean)
     lower, upper = (math.exp(min(mean + leg, _MOST_LOG)) for leg in (-half, half))

@@ -305,7 +305,7 @@ class LevelEntry(Shape):
     """Node id of the test that ran the level, if this test only used it."""
 
 
-SCHEMA_VERSION: Final = "1.4"
+SCHEMA_VERSION: Final = "1.5"
 
 TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 
@@ -570,7 +570,7 @@ class TestEntry(Shape):
 class Report(Shape):
     """The content of ``report.json``."""
 
-    schema_version: Literal["1.4"] = SCHEMA_VERSION
+    schema_version: Literal["1.5"] = SCHEMA_VERSION
     generator: Generator
     started: Instant
     environment: Environment

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmbench.compare.gate import gate, judge
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import Objective, Op
 from pytest_llmbench.stats.deciding import times_to_decide
@@ -81,12 +81,12 @@ def test_an_end_that_is_only_a_bound_is_not_extrapolated() -> None:
     """A bound by a moment lies far away for another reason than few samples: the other end tells."""
     limit = Objective("ttft.p99", "<=", 100, "ms")
     near, far = (
-        judge(limit, replace(estimate(70, 63, upper), kind=IntervalKind.CRUDE)) for upper in (220, 1200)
+        judge(limit, replace(estimate(70, 63, upper), kind=EstimateKind.CRUDE)) for upper in (220, 1200)
     )
     assert near.growth == far.growth == times_to_decide(70, Interval(63, None), 100)
     floor = Objective("output_token_throughput", ">=", 80, "tok/s")
     near, far = (
-        judge(floor, replace(estimate(100, lower, 105), kind=IntervalKind.CRUDE)) for lower in (30, 10)
+        judge(floor, replace(estimate(100, lower, 105), kind=EstimateKind.CRUDE)) for lower in (30, 10)
     )
     assert near.growth == far.growth
 
@@ -117,7 +117,8 @@ def test_gate_fails_before_it_is_inconclusive() -> None:
 
 
 def test_no_further_request_decides_on_a_lower_bound() -> None:
-    bound = Estimate(50, 45, None, 0.95, 1000, "bootstrap; a lower bound: every tested load held", "tok/s")
+    rate = Estimate(50, 45, 60, 0.95, 1000, "bootstrap", "tok/s")
+    bound = rate.at_least(Reason.RANGE_ENDED, "every tested load held")
     judged = judge(Objective("max_output_token_throughput", ">=", 100, "tok/s"), bound)
     assert judged.verdict is GateVerdict.INCONCLUSIVE
     assert judged.growth is None
@@ -125,7 +126,8 @@ def test_no_further_request_decides_on_a_lower_bound() -> None:
 
 
 def test_a_point_that_was_not_reached_lies_above_its_lower_end() -> None:
-    beyond = Estimate(None, 127.0, None, 0.95, 12, "not reached: the highest level is a lower bound", "req/s")
+    levels = Estimate(None, 127.0, None, 0.95, 12, "levels", "req/s", kind=EstimateKind.BRACKET)
+    beyond = levels.at_least(Reason.NOT_REACHED, "the highest level")
     assert judge(Objective("saturation_rate", ">=", 100, "req/s"), beyond).verdict is GateVerdict.PASS
     assert judge(Objective("saturation_rate", ">=", 200, "req/s"), beyond).verdict is GateVerdict.INCONCLUSIVE
     assert judge(Objective("saturation_rate", "<=", 200, "req/s"), beyond).verdict is GateVerdict.INCONCLUSIVE

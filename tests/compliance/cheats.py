@@ -31,6 +31,7 @@ from replayed_runs import complete as measured_run
 from situations import SITUATIONS, later_at_first
 
 from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, Finding, Validity
 from pytest_llmbench.model.observation import HostLimits
@@ -229,7 +230,7 @@ def capacity_of_one(evidence: Evidence) -> TestResult:
     kept = Facts({key: fact for key, fact in base.facts.items() if not key.startswith("sut.")})
     levels = tuple(dataclasses.replace(level, passed=True, concurrency=1) for level in base.levels[:1])
     stated = dataclasses.replace(
-        base.metrics["max_concurrency"], point=1.0, lower=None, upper=None, method="bound reached"
+        base.metrics["max_concurrency"], point=1.0, lower=None, upper=None, reason=Reason.RANGE_ENDED
     )
     metrics = {**base.metrics, "max_concurrency": stated}
     return vouched(dataclasses.replace(base, facts=kept | own, levels=levels, metrics=metrics))

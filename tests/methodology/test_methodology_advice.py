@@ -22,7 +22,7 @@ from pytest_llmbench.methodology.sections import (
     tradeoff,
     ttft,
 )
-from pytest_llmbench.model.estimate import OF_RUNS, Estimate, IntervalKind
+from pytest_llmbench.model.estimate import OF_RUNS, Estimate, EstimateKind
 from pytest_llmbench.model.judgement import Advice, Gate, GateVerdict, JudgedObjective
 from pytest_llmbench.model.objective import Objective
 
@@ -139,7 +139,7 @@ def test_what_no_advice_decides_is_said_without_a_keyword() -> None:
 
 
 @pytest.mark.parametrize("kind", OF_RUNS)
-def test_a_job_is_run_more_often(kind: IntervalKind) -> None:
+def test_a_job_is_run_more_often(kind: EstimateKind) -> None:
     given = {"rate": 20, "requests": 200, "slo": [_slow("ttft.p50")]}
     result = ReplayedSUT(QUARTER).measure(ttft.TEST, **given)
     one = Estimate(90.0, 60.0, 135.0, 0.95, 1, "one run", "ms", kind=kind)

@@ -27,6 +27,7 @@ from pytest_llmbench.methodology.uncertainty import (
     spoiled,
     with_uncertainty,
 )
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import HostLimits, Observation, SelfCheck
@@ -338,7 +339,7 @@ def test_a_burst_that_stays_spoiled_ends_no_search() -> None:
     result = sut.measure(TESTS["throughput"], "quick")
     assert [plan.attempt for plan in sut.plans if plan.label == "burst of 8"] == [1, 2, 3]
     assert validity_of(result, Budget()).verdict is ValidityVerdict.VALID
-    assert "beyond this generator" not in result.metrics["max_output_token_throughput"].method
+    assert result.metrics["max_output_token_throughput"].reason is not Reason.BEYOND_GENERATOR
     assert result.metrics["max_output_token_throughput"].point == pytest.approx(
         ReplayedSUT().measure(TESTS["throughput"], "quick").metrics["max_output_token_throughput"].point,
         rel=0.1,

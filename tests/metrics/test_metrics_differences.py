@@ -14,7 +14,7 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 
@@ -99,7 +99,7 @@ def test_a_small_sample_supports_no_p99_but_a_crude_one() -> None:
     found = independent_changes("x", before, after)["x.p99"]
     assert found.point is not None
     assert found.closed
-    assert found.kind is IntervalKind.CRUDE
+    assert found.kind is EstimateKind.CRUDE
     few = independent_changes("x", before[:80], after[:80])["x.p99"]
     assert (few.lower, few.upper) == (None, None)
     arms = [distribution("x", arm[:80])["x.p99"].n_required for arm in (before, after)]
@@ -201,3 +201,13 @@ def test_rates_at_one_offered_load_are_compared_slice_by_slice() -> None:
 def test_no_tokens_are_no_rate_to_compare() -> None:
     empty = Window(Records.from_rows([]), 0, 1_000_000_000)
     assert paired_throughput_reduction(empty, window()).point is None
+
+
+def test_a_change_is_a_lower_bound_only_where_more_of_a_part_makes_it_more() -> None:
+    bound = LESS.at_least(Reason.RANGE_ENDED, "every tested load held")
+    more, less = change(BASE, bound, "relative_change"), change(BASE, bound, "reduction")
+    assert (more.kind, more.reason, more.upper) == (EstimateKind.BOUND, Reason.RANGE_ENDED, None)
+    assert (less.kind, less.reason, less.lower) == (EstimateKind.SAMPLE, None, None)
+    falls = change(bound, BASE, "reduction")
+    assert (falls.kind, falls.upper) == (EstimateKind.BOUND, None)
+    assert change(bound, bound, "reduction").kind is EstimateKind.SAMPLE

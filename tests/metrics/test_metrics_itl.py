@@ -18,7 +18,7 @@ from pytest_llmbench.metrics.itl import (
     longest_pause_ms,
     server_clock_misfit,
 )
-from pytest_llmbench.model.estimate import IntervalKind
+from pytest_llmbench.model.estimate import EstimateKind
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import Records
 
@@ -193,7 +193,7 @@ def test_gaps_of_a_request_are_not_independent() -> None:
     speeds = np.random.default_rng(2).lognormal(3, 0.3, size=200)
     found = itl_distribution(drawn(np.repeat(speeds[:, None], 100, axis=1).tolist()))
     p99 = found["itl.p99"]
-    assert p99.kind is IntervalKind.CRUDE
+    assert p99.kind is EstimateKind.CRUDE
     assert p99.upper is not None
     assert p99.upper > np.percentile(speeds, 99)
     mean = found["itl.mean"]

@@ -10,7 +10,7 @@ from metric_rows import row
 
 from pytest_llmbench.metrics.definitions import ROWS
 from pytest_llmbench.metrics.jobs import assumed_factor, job_goodput, job_metrics
-from pytest_llmbench.model.estimate import Estimate, IntervalKind, SavedSpread
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, SavedSpread
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 
@@ -58,7 +58,7 @@ def test_one_run() -> None:
     assert (p50.point, p50.n, p50.n_required, p50.runs) == (100.0, 300, None, 1)
     assert (p50.lower, p50.upper) == (pytest.approx(100 / 1.5), pytest.approx(150.0))
     assert (p50.kind, p50.method) == (
-        IntervalKind.ASSUMED_SPREAD, "exact in its run, assumed to spread by a factor of 1.5",
+        EstimateKind.ASSUMED_SPREAD, "exact in its run, assumed to spread by a factor of 1.5",
     )  # fmt: skip
     assert found["completion_rate"] == sample(1.0, "ratio")
 
@@ -68,7 +68,7 @@ def test_three_runs_have_their_geometric_mean() -> None:
     half = 4.302653 * math.log(2) / math.sqrt(3)
     assert found.point == pytest.approx(200.0)
     assert (found.lower, found.upper) == pytest.approx((200 / math.exp(half), 200 * math.exp(half)), rel=1e-5)
-    assert (found.kind, found.runs) == (IntervalKind.RUNS, 3)
+    assert (found.kind, found.runs) == (EstimateKind.RUNS, 3)
     assert found.method == "geometric mean of 3 runs, t with 2 degrees of freedom on logarithms"
 
 
@@ -78,10 +78,10 @@ def test_three_runs_have_their_geometric_mean() -> None:
 def test_a_saved_spread_of_its_own_name_only(of_sessions: bool, told: str) -> None:
     saved = {"ttft.p50": SavedSpread(0.04, 6, of_sessions)}
     found = job_metrics({"ttft.p50": sample(100.0), "ttft.p99": sample(300.0)}, {}, saved)
-    assert found["ttft.p50"].kind is IntervalKind.SAVED_SPREAD
+    assert found["ttft.p50"].kind is EstimateKind.SAVED_SPREAD
     assert found["ttft.p50"].method == f"exact in its run, spread of 4.0% {told}"
     assert found["ttft.p50"].upper == pytest.approx(100 * math.exp(2.570582 * 0.04), rel=1e-5)
-    assert found["ttft.p99"].kind is IntervalKind.ASSUMED_SPREAD
+    assert found["ttft.p99"].kind is EstimateKind.ASSUMED_SPREAD
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def goodput(runs: list[Records], limit: float, share: float) -> Mapping[str, Est
 def test_a_share_far_within_its_limit_is_known_from_one_run() -> None:
     share = goodput([job([100.0 + i / 10 for i in range(100)])], 500.0, 1.0)["goodput_share"]
     assert (share.lower, share.point, share.upper) == (1.0, 1.0, 1.0)
-    assert (share.kind, share.runs, share.n_required) == (IntervalKind.ASSUMED_SPREAD, 1, None)
+    assert (share.kind, share.runs, share.n_required) == (EstimateKind.ASSUMED_SPREAD, 1, None)
 
 
 def test_all_just_within_a_limit_may_all_be_beyond_it_next_time() -> None:
@@ -153,7 +153,7 @@ def test_five_runs_at_the_cliff_know_how_much_their_latencies_vary() -> None:
     """All within the limit in all runs, by 1 %, while the runs differ by 3 %: luck."""
     near = [job([level] * 50) for level in (93.0, 99.0, 96.0, 94.0, 98.0)]
     lucky = goodput(near, 99.5, 1.0)["goodput_share"]
-    assert (lucky.point, lucky.kind, lucky.runs) == (1.0, IntervalKind.RUNS, 5)
+    assert (lucky.point, lucky.kind, lucky.runs) == (1.0, EstimateKind.RUNS, 5)
     assert lucky.lower == 1.0  # the mean is 96 ± 3.3 %: 99.2
     assert goodput(near, 99.1, 1.0)["goodput_share"].lower == 0.0
     calm = goodput([job([99.0] * 50)] * 3, 100.0, 1.0)["goodput_share"]

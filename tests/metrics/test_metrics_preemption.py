@@ -48,7 +48,7 @@ def test_a_silent_server() -> None:
         preemption_loss([silent], seed=1),
     ):
         assert not found.defined
-        assert found.method.startswith("not measurable: the server ")
+        assert found.method.startswith("the server ")
     assert not preemption_rate([]).defined
 
 
@@ -58,7 +58,7 @@ def test_failed_requests_without_a_count() -> None:
     assert (rate.point, rate.n) == (0.5, 2)
     assert rate.method.endswith(", over 2 of 3 requests with a count")
     recovery = preemption_recovery_rate([part])
-    assert recovery.method == "not measurable: 1 unsuccessful requests have no preemption count"
+    assert recovery.method == "1 unsuccessful requests have no preemption count"
     assert not recovery.defined
 
 
@@ -68,4 +68,4 @@ def test_no_preemption_is_a_rate_of_zero_and_no_loss() -> None:
     for found in (preemption_recovery_rate([calm]), preemption_loss([calm], seed=1)):
         assert (found.point, found.method) == (None, "no request was preempted")
     uncounted = Records.from_rows([request(0, 3)])
-    assert preemption_loss([uncounted], seed=1).method.startswith("not measurable: the server does not say")
+    assert preemption_loss([uncounted], seed=1).method.startswith("the server does not say")

@@ -53,8 +53,8 @@ def test_the_interval_holds_the_truth() -> None:
 @pytest.mark.parametrize(
     ("cached", "reason"),
     [
-        ((None, None), "not measurable: the server gives no cached token counts"),
-        ((5, None), "not measurable: 1 of 2 requests that share a prefix have no cached token count"),
+        ((None, None), "the server gives no cached token counts"),
+        ((5, None), "1 of 2 requests that share a prefix have no cached token count"),
     ],
 )
 def test_missing_counts(cached: tuple[int | None, ...], reason: str) -> None:
@@ -66,9 +66,9 @@ def test_missing_counts(cached: tuple[int | None, ...], reason: str) -> None:
 
 def test_nothing_shared_and_nothing_counted() -> None:
     nothing = cache_hit_rate([Records.from_rows([request(0, 5, 0)])], seed=1)
-    assert nothing.method == "not measurable: no requests that share a prefix"
+    assert nothing.method == "no requests that share a prefix"
     assert not cached_input_share([], seed=1).defined
     uncounted = request(0, 5, 60)
     uncounted.input_tokens = None
     share = cached_input_share([Records.from_rows([uncounted])], seed=1)
-    assert share.method == "not measurable: 1 of 1 successful requests have no input token count"
+    assert share.method == "1 of 1 successful requests have no input token count"

@@ -78,7 +78,7 @@ def test_the_share_of_thoughts() -> None:
     unknown = reasoning.think_share([ALL], seed=1)
     assert (unknown.point, unknown.method) == (
         None,
-        "not measurable: the reasoning of 1 replies was not counted",
+        "the reasoning of 1 replies was not counted",
     )
     assert reasoning.think_share([Records.from_rows([])], seed=1).point is None
     unseen = reasoning.think_share([Records.from_rows([PLAIN])], seed=1)

@@ -17,6 +17,7 @@ from pytest_llmbench.metrics.server_side import (
     unshown_share,
 )
 from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.observation import EngineReadings
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import Records
@@ -89,7 +90,7 @@ def test_batch_utilisation_pools_runs() -> None:
 def test_not_measurable(reading: EngineReadings | None) -> None:
     found = batch_utilisation([(reading, window(3.0))])
     assert found.point is None
-    assert found.method.startswith("not measurable")
+    assert found.reason is Reason.NOT_MEASURABLE
 
 
 def test_tokens_that_nobody_received_are_a_share_of_those_that_the_server_counts() -> None:

@@ -194,7 +194,7 @@ def test_figures_by_number_of_the_turn() -> None:
     assert metrics["turn_cacheable_share[2+]"].point == pytest.approx(400 / 700)
     # First turns have nothing to find; later ones have 100, 200 and 100 tokens, and found 30 each.
     assert metrics["turn_cache_hit_rate[1]"].point is None
-    assert metrics["turn_cache_hit_rate[1]"].method == "not measurable: no turns that share a prefix"
+    assert metrics["turn_cache_hit_rate[1]"].method == "no turns that share a prefix"
     assert metrics["turn_cache_hit_rate[2+]"].point == pytest.approx(90 / 400)
     assert set(metrics) <= {name for name in metrics if is_metric(name)}
 
@@ -226,7 +226,7 @@ def test_a_server_that_tells_no_cached_tokens_has_no_cached_share() -> None:
     metrics = turn_metrics([run], [TurnClass(1), TurnClass(2, onwards=True)], seed=1)
     assert metrics["turn_cached_share[1]"].point == pytest.approx(0.3)
     assert metrics["turn_cached_share[2+]"].point is None
-    assert metrics["turn_cached_share[2+]"].method.startswith("not measurable: 1 of 1 turns have no count")
+    assert metrics["turn_cached_share[2+]"].method.startswith("1 of 1 turns have no count")
 
 
 def test_one_turn_a_session_is_an_ordinary_sample() -> None:

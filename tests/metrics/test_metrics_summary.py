@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.metrics.summary import STATISTICS, distribution
-from pytest_llmbench.model.estimate import IntervalKind
+from pytest_llmbench.model.estimate import EstimateKind
 
 NAMES = [f"ttft.{statistic}" for statistic in STATISTICS]
 
@@ -67,8 +67,8 @@ def test_dependent_samples_need_more() -> None:
     found = distribution("ttft", bursty(2000))
     rare = found["ttft.p99_9"]
     assert rare.closed
-    assert rare.kind is IntervalKind.CRUDE
-    assert found["ttft.p50"].kind is IntervalKind.SAMPLE
+    assert rare.kind is EstimateKind.CRUDE
+    assert found["ttft.p50"].kind is EstimateKind.SAMPLE
     assert rare.method.startswith("order statistics at effective n=")
     assert found["ttft.p50"].method.startswith("order statistics at effective n=")
     assert found["ttft.mean"].method.startswith("mean at effective n=")

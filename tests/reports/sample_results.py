@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Gate
 from pytest_llmbench.model.observation import EngineReadings, Observation
@@ -31,9 +31,11 @@ _SECTIONS = {
 
 def number(point: float | None, unit: str, n: int = 400, spread: float = 0.04) -> Estimate:
     if point is None:
-        return Estimate.undefined(unit=unit, method="not measurable: the engine gives no such data")
+        return Estimate.undefined(
+            unit=unit, method="the engine gives no such data", reason=Reason.NOT_MEASURABLE
+        )
     if spread == 0:
-        return Estimate(point, None, None, 0.95, n, "search", unit)
+        return Estimate(point, None, None, 0.95, n, "search", unit, kind=EstimateKind.OBSERVED)
     return Estimate(point, point * (1 - spread), point * (1 + spread), 0.95, n, "block bootstrap", unit)
 
 

@@ -42,7 +42,7 @@ def test_what_is_not_known_is_said(every_entry: dict[str, Entry]) -> None:
     level = copy.deepcopy(every_entry["throughput"]["levels"][0])
     level |= {"queue_growing": None, "saturated": None, "completion_ratio": None, "offered_rps": None}
     del level["metrics"]["ttft.p50"]
-    undefined = {"point": None, "method": "not measurable: no tokens", "unit": "ms", "n": 0}
+    undefined = {"point": None, "method": "no tokens", "reason": "not_measurable", "unit": "ms", "n": 0}
     level["metrics"]["tpot.p50"] = level["metrics"]["tpot.p50"] | undefined
     row = dict(zip(level_table([level]).columns, level_table([level]).rows[0], strict=True))
     assert row["Offered"] == "not known"

@@ -8,8 +8,10 @@ from typing import Any
 
 import sample_results
 
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.reports.minimum import minimum_report
+from pytest_llmbench.reports.numbers import estimate
 from pytest_llmbench.store import entries
 
 Entry = dict[str, Any]
@@ -86,11 +88,14 @@ def test_deviations_are_all_unmet_requirements_with_the_names_of_their_tests(rep
 
 def test_the_end_of_a_range_and_a_changed_workload_are_deviations(report: Entry) -> None:
     test = report["tests"][0]
-    test["notes"] = ["range exhausted: 30 req/s holds"]
+    ended = {"upper": None, "kind": "bound", "reason": "range_ended"}
+    test["metrics"]["ttft.p50"] |= ended
+    shown = estimate(test["metrics"]["ttft.p50"])
     change = {"what": "output_length", "instead_of": "uniform", "rule": "AMB-11"}
     test["facts"] = {"workload.deviations": {"value": [change], "origin": "declared", "source": ""}}
     text = minimum_report(report)
-    assert ": range exhausted: 30 req/s holds\n" in text
+    assert shown.startswith("at least ")
+    assert f"TTFT P50 is {shown}: the search ended with its range\n" in text
     assert "changed workload: " in text
     assert "output_length" in text
 
@@ -161,7 +166,7 @@ def test_a_lower_bound_is_said_to_be_one(
 ) -> None:
     result = sample_results.throughput(make_result())
     known = result.metrics["max_output_token_throughput"]
-    bound = replace(known, upper=None, method=f"{known.method}; a lower bound: every tested load held")
+    bound = known.at_least(Reason.RANGE_ENDED, "every tested load held")
     entry = _entry(replace(result, metrics={**result.metrics, "max_output_token_throughput": bound}))
     assert "- Max Throughput: at least 2847 tok/s (> 2733 tok/s)" in _key_results(
         minimum_report(make_report(entry))

@@ -132,26 +132,25 @@ def test_a_count_is_told_from_its_limit() -> None:
     assert numbers.against(64.0, 64.0, "count") == "64"
 
 
-@pytest.mark.parametrize("method", ["observed", "search over 8 levels"])
-def test_what_has_no_interval_by_nature_shows_none(method: str) -> None:
-    metric = {"point": 64.0, "lower": None, "upper": None, "unit": "count", "method": method}
+def test_what_has_no_interval_by_nature_shows_none() -> None:
+    metric = {"point": 64.0, "lower": None, "upper": None, "unit": "count", "kind": "observed"}
     assert numbers.estimate(metric) == "64"
-    assert numbers.estimate(metric | {"method": "bootstrap"}) == "64 (no interval)"
-    assert numbers.estimate(metric | {"n_required": 10}) == "64 (no interval)"
+    assert numbers.estimate(metric | {"kind": "sample"}) == "64 (no interval)"
+    assert numbers.estimate(metric | {"kind": "bound", "lower": 64.0}) == "at least 64 (> 64)"
 
 
 @pytest.mark.parametrize(
-    ("method", "text"),
+    ("reason", "text"),
     [
-        ("not measurable: no server data", "not measurable: no server data"),
-        ("not reached", "not reached"),
-        ("no level meets the objectives", "not measured: no level meets the objectives"),
-        ("block bootstrap", "not measured"),
-        ("", "not measured"),
+        ("not_measurable", "not measurable: why"),
+        ("not_reached", "not reached: why"),
+        ("no_level", "not measured: why"),
+        (None, "not measured"),
     ],
 )
-def test_an_undefined_number_says_why(method: str, text: str) -> None:
-    metric = {"point": None, "lower": None, "upper": None, "unit": "ratio", "method": method}
+def test_an_undefined_number_says_why(reason: str | None, text: str) -> None:
+    ends = {"point": None, "lower": None, "upper": None}
+    metric = {**ends, "unit": "ratio", "method": "why", "reason": reason}
     assert numbers.estimate(metric) == numbers.undefined(metric) == text
 
 

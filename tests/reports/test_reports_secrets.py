@@ -27,7 +27,7 @@ def _planted_in_levels(entry: dict[str, Any]) -> None:
     }  # fmt: skip
     entry["stretches"][0] |= {"variant": CANARY, "stopped": CANARY, "shared_from": CANARY}
     entry["stretches"][0]["engine"] |= {"gap": CANARY, "source": f"http://{CANARY}@host/metrics"}
-    entry["metrics"]["batch_utilisation"]["method"] = f"not measurable: {CANARY}"
+    entry["metrics"]["batch_utilisation"]["method"] = CANARY
 
 
 def _planted(report: dict[str, Any]) -> dict[str, Any]:

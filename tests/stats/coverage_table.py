@@ -30,7 +30,7 @@ from queue_models import (
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.ratios import ratio_estimate, ratio_of_sums, share_estimate
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -334,7 +334,7 @@ def cells(
     for found in rows:
         points.append([math.nan if one.point is None else one.point for one in found])
         ends.append([(_end(one.lower, -math.inf), _end(one.upper, math.inf)) for one in found])
-        kinds.append([one.kind is IntervalKind.CRUDE for one in found])
+        kinds.append([one.kind is EstimateKind.CRUDE for one in found])
     low, high = np.moveaxis(np.array(ends), 2, 0)
     oracle = np.ptp(np.percentile(np.array(points), (2.5, 97.5), axis=0), axis=0)
     table = {}

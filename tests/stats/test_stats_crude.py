@@ -11,7 +11,7 @@ import pytest
 from queue_models import ar1, mm1_percentile, mm1_waits
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.estimate import IntervalKind
+from pytest_llmbench.model.estimate import EstimateKind
 from pytest_llmbench.stats.crude import Crude, level_factor
 from pytest_llmbench.stats.proportion import share_within
 from pytest_llmbench.stats.spectral import Spread
@@ -73,7 +73,7 @@ def test_p99_of_two_hundred_holds_and_decides_three_times_the_truth(name: str) -
     draw, true = MODELS[name]
     found = [distribution("x", draw(np.random.default_rng([7, seed]), 200))["x.p99"] for seed in range(100)]
     uppers = np.array([each.upper for each in found], dtype=np.float64)
-    assert all(each.closed and each.kind is IntervalKind.CRUDE for each in found)
+    assert all(each.closed and each.kind is EstimateKind.CRUDE for each in found)
     assert np.mean(uppers >= true) >= 0.9
     assert np.mean(uppers <= 3 * true) >= 0.5
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pytest_llmbench.model.estimate import IntervalKind, SavedSpread
+from pytest_llmbench.model.estimate import EstimateKind, SavedSpread
 from pytest_llmbench.stats.job import half_widths, job_interval
 
 Logs = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
@@ -19,7 +19,7 @@ T2, T4, T7 = 4.302653, 2.776445, 2.364624
 @pytest.mark.parametrize("factor", [1.5, 2.0, 3.0])
 def test_one_run_with_nothing_saved_is_exact_and_spreads_by_the_factor(factor: float) -> None:
     found = job_interval([12.5], factor)
-    assert (found.point, found.kind) == (12.5, IntervalKind.ASSUMED_SPREAD)
+    assert (found.point, found.kind) == (12.5, EstimateKind.ASSUMED_SPREAD)
     assert found.lower == pytest.approx(12.5 / factor)
     assert found.upper == pytest.approx(12.5 * factor)
     assert found.half == pytest.approx(math.log(factor))
@@ -29,7 +29,7 @@ def test_two_runs_tell_no_spread_of_their_own() -> None:
     found = job_interval([10.0, 40.0], 1.5)
     assert found.point == pytest.approx(20.0)
     assert (found.lower, found.upper) == (pytest.approx(20 / 1.5), pytest.approx(30.0))
-    assert found.kind is IntervalKind.ASSUMED_SPREAD
+    assert found.kind is EstimateKind.ASSUMED_SPREAD
 
 
 def test_three_runs_by_student() -> None:
@@ -41,7 +41,7 @@ def test_three_runs_by_student() -> None:
     assert (found.lower, found.upper) == pytest.approx(
         (100 * math.exp(0.1 - half), 100 * math.exp(0.1 + half)), rel=1e-6
     )
-    assert found.kind is IntervalKind.RUNS
+    assert found.kind is EstimateKind.RUNS
 
 
 def test_a_floor_below_five_runs_and_none_from_five_on() -> None:
@@ -58,15 +58,15 @@ def test_a_saved_spread_stands_in_for_one_and_two_runs_only() -> None:
     one, two = job_interval([10.0], 1.5, saved=saved), job_interval([10.0, 10.0], 1.5, saved=saved)
     assert one.half == pytest.approx(T7 * 0.05, rel=1e-6)
     assert two.half == pytest.approx(T7 * 0.05 / math.sqrt(2), rel=1e-6)
-    assert one.kind is two.kind is IntervalKind.SAVED_SPREAD
+    assert one.kind is two.kind is EstimateKind.SAVED_SPREAD
     three = job_interval([10.0, 10.0, 10.0], 1.5, saved=saved)
-    assert (three.kind, three.half) == (IntervalKind.RUNS, pytest.approx(T2 * 0.015 / 3**0.5, rel=1e-6))
+    assert (three.kind, three.half) == (EstimateKind.RUNS, pytest.approx(T2 * 0.015 / 3**0.5, rel=1e-6))
 
 
 def test_a_saved_spread_is_never_taken_for_less_than_3_percent_and_one_run_has_none() -> None:
     assert job_interval([10.0], 1.5, saved=SavedSpread(0.0, 8)).half == pytest.approx(T7 * 0.03, rel=1e-6)
     nothing = job_interval([10.0], 1.5, saved=SavedSpread(0.0, 1))
-    assert (nothing.kind, nothing.half) == (IntervalKind.ASSUMED_SPREAD, pytest.approx(math.log(1.5)))
+    assert (nothing.kind, nothing.half) == (EstimateKind.ASSUMED_SPREAD, pytest.approx(math.log(1.5)))
 
 
 @pytest.mark.parametrize("runs", [[1e-12], [1e300], [1e-300, 1e300], [1e-300, 1.0, 1e300], [3.0] * 50])

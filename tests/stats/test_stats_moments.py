@@ -7,7 +7,7 @@ import pytest
 from queue_models import mm1_percentile, mm1_waits
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.estimate import IntervalKind
+from pytest_llmbench.model.estimate import EstimateKind
 from pytest_llmbench.stats.crude import (
     moment_bound,
     power_mean_bound,
@@ -99,8 +99,8 @@ def test_the_estimate_says_how_its_end_was_found() -> None:
     waits = mm1_waits(0.7, 1000, np.random.default_rng([21, 2]))
     found = distribution("x", waits)["x.p99"]
     assert found.upper is not None
-    assert found.kind is IntervalKind.CRUDE
-    assert distribution("x", waits)["x.p50"].kind is IntervalKind.SAMPLE
+    assert found.kind is EstimateKind.CRUDE
+    assert distribution("x", waits)["x.p50"].kind is EstimateKind.SAMPLE
 
 
 def test_a_far_limit_on_the_median_decides_where_order_statistics_are_open() -> None:

@@ -12,6 +12,7 @@ from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.latency import ttft_ms
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.plan import ClosedLoop
 
 check = Checks()
@@ -197,7 +198,7 @@ def binary_search(view: EvidenceView) -> Answer:
     if stated.point != best:
         return view.unmet(f"{stated.point} is reported, the highest level that passed has {best} in flight")
     if not failed:
-        flagged = any("bound reached" in text for text in (stated.method, *view.result.notes))
+        flagged = stated.reason is Reason.RANGE_ENDED
         return view.answer(
             best == _bounds(view)[1] and flagged,
             f"the upper bound {best} passed, and it is said so",

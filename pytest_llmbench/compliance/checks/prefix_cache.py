@@ -12,6 +12,7 @@ from pytest_llmbench.compliance.tested_levels import Tested, close, over, percen
 from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import in_both, unlike_machines, unlike_prefill
 from pytest_llmbench.metrics.latency import ttft_ms
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, SessionLoad
 from pytest_llmbench.model.record import Phase
@@ -275,7 +276,9 @@ def throughput_gain(view: EvidenceView) -> Answer:
     if _of_sessions(view):
         return view.unmet("the requests are turns of sessions, which pause: no equal number was in flight")
     if not isinstance(on.run.plan.load, ClosedLoop):
-        return view.answer("not measurable" in stated.method, stated.method, "an open loop shows no gain")
+        return view.answer(
+            stated.reason is Reason.NOT_MEASURABLE, stated.method, "an open loop shows no gain"
+        )
     before, after = (one.output_tokens / one.window_s for one in (off, on))
     again = over(after - before, before, "throughput of the baseline")
     view.note("throughput_improvement.from_records", again)

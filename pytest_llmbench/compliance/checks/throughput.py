@@ -20,6 +20,7 @@ from pytest_llmbench.compliance.tested_levels import (
     tested,
 )
 from pytest_llmbench.metrics.throughput import completions, input_tokens
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.result import PROBE
 
 check = Checks()
@@ -243,7 +244,7 @@ def batch_utilization(view: EvidenceView) -> Answer:
     if stated is None:
         raise NoEvidenceError("metric batch_utilisation")
     if stated.point is None:
-        return view.answer(stated.method.startswith("not measurable"), stated.method, "not reported")
+        return view.answer(stated.reason is Reason.NOT_MEASURABLE, stated.method, "not reported")
     view.note("metric.batch_utilisation", stated.point)
     return view.answer(0 <= stated.point <= 1, f"{stated.point:.1%} of the batch", "not a share")
 

@@ -11,6 +11,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, 
 from pytest_llmbench.compliance.checks.throughput import LIMITS
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, over, tested
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.plan import OpenLoop
 
 check = Checks()
@@ -216,7 +217,7 @@ def _point_agrees(view: EvidenceView, metric: str, level: Tested | None, row_tit
         return view.unmet(f"no line {row_title!r}")
     if level is None:
         return view.answer(
-            estimate.point is None and "not reached" in estimate.method and "not reached" in lines[0],
+            estimate.point is None and estimate.reason is Reason.NOT_REACHED and "not reached" in lines[0],
             "not reached",
             f"{metric} is {estimate.point}, the levels do not reach it",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 
 NOT_MEASURED = "not measured"
 INDICATIVE_BELOW: Mapping[str, int] = {"p99": 1_000, "p99_9": 10_000}
@@ -38,6 +38,13 @@ def value(estimate: Estimate | None, *, digits: int | None = None, unit: str | N
     return f"{number(estimate.point, digits)} {shown}".rstrip()
 
 
+def undefined(estimate: Estimate | None) -> str:
+    """Why an estimate is undefined, in words."""
+    if estimate is None or estimate.reason is not Reason.NOT_MEASURABLE:
+        return NOT_MEASURED
+    return f"not measurable: {estimate.method}"
+
+
 def factor(estimate: Estimate) -> str:
     """A ratio that is no share, as a factor: ``× 1.25``."""
     text = value(estimate, digits=2, unit="")
@@ -60,7 +67,7 @@ def interval(estimate: Estimate | None, *, digits: int | None = None) -> str:
 def _interval(estimate: Estimate | None, shown: Callable[[float], str]) -> str:
     if estimate is None or estimate.point is None:
         return ""
-    if estimate.method.startswith("observed"):
+    if estimate.kind is EstimateKind.OBSERVED:
         return "as observed"
     lower, upper = estimate.lower, estimate.upper
     if lower is not None and upper is not None:
@@ -83,8 +90,7 @@ def cell(estimate: Estimate | None, *, interval: bool = False, statistic: str = 
     """Value and unit, ``127 ms``; with ``interval`` also that, ``127 ms [120, 135]``; ratios as
     percentages. ``statistic``: which it is, so that a tail of few samples is tagged."""
     if estimate is None or estimate.point is None:
-        why = "" if estimate is None else estimate.method
-        return why if why.startswith(("not measurable", "no ")) else NOT_MEASURED
+        return undefined(estimate)
     ratio = estimate.unit == "ratio"
     text = share(estimate.point) if ratio else tail(estimate, statistic)
     if not interval or (estimate.lower is None and estimate.upper is None):

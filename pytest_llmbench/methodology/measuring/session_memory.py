@@ -9,7 +9,7 @@ session began with; what it found is what the server says. The unit of every int
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 
@@ -19,7 +19,7 @@ from pytest_llmbench.methodology.pressure import PRESSED, pressed_share, signs_o
 from pytest_llmbench.metrics.prefix import zeros_of
 from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.session import USUAL, TurnClass
@@ -88,11 +88,11 @@ class IdleSessions:
         passed = list(takewhile(lambda slots: self.levels[slots].level.passed, self.levels))
         failed = [slots for slots in self.levels if slots not in passed][:1]
         most = float(passed[-1]) if passed else 0.0
-        said = f"{most:.0f} passed" if passed else "none passed"
-        said += f", {failed[0]} failed" if failed else ", which is the highest level"
-        upper = float(failed[0] - 1) if failed else None
-        n, method = len(self.levels), f"levels: {said}"
-        return Estimate(most, most, upper, level=0.95, n=n, method=method, unit="count")
+        n, said = len(self.levels), f"levels: {most:.0f} passed" if passed else "levels: none passed"
+        found = Estimate(most, most, None, 0.95, n, said, "count", kind=EstimateKind.BRACKET)
+        if not failed:
+            return found.at_least(Reason.RANGE_ENDED, "that is the highest level")
+        return replace(found, upper=float(failed[0] - 1), method=f"{said}, {failed[0]} failed")
 
     def finding(self) -> Finding:
         """The finding on memory pressure: void if memory was short in no level beyond the first, a warning if

@@ -5,7 +5,7 @@ The capacity test reports what it finds; the memory-pressure test starts from it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
@@ -15,7 +15,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import doubling, searched
 from pytest_llmbench.methodology.search.probing import ceilings
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, timeouts
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -82,13 +82,15 @@ class Capacity:
         """The capacity with its bracket: at least what passed, less than what failed. 0 when nothing
         passed."""
         passed = self.passed or 0
-        upper = None if self.lowest_failure is None else float(self.lowest_failure - 1)
+        method = f"bracket of the search: {passed} passed"
+        found = Estimate(
+            float(passed), float(passed), None, 0.95, len(self.levels), method, "count",
+            kind=EstimateKind.BRACKET,
+        )  # fmt: skip
         if self.lowest_failure is None:
-            method = f"bracket of the search: {passed} passed, which is the upper bound (bound reached)"
-        else:
-            method = f"bracket of the search: {passed} passed, {self.lowest_failure} failed"
-        n = len(self.levels)
-        return Estimate(float(passed), float(passed), upper, level=0.95, n=n, method=method, unit="count")
+            return found.at_least(Reason.RANGE_ENDED, "that is the most that the search tries")
+        method += f", {self.lowest_failure} failed"
+        return replace(found, upper=float(self.lowest_failure - 1), method=method)
 
 
 def find_capacity(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -13,7 +13,7 @@ from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_spent
 from pytest_llmbench.methodology.procedure import PROBE_REQUESTS, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -190,7 +190,14 @@ def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Holds) -> float 
     return min((value for value in short if value > value_of(best)), default=None)
 
 
-def lower_bound(best: Seen, levels: Iterable[Seen], holds: Holds) -> str | None:
+class OpenEnd(NamedTuple):
+    """Why the end of a bracket is not known, and the same in words."""
+
+    reason: Reason
+    words: str
+
+
+def lower_bound(best: Seen, levels: Iterable[Seen], holds: Holds) -> OpenEnd | None:
     """Why more than ``best`` may hold: the loads above were not tested, or could not be offered. None where a
     tested level above did not hold."""
     every = list(levels)
@@ -198,8 +205,8 @@ def lower_bound(best: Seen, levels: Iterable[Seen], holds: Holds) -> str | None:
         return None
     limit = beyond_generator(best, every, holds)
     if limit is not None:
-        return f"{limit:g} req/s is beyond this generator"
-    return f"every tested load up to {value_of(best):g} held ({EXHAUSTED})"
+        return OpenEnd(Reason.BEYOND_GENERATOR, f"{limit:g} req/s is beyond this generator")
+    return OpenEnd(Reason.RANGE_ENDED, f"every tested load up to {value_of(best):g} held")
 
 
 def known_to_bracket(estimate: Estimate, best: Seen, levels: Iterable[Seen], holds: Holds) -> Estimate:
@@ -209,7 +216,7 @@ def known_to_bracket(estimate: Estimate, best: Seen, levels: Iterable[Seen], hol
     every = list(levels)
     why, beyond = lower_bound(best, every, holds), lowest_beyond(best, every, holds)
     if why is not None:
-        return replace(estimate, upper=None, method=f"{estimate.method}; {LOWER_BOUND}: {why}")
+        return estimate.at_least(*why)
     if beyond is None or estimate.upper is None or best.level.offered_rps is None:
         return estimate
     method = f"{estimate.method}; up to the next tested load, {beyond:g} req/s, which did not hold"

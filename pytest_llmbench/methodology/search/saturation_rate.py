@@ -18,7 +18,6 @@ from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.search.probing import lower_bound, sustainable
 from pytest_llmbench.methodology.search.search import Searched, search
-from pytest_llmbench.model.estimate import LOWER_BOUND
 
 DECLARED, SEARCHED = "declared by the marker (capacity_rps)", FOUND
 
@@ -30,8 +29,11 @@ class SaturationRate:
     rps: float | None
     """The rate in requests per second; None: no tested level held."""
     source: str
+    """Where it comes from, in words."""
     sequence: RequestSlice
     """The sequence that its levels were taken from; a load at a share of the rate is a part after it."""
+    is_least: bool = False
+    """Whether it is a lower bound, as the range of the search ended before saturation."""
     levels: tuple[Seen, ...] = ()
     notes: tuple[str, ...] = ()
     reference: Reference = field(default_factory=Reference)
@@ -61,7 +63,8 @@ def saturation_rate(
 
 def rate_found(found: Searched, sequence: RequestSlice) -> SaturationRate:
     """The saturation rate by the result of a search; ``sequence``: the one that the search was given."""
-    source = _source(found)
+    bound = None if found.best is None else lower_bound(found.best, found.levels, sustainable)
+    source = SEARCHED if bound is None else f"{SEARCHED}, a lower bound: {bound.words}"
     facts = {
         "load.capacity_rps": found.rate,
         "load.capacity_source": source,
@@ -70,18 +73,10 @@ def rate_found(found: Searched, sequence: RequestSlice) -> SaturationRate:
     return SaturationRate(
         rps=found.rate,
         source=source,
+        is_least=bound is not None,
         sequence=found.sequence or sequence,
         levels=found.levels,
         notes=found.notes,
         reference=found.reference,
         facts=facts,
     )
-
-
-def _source(found: Searched) -> str:
-    """The source of the rate, with a note on a range that ended before saturation.
-
-    Shares of such a range are shares of less than the capacity.
-    """
-    why = None if found.best is None else lower_bound(found.best, found.levels, sustainable)
-    return SEARCHED if why is None else f"{SEARCHED}, {LOWER_BOUND}: {why}"

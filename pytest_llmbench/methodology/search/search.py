@@ -32,7 +32,6 @@ from pytest_llmbench.methodology.search.probing import (
     sustainable,
     value_of,
 )
-from pytest_llmbench.model.estimate import LOWER_BOUND
 from pytest_llmbench.model.plan import Arrival, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import BURST
 
@@ -78,7 +77,7 @@ def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple
     probes.spend(best)
     if lowest_beyond(best, probes.run, sustainable) is None:
         why = f"the highest level ({best.level.label}) still gains: raise the maximum, or leave it out"
-        return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
+        return best, (f"the range ended before saturation, what was found is a lower bound: {why}",)
     return best, ()
 
 
@@ -254,7 +253,7 @@ def _highest(probes: Probes, bounds: Range, holds: Holds) -> Procedure[tuple[See
     best = probes.by_value[max(held)]
     if failed is None:
         why = f"the highest level ({best.level.label}) still holds: raise the maximum, or leave it out"
-        return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
+        return best, (f"the range ended before saturation, what was found is a lower bound: {why}",)
     limit = beyond_generator(best, probes.run, holds)
     if limit is None:
         return best, ()

@@ -22,11 +22,12 @@ from pytest_llmbench.methodology.measuring.session_probes import paused_s
 from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
+from pytest_llmbench.methodology.search.probing import OpenEnd
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight, queue_of
 from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionStarts
@@ -92,8 +93,8 @@ class JobsFound:
     began: tuple[float, float]
     """The jobs per hour at which sessions of these two levels really began: a schedule drawn at random may be
     faster or slower than planned. The planned rate where there is no such level."""
-    why_open: str
-    """Why ``failed`` is None; empty if it is not."""
+    why_open: OpenEnd | None
+    """Why ``failed`` is None; None if it is not."""
     levels: tuple[Seen, ...]
     notes: tuple[str, ...]
 
@@ -103,14 +104,15 @@ class JobsFound:
         or as it began, whichever is farther out. Undefined when nothing passed."""
         n = len(self.levels)
         if self.passed is None:
-            method = "bracket of the search: no tested rate kept the limits"
-            return Estimate.undefined(unit="count", method=method, n=n)
+            method = "no tested rate kept the limits"
+            return Estimate.undefined(unit="count", method=method, n=n, reason=Reason.NO_LEVEL)
         slow, fast = self.began
-        method = f"bracket of the search: {self.passed} passed (began at {slow:g}), "
-        method += f"{LOWER_BOUND}: {self.why_open}" if self.failed is None else f"{self.failed} failed"
-        method += "" if self.failed is None else f" (began at {fast:g})"
-        point, upper = float(self.passed), None if self.failed is None else max(float(self.failed), fast)
-        return Estimate(point, min(point, slow), upper, level=0.95, n=n, method=method, unit="count")
+        method = f"bracket of the search: {self.passed} passed (began at {slow:g})"
+        upper = None if self.failed is None else max(float(self.failed), fast)
+        method += "" if self.failed is None else f", {self.failed} failed (began at {fast:g})"
+        point, kind = float(self.passed), EstimateKind.BRACKET
+        found = Estimate(point, min(point, slow), upper, 0.95, n, method, "count", kind=kind)
+        return found if self.why_open is None else found.at_least(*self.why_open)
 
 
 def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFound]:
@@ -136,9 +138,10 @@ def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFoun
     failed, why = _upper_end(by_rate, passed or 0)
     if passed is None:
         shown = by_rate[min(by_rate)].level.fail_reasons
-        notes.append(f"not even {min(by_rate)} jobs per hour keep the limits: {'; '.join(shown) or why}")
-    elif failed is None:
-        notes.append(f"{passed} jobs per hour keep the limits, and more may: {why}")
+        shown = shown or (() if why is None else (why.words,))
+        notes.append(f"not even {min(by_rate)} jobs per hour keep the limits: {'; '.join(shown)}")
+    elif why is not None:
+        notes.append(f"{passed} jobs per hour keep the limits, and more may: {why.words}")
     began = (_began(by_rate, passed), _began(by_rate, failed))
     return JobsFound(best, passed, failed, began, why, tuple(levels), tuple(notes))
 
@@ -152,17 +155,19 @@ def _began(by_rate: Mapping[int, Seen], jobs: int | None) -> float:
     return float(f"{(len(begun_ns) - 1) * 1e9 * _HOUR_S / took_ns:.4g}") if took_ns else float(jobs)
 
 
-def _upper_end(by_rate: Mapping[int, Seen], passed: int) -> tuple[int | None, str]:
+def _upper_end(by_rate: Mapping[int, Seen], passed: int) -> tuple[int | None, OpenEnd | None]:
     """The lowest rate above ``passed`` that broke a limit, and why there is none. Levels that were not
     offered, or were too short to tell, broke none."""
     above = sorted(jobs for jobs in by_rate if jobs > passed)
     failed = [jobs for jobs in above if _broke(by_rate[jobs])]
     if failed:
-        return failed[0], ""
+        return failed[0], None
     if not above:
-        return None, f"every tested rate up to {passed} jobs/h kept them ({EXHAUSTED})"
+        return None, OpenEnd(Reason.RANGE_ENDED, f"every tested rate up to {passed} jobs/h kept them")
     reasons = by_rate[above[0]].level.fail_reasons
-    return None, f"{above[0]} jobs/h: {'; '.join(reasons) or 'beyond this generator'}"
+    if not reasons:
+        return None, OpenEnd(Reason.BEYOND_GENERATOR, f"{above[0]} jobs/h are beyond this generator")
+    return None, OpenEnd(Reason.UNDECIDED, f"{above[0]} jobs/h: {'; '.join(reasons)}")
 
 
 def _broke(seen: Seen) -> bool:

@@ -44,6 +44,7 @@ from pytest_llmbench.methodology.procedure import (
 )
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.methodology.search.probing import (
+    OpenEnd,
     Range,
     carried,
     known_to_bracket,
@@ -69,7 +70,7 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.metrics.throughput import window_of
-from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -394,7 +395,9 @@ def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
     ):
         base, filtered = measured.levels.get((BASELINE, percent)), measured.levels.get((name, percent))
         if base is None or filtered is None:
-            missing = Estimate.undefined(unit="ms", method=f"not measurable: no run with {name}")
+            missing = Estimate.undefined(
+                unit="ms", method=f"no run with {name}", reason=Reason.NOT_MEASURABLE
+            )
             found |= {f"{metric}.{statistic}": missing for statistic in STATISTICS}
             continue
         arms = pairs(family, [base.inside], [filtered.inside])
@@ -653,7 +656,7 @@ class Maxima:
     def _maximum(self, name: str) -> Estimate:
         best = self.best(name)
         if best is None:
-            return Estimate.undefined(unit="tok/s", method="no tested level held")
+            return Estimate.undefined(unit="tok/s", method="no tested level held", reason=Reason.NO_LEVEL)
         at = best.level.metrics[THROUGHPUT]
         return known_to_bracket(at, best, self.searches[name].levels, self.holds)
 
@@ -667,10 +670,10 @@ class Maxima:
             )
         for name in self.searches:
             bound = self._lower_bound(name)
-            found += [f"maximum throughput of {name} is {LOWER_BOUND}: {bound}"] if bound else []
+            found += [f"maximum throughput of {name} is a lower bound: {bound.words}"] if bound else []
         return found
 
-    def _lower_bound(self, name: str) -> str | None:
+    def _lower_bound(self, name: str) -> OpenEnd | None:
         best = self.best(name)
         return None if best is None else lower_bound(best, self.searches[name].levels, self.holds)
 

@@ -52,7 +52,7 @@ from pytest_llmbench.metrics.itl import (
 )
 from pytest_llmbench.metrics.summary import PERCENTILES, GivenUp, distribution
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -385,7 +385,7 @@ def _observed(value: float | None, unit: str, samples: ItlCounts) -> Estimate:
     n = samples.gaps
     if value is None:
         return Estimate.undefined(unit=unit, method="too few samples", n=n)
-    return Estimate(float(value), None, None, 0.95, n, "observed", unit)
+    return Estimate(float(value), None, None, 0.95, n, "observed", unit, kind=EstimateKind.OBSERVED)
 
 
 def modality_word(shape: Modality) -> str | None:

@@ -65,7 +65,7 @@ from pytest_llmbench.metrics.memory_pressure import (
     preemption_recovery_rate,
     timeouts,
 )
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -511,15 +511,8 @@ def _level_metrics(seen: Seen, recovery: Recovery | None, seed: int) -> dict[str
 def _complement(share: Estimate) -> Estimate:
     if share.point is None:
         return share
-    return Estimate(
-        point=1 - share.point,
-        lower=None if share.upper is None else 1 - share.upper,
-        upper=None if share.lower is None else 1 - share.lower,
-        level=share.level,
-        n=share.n,
-        method=share.method,
-        unit="ratio",
-    )
+    lower, upper = (None if end is None else 1 - end for end in (share.upper, share.lower))
+    return replace(share, point=1 - share.point, lower=lower, upper=upper)
 
 
 def _events_per_request(seen: Observation) -> Estimate:
@@ -527,7 +520,7 @@ def _events_per_request(seen: Observation) -> Estimate:
     events = None if seen.engine is None else seen.engine.grown("preemptions")
     if events is None or not len(seen.records):
         return Estimate.undefined(
-            unit="ratio", method="not measurable: the engine serves no counter of preemptions"
+            unit="ratio", method="the engine serves no counter of preemptions", reason=Reason.NOT_MEASURABLE
         )
     return Estimate(
         point=events / len(seen.records),
@@ -535,8 +528,9 @@ def _events_per_request(seen: Observation) -> Estimate:
         upper=None,
         level=0.95,
         n=len(seen.records),
-        method="observed: events of the engine's counter / requests",
+        method="events of the engine's counter / requests",
         unit="ratio",
+        kind=EstimateKind.OBSERVED,
     )
 
 

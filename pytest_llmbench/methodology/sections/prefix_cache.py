@@ -55,7 +55,7 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, with_zeros
 from pytest_llmbench.metrics.server_side import cached_input, tells_cached
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -397,8 +397,8 @@ def _effect(runs: _Runs, baseline: Seen, cached: Seen, classes: Sequence[TurnCla
     if isinstance(cached.observation.plan.load, ClosedLoop | SessionSlots):
         gain = change(baseline.level.metrics[rate], cached.level.metrics[rate], "relative_change")
     else:
-        method = "not measurable: an open loop below saturation offers the same to both"
-        gain = Estimate.undefined(unit="ratio", method=method)
+        method = "an open loop below saturation offers the same to both"
+        gain = Estimate.undefined(unit="ratio", method=method, reason=Reason.NOT_MEASURABLE)
     found = {"throughput_improvement": gain}
     if isinstance(runs.setting.workload, OfSessions):
         return found | effect_on_sessions(baseline, cached, classes, seed)

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
+from pytest_llmbench.methodology.measuring.cells import (
+    interval,
+    share_interval,
+    share_value,
+    tail,
+    undefined,
+    value,
+)
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -242,14 +249,16 @@ def _results(metrics: Mapping[str, Estimate], option: Option) -> Table:
         if name.startswith("budget_force_rate"):
             rows.append((f"Budget-force rate{name.removeprefix('budget_force_rate')}", *_share(estimate)))
     evictions = metrics["critical_evictions"]
-    shown = evictions.method if evictions.point is None else value(evictions, digits=0, unit="")
+    shown = undefined(evictions) if evictions.point is None else value(evictions, digits=0, unit="")
     rows.append(("Critical evictions", shown, interval(evictions, digits=0)))
     return Table("reasoning_results", "Reasoning Results", ("Metric", "Value", "95 % interval"), tuple(rows))
 
 
 def _share(estimate: Estimate) -> tuple[str, str]:
     return (
-        (estimate.method, "") if estimate.point is None else (share_value(estimate), share_interval(estimate))
+        (undefined(estimate), "")
+        if estimate.point is None
+        else (share_value(estimate), share_interval(estimate))
     )
 
 
@@ -349,7 +358,7 @@ def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: 
         notes.append("chunks hold several tokens or unknown numbers: output-phase gaps are between chunks")
     for name in ("think_share", "critical_evictions"):
         if metrics[name].point is None:
-            notes.append(f"{name}: {metrics[name].method}")
+            notes.append(f"{name}: {undefined(metrics[name])}")
     return tuple(notes)
 
 

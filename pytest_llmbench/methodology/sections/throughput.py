@@ -24,6 +24,7 @@ from pytest_llmbench.methodology.measuring.cells import (
     number,
     share,
     share_interval,
+    undefined,
 )
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics
@@ -45,9 +46,9 @@ from pytest_llmbench.methodology.search.probing import (
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
 from pytest_llmbench.methodology.search.sustained import Sustained, sustained
 from pytest_llmbench.methodology.search_amounts import SearchAmounts
-from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, batch_utilisation
+from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
-from pytest_llmbench.model.estimate import LOWER_BOUND, ByRun, Estimate, by_run
+from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -325,7 +326,7 @@ def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
 def _rate(title: str, estimate: Estimate, unit: str, undefined: str = "") -> tuple[str, str, str]:
     if estimate.point is None:
         return title, undefined or why_not(estimate), ""
-    least = "at least " if LOWER_BOUND in estimate.method else ""
+    least = "at least " if estimate.kind is EstimateKind.BOUND else ""
     return title, f"{least}{number(estimate.point)} {unit}", interval(estimate)
 
 
@@ -343,7 +344,7 @@ def _batch(estimate: Estimate) -> tuple[str, str, str]:
 
 def why_not(estimate: Estimate) -> str:
     """The method if the estimate is ``not measurable: …``; else that it is undefined."""
-    return estimate.method if estimate.method.startswith(NOT_MEASURABLE) else NOT_MEASURED
+    return undefined(estimate)
 
 
 def _load_cell(metrics: Mapping[str, Estimate]) -> tuple[str, str]:
@@ -353,7 +354,7 @@ def _load_cell(metrics: Mapping[str, Estimate]) -> tuple[str, str]:
     if found.point is None:
         return "not reached: no tested load held", ""
     text = f"{found.point:g} req/s (offered)" if rate else f"{found.point:g} requests in flight"
-    text = f"at least {text}" if LOWER_BOUND in found.method else text
+    text = f"at least {text}" if found.kind is EstimateKind.BOUND else text
     ends = f"> {found.point:g}" if found.upper is None else f"{found.point:g} … {found.upper:g}"
     return text, f"{ends} (bracket of the search)"
 
@@ -555,7 +556,7 @@ def metrics_of(found: Found, setting: Setting) -> dict[str, Estimate]:
 def _throughput_of(held: Sustained, found: Found, holds: Holds, setting: Setting) -> Estimate:
     if not held.runs:
         why = "met the objectives" if held is found.constrained else "kept the ten-fold rule"
-        return Estimate.undefined(unit="tok/s", method=f"no tested level {why}")
+        return Estimate.undefined(unit="tok/s", method=f"no tested level {why}", reason=Reason.NO_LEVEL)
     windows = [window_of(seen.observation) for seen in held.runs]
     return _highest(output_token_throughput(windows, seed=setting.seed), held, found.levels, holds)
 
@@ -569,12 +570,13 @@ def _bracket(found: Found, unit: str) -> Estimate:
     levels, reported = found.levels, found.reported
     tested = len({value_of(seen) for seen in levels if not seen.level.is_burst})
     if not reported.runs:
-        return Estimate.undefined(unit=unit, method="no tested load held", n=tested)
+        return Estimate.undefined(unit=unit, method="no tested load held", n=tested, reason=Reason.NO_LEVEL)
     value, beyond = value_of(reported.runs[0]), lowest_beyond(reported.runs[0], levels, found.holds)
     why = lower_bound(reported.runs[0], levels, found.holds)
-    end = f"{beyond:g} did not" if why is None else f"{LOWER_BOUND}: {why}"
-    method = f"bracket of the search: {value:g} held, {end}"
-    return Estimate(value, value, beyond, level=0.95, n=tested, method=method, unit=unit)
+    method = f"bracket of the search: {value:g} held"
+    method += "" if beyond is None else f", {beyond:g} did not"
+    found_it = Estimate(value, value, beyond, 0.95, tested, method, unit, kind=EstimateKind.BRACKET)
+    return found_it if why is None else found_it.at_least(*why)
 
 
 def _per_gpu(throughput: Estimate, facts: Facts) -> Estimate:
@@ -582,7 +584,7 @@ def _per_gpu(throughput: Estimate, facts: Facts) -> Estimate:
     count = facts.value("sut.hardware.accelerator_count")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         why = "no accelerator" if count == 0 else "the number of accelerators is not declared"
-        return Estimate.undefined(unit="tok/s", method=f"{NOT_MEASURABLE}: {why}")
+        return Estimate.undefined(unit="tok/s", method=why, reason=Reason.NOT_MEASURABLE)
     ends = (throughput.point, throughput.lower, throughput.upper)
     point, lower, upper = (None if end is None else end / count for end in ends)
     method = f"{throughput.method}; divided by {count} accelerators"

@@ -36,7 +36,7 @@ from pytest_llmbench.methodology.search.probing import Holds, known_to_bracket, 
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
 from pytest_llmbench.methodology.search_amounts import NOT_SLOW_RPS, rated_bounds, searched_bounds
-from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -386,7 +386,7 @@ def points_table(curve: Curve, capacity: SaturationRate) -> Table:
 def _capacity(capacity: SaturationRate) -> str:
     if capacity.rps is None:
         return "none"
-    return f"{'at least ' if LOWER_BOUND in capacity.source else ''}{capacity.rps:g} req/s"
+    return f"{'at least ' if capacity.is_least else ''}{capacity.rps:g} req/s"
 
 
 def _knee(curve: Curve, metric: str) -> str:
@@ -502,7 +502,7 @@ class Curve:
         rate = value_of(self.operating)
         above = [value_of(seen) for seen in self.levels if value_of(seen) > rate]
         n = len(self.levels)
-        return Estimate(rate, rate, min(above, default=None), 0.95, n, "bracket of the levels", "req/s")
+        return _between(rate, rate, min(above, default=None), n)
 
     @property
     def operating_throughput(self) -> Estimate:
@@ -522,7 +522,7 @@ class Curve:
         return known_to_bracket(best.level.metrics[_THROUGHPUT], best, self.levels, passes)
 
     def _no_operating_point(self, unit: str) -> Estimate:
-        return Estimate.undefined(unit=unit, method=self.why_none, n=len(self.levels))
+        return Estimate.undefined(unit=unit, method=self.why_none, n=len(self.levels), reason=Reason.NO_LEVEL)
 
     @property
     def why_none(self) -> str:
@@ -540,11 +540,16 @@ class Curve:
         if not rates:
             return Estimate.undefined(unit="req/s", method="no levels")
         if point is None:
-            method = f"{NOT_REACHED}: the highest level, {rates[-1]:g} req/s, is {LOWER_BOUND}"
-            return Estimate(None, rates[-1], None, 0.95, len(rates), method, "req/s")
+            highest = _between(None, rates[-1], None, len(rates))
+            return highest.at_least(Reason.NOT_REACHED, f"{rates[-1]:g} req/s is the highest level")
         rate = value_of(point)
         before = max((other for other in rates if other < rate), default=None)
-        return Estimate(rate, before, rate, 0.95, len(rates), "bracket of the levels", "req/s")
+        return _between(rate, before, rate, len(rates))
+
+
+def _between(rate: float | None, lower: float | None, upper: float | None, levels: int) -> Estimate:
+    method, kind = "bracket of the levels", EstimateKind.BRACKET
+    return Estimate(rate, lower, upper, 0.95, levels, method, "req/s", kind=kind)
 
 
 def curve_of(levels: Sequence[Seen], *, wanted: bool) -> Curve:

@@ -33,7 +33,7 @@ from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
@@ -232,7 +232,7 @@ def value_and_interval(estimate: Estimate, samples_required: int = 1) -> tuple[s
     if estimate.n < samples_required:
         return f"n < {samples_required}, not reported", ""
     point = f"{_number(estimate.point)} {estimate.unit}"
-    if estimate.method == "observed":
+    if estimate.kind is EstimateKind.OBSERVED:
         return point, "as observed"
     lower, upper = estimate.lower, estimate.upper
     if lower is not None and upper is not None:
@@ -266,7 +266,7 @@ def _bucket_cell(estimate: Estimate) -> str:
     # The floor of 1000 binds the test's headline percentiles (AMB-47); in a bucket the open interval tells.
     if estimate.point is None:
         return "not measured"
-    open_above = estimate.upper is None and estimate.method != "observed"
+    open_above = estimate.upper is None and estimate.kind is not EstimateKind.OBSERVED
     return _number(estimate.point) + (" (indicative)" if open_above else "")
 
 

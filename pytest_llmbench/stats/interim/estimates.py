@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import Estimate, IntervalKind
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.plan import Watched
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.block_bootstrap import chosen
@@ -117,7 +117,7 @@ def _percentile(
 ) -> Judged:
     finite, top = _finite(values, watched.objective.limit)
     ordered, level = np.sort(finite), 1 - 2 * tail
-    how, kind = "", IntervalKind.SAMPLE
+    how, kind = "", EstimateKind.SAMPLE
     if size is None:
         lags = series_memory(finite)
         of = percentile_worth(finite, q, lags=lags)
@@ -135,7 +135,7 @@ def _percentile(
             far = far_ends(crude, runs, ordered, q, lags=lags, level=level, rise=rise)
             lower = far.lower if lower is None else lower
             upper = far.upper if upper is None and not cut else upper
-            how, kind = f"{how}{CRUDELY}", IntervalKind.CRUDE
+            how, kind = f"{how}{CRUDELY}", EstimateKind.CRUDE
         needed = of.required(samples_required(q, level), len(values), level)
     else:
         worth = size(exceedances(finite, q)[0], tail)
@@ -167,13 +167,17 @@ def _mean(
     if np.isinf(values).any():
         method = "a mean with failed requests over the limit is undefined"
         undefined = Estimate.undefined(
-            unit=watched.objective.unit, method=method, level=1 - 2 * tail, n=len(values)
+            unit=watched.objective.unit,
+            method=method,
+            level=1 - 2 * tail,
+            n=len(values),
+            reason=Reason.NOT_COMPUTABLE,
         )
         return Judged(undefined, 0.0)
-    mean, kind = float(np.mean(values)), IntervalKind.SAMPLE
+    mean, kind = float(np.mean(values)), EstimateKind.SAMPLE
     if size is None:
         worth, interval, crude = _careful_mean(values, backlog, tail)
-        kind = IntervalKind.CRUDE if crude else kind
+        kind = EstimateKind.CRUDE if crude else kind
     else:
         worth = size(values, tail)
         interval = OPEN if worth < FEWEST_EFFECTIVE else _quick_mean(values, tail, worth)
@@ -209,11 +213,11 @@ def _share(
     finite, _ = _finite(values, 1.0)
     lower: float | None
     upper: float | None
-    kind = IntervalKind.SAMPLE
+    kind = EstimateKind.SAMPLE
     if size is None:
         found = share_within(finite, level=1 - 2 * tail, backlog=backlog)
         worth, (lower, upper) = (1.0, OPEN) if found is None else (found.worth, found.interval)
-        kind = IntervalKind.CRUDE if found is not None and found.crude else kind
+        kind = EstimateKind.CRUDE if found is not None and found.crude else kind
     else:
         worth = size(exceedances(finite, 100.0 * good / n)[0], tail)
         lower, upper = exact_share_interval(good, n, tail=tail, effective_n=worth)

@@ -18,7 +18,7 @@ from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.search.probing import Range, sustainable
 from pytest_llmbench.methodology.search.search import Searched, search
 from pytest_llmbench.methodology.sections import itl, throughput, tradeoff
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -104,10 +104,10 @@ def test_throughput_beyond_the_generator_is_a_lower_bound_and_valid() -> None:
     best = result.metrics["max_output_token_throughput"]
     assert best.point == pytest.approx(10 * 24, rel=0.15)
     assert best.upper is None
-    assert "lower bound" in best.method
+    assert best.kind is EstimateKind.BOUND
     rate = result.metrics["sustainable_rate"]
     assert rate.upper is None
-    assert "beyond this generator" in rate.method
+    assert rate.reason is Reason.BEYOND_GENERATOR
     verdict = judged(result)
     assert verdict.verdict is ValidityVerdict.VALID
     assert not finding(verdict, "not_offered").ok

@@ -15,7 +15,7 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.measuring.job_figures import first_wave, steady_middle
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import job, ttft
-from pytest_llmbench.model.estimate import IntervalKind, SavedSpread
+from pytest_llmbench.model.estimate import EstimateKind, SavedSpread
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.result import TestResult
@@ -44,7 +44,7 @@ def test_known_answers_of_eight_prompts_at_once() -> None:
     assert found["ttft.mean"] == pytest.approx(70.0)
     assert (found["e2e.p99"], found["e2e.mean"]) == (pytest.approx(200.0, rel=0.01), pytest.approx(150.0))
     assert found["tpot.mean"] == pytest.approx(80.0 / (OUTPUT_TOKENS - 1))
-    assert result.metrics["makespan"].kind is IntervalKind.ASSUMED_SPREAD
+    assert result.metrics["makespan"].kind is EstimateKind.ASSUMED_SPREAD
     assert "request_throughput[steady]" not in found
 
 
@@ -88,7 +88,7 @@ def test_a_saved_spread_decides_what_an_assumed_one_does_not() -> None:
     saved = {"makespan": SavedSpread(0.01, 8)}
     result = run(server := QueueServer(), saved, prompts=8, max_makespan_s=0.24)
     assert len(server.measured) == 1
-    assert result.metrics["makespan"].kind is IntervalKind.SAVED_SPREAD
+    assert result.metrics["makespan"].kind is EstimateKind.SAVED_SPREAD
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.PASS
 
 
@@ -106,7 +106,7 @@ def test_the_steady_middle_is_from_the_first_refill_to_the_last_send() -> None:
     middle, sent = steady_middle(run, 2), np.sort(run.records.submitted_ns)
     assert (middle.started_ns, middle.ended_ns) == (sent[2] - 1, sent[-1])
     assert result.metrics["ttft.p50"].n == 18
-    assert result.metrics["ttft.p50"].kind in (IntervalKind.SAMPLE, IntervalKind.CRUDE)
+    assert result.metrics["ttft.p50"].kind in (EstimateKind.SAMPLE, EstimateKind.CRUDE)
     assert steady_middle(run, 20) is run
 
 

@@ -15,6 +15,7 @@ from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters, fitted
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.judgement import Finding, GateVerdict
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import Outcome, Phase
@@ -88,7 +89,7 @@ def test_without_counts_of_the_server_the_figures_are_not_measurable() -> None:
     result = _measure(ReplayedSUT(TIGHT, change=silent), levels_percent=[100, 150], duration_s=5.0)
     for name in ("preemption_rate", "preemption_recovery_rate", "preemption_loss", "preemptions_per_request"):
         assert result.metrics[name].point is None
-        assert result.metrics[name].method.startswith("not measurable")
+        assert result.metrics[name].reason is Reason.NOT_MEASURABLE
     row = result.tables[0].rows[-1]
     assert row[3].startswith("not measurable")
 

@@ -25,6 +25,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness, guardrail, memory_pressure, prefix_cache
 from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
+from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.judgement import Finding, GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
@@ -166,7 +167,7 @@ def test_a_server_that_tells_nothing_leaves_it_undecided() -> None:
     told = finding(result)
     assert (told.ok, told.voids) == (False, False)
     assert "not known" in told.message
-    assert result.metrics["turn_cache_hit_rate[2+]"].method.startswith("not measurable")
+    assert result.metrics["turn_cache_hit_rate[2+]"].reason is Reason.NOT_MEASURABLE
     assert result.metrics["pressed_levels"].point is None
     assert verdicts(result)["pressed_levels"] is GateVerdict.INCONCLUSIVE
     assert all("hit rate of turn 2+ not measured" in level.fail_reasons for level in result.levels)

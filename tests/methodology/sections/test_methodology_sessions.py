@@ -19,6 +19,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.search.session_search import level_duration_s
 from pytest_llmbench.methodology.sections import goodput, sessions, ttft
 from pytest_llmbench.metrics.session_figures import jobs_of
+from pytest_llmbench.model.estimate import EstimateKind, Reason
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, ValidityVerdict
 from pytest_llmbench.model.objective import Objective, metric, ms
 from pytest_llmbench.model.observation import Observation
@@ -446,7 +447,7 @@ def test_without_probes_the_slowdown_is_not_measured() -> None:
     result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=10, rate=3.0)
     assert probes_of(sut) == []
     assert result.metrics["job_slowdown.p50"].point is None
-    assert result.metrics["job_slowdown.p50"].method == "not measured: no session was probed alone"
+    assert result.metrics["job_slowdown.p50"].method == "no session was probed alone"
     assert (
         dict(row[:2] for row in result.tables[0].rows)["Job time against the same job alone P50"]
         == "not measured"
@@ -497,7 +498,7 @@ def test_probes_that_this_machine_spoiled_are_sent_again_and_else_left_out() -> 
     assert [void.label for void in result.void_loads] == ["6 sessions alone"]
     never = ReplayedSUT(CACHED, change=late(9)).measure(sessions.TEST, **given)
     assert never.metrics["job_slowdown.p50"].point is None
-    assert never.metrics["job_slowdown.p50"].method == "not measured: this machine spoiled the probes"
+    assert never.metrics["job_slowdown.p50"].method == "this machine spoiled the probes"
     assert any("the probes of 1 of 1 runs were spoiled" in note for note in never.notes)
 
 
@@ -609,7 +610,7 @@ def test_a_range_that_ends_without_a_failure_gives_a_lower_bound() -> None:
     assert rates(sut) == [200, 400, 700]
     found = result.metrics["jobs_per_hour"]
     assert (found.point, found.lower, found.upper) == (700, 700, None)
-    assert "a lower bound: every tested rate up to 700 jobs/h kept them (range exhausted)" in found.method
+    assert (found.kind, found.reason) == (EstimateKind.BOUND, Reason.RANGE_ENDED)
     floor = Objective("jobs_per_hour", ">=", 800.0, "count")
     assert gate([floor], result.metrics).verdict is GateVerdict.INCONCLUSIVE
 
@@ -643,7 +644,7 @@ def test_rates_above_that_were_too_short_to_tell_are_no_upper_end() -> None:
     found = result.metrics["jobs_per_hour"]
     assert found.point is not None
     assert found.upper is None
-    assert "too short to tell" in found.method
+    assert (found.reason, "too short to tell" in found.method) == (Reason.UNDECIDED, True)
 
 
 def test_a_rate_beyond_this_generator_is_no_upper_end() -> None:
@@ -659,7 +660,7 @@ def test_a_rate_beyond_this_generator_is_no_upper_end() -> None:
     found = result.metrics["jobs_per_hour"]
     assert 400 <= found.point < 800  # type: ignore[operator]
     assert found.upper is None
-    assert "beyond this generator" in found.method
+    assert found.reason is Reason.BEYOND_GENERATOR
     assert validity(result.observations, Budget(), result.budgeted).verdict is not None
 
 

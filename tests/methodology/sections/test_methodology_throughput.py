@@ -18,7 +18,7 @@ from pytest_llmbench.methodology.search.bracketing import DOWN_AT_MOST
 from pytest_llmbench.methodology.search.probing import lowest_beyond, meets
 from pytest_llmbench.methodology.sections import throughput
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import OVER_TIME, TestResult
@@ -314,7 +314,8 @@ def test_a_range_that_ends_before_saturation_gives_a_lower_bound() -> None:
     )  # fmt: skip
     for name in names:
         assert result.metrics[name].upper is None, name
-        assert "a lower bound: every tested load up to 24 held" in result.metrics[name].method, name
+        found = result.metrics[name]
+        assert (found.kind, found.reason) == (EstimateKind.BOUND, Reason.RANGE_ENDED), name
     assert result.metrics["output_token_throughput"].upper is not None  # of the level that was measured
     decided = gate(result.objectives, result.metrics)
     assert "a lower bound" in decided.objectives[0].reason

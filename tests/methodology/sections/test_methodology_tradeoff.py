@@ -20,7 +20,7 @@ from pytest_llmbench.methodology.search.search import search
 from pytest_llmbench.methodology.sections import tradeoff
 from pytest_llmbench.methodology.sections.tradeoff import Curve, curve_of, points_table
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import TestResult
@@ -83,10 +83,10 @@ def test_the_saturation_point_is_the_first_drop_and_not_reached_without_one(temp
     # In the example throughput still rises at 22 req/s: by the definition nothing is saturated (AMB-15).
     rising = canned_curve(template, *EXAMPLE)
     assert rising.saturation is None
-    assert rising.saturation_rate.method.startswith("not reached")
+    assert rising.saturation_rate.reason is Reason.NOT_REACHED
     found = rising.saturation_rate
     assert (found.point, found.lower, found.upper) == (None, 22.0, None)
-    assert "22 req/s, is a lower bound" in found.method
+    assert (found.kind, found.lower) == (EstimateKind.BOUND, 22)
     falling = canned_curve(template, *EXAMPLE, (26.0, 2700.0, 5000.0), (30.0, 2800.0, 9000.0))
     assert falling.saturation_rate.point == 26.0
     assert falling.saturation_rate.lower == 22.0
