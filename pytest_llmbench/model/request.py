@@ -23,7 +23,9 @@ class PlannedRequest:
     """One request of a workload: what to ask, and for how many tokens.
 
     ``token_ids`` are ids of the workload's tokenizer (cl100k_base for the synthetic ones), ``text`` the
-    prompt as text; a workload gives at least one of the two, and ``text`` may be decoded from the ids later.
+    prompt as text. A workload gives at least one of the two, and ``text`` may be decoded from the ids later;
+    of one that gives both the ids have to spell the text: the digest is of the ids, most endpoints get the
+    text.
     """
 
     index: int

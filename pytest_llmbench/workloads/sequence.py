@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.stream import StreamedWorkload, foreign_requests
 
 CACHED_TOKENS = 32_000_000
 """Most input tokens that are kept of all sequences together (128 MB as ids); those asked for last are
@@ -46,7 +46,7 @@ def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[Pla
     May be called from several threads; the one that finds the sequence in use draws its own.
     """
     if not _is_hashable(workload):  # nothing to remember it by
-        return workload.requests(first + count, seed)[first:]
+        return foreign_requests(workload, first + count, seed)[first:]
     found = _sequences.of(workload, seed).read(first, count)
     _sequences.forget_needless()
     return found
@@ -315,7 +315,7 @@ class _SequenceCache:
             cached.draw_up_to(first + count, first)
             return cached
         # A foreign workload has no stream to go on with: its sequence is drawn as far as it is asked for.
-        kept = list(self._workload.requests(first + count, self._seed))
+        kept = list(foreign_requests(self._workload, first + count, self._seed))
         return _CachedSequence(iter(()), kept=kept, tokens=sum(map(_weight, kept)))
 
 
@@ -377,21 +377,19 @@ def _request_json(request: PlannedRequest) -> bytes:
 
 
 def _plain_json(request: PlannedRequest) -> bytes:
-    if request.turn is None or request.token_ids is None:
-        return b"[%d,%b]" % (request.max_tokens, _prompt_json(request))
-    turn = request.turn
+    turn, ids, messages = request.turn, request.token_ids, request.messages
+    if messages is not None:
+        prompt = messages.as_json().encode()
+    elif ids is not None:
+        prompt = _ids_json(ids if turn is None else ids[turn.kept_tokens :])
+    else:
+        return b"[%d,%b]" % (request.max_tokens, json.dumps(request.text).encode())
+    if turn is None:
+        return b"[%d,%b]" % (request.max_tokens, prompt)
     place = [turn.session, turn.number, turn.turns, turn.wait_for, turn.pause_ns, turn.kept_tokens]
     place += [turn.reads] if turn.reads else []
     told = json.dumps(place, separators=(",", ":")).encode()
-    if request.messages is not None:
-        return b"[%d,%b,%b]" % (request.max_tokens, told, request.messages.as_json().encode())
-    return b"[%d,%b,%b]" % (request.max_tokens, told, _ids_json(request.token_ids[turn.kept_tokens :]))
-
-
-def _prompt_json(request: PlannedRequest) -> bytes:
-    if request.token_ids is None:
-        return json.dumps(request.text).encode()
-    return _ids_json(request.token_ids)
+    return b"[%d,%b,%b]" % (request.max_tokens, told, prompt)
 
 
 def _ids_json(ids: Sequence[int]) -> bytes:

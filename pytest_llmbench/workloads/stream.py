@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 
 Rewording = Callable[[BulkRandom, PlannedRequest, int], "array[int]"]
@@ -80,11 +81,66 @@ def stream_of(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
         return
     given, length = 0, 64
     while True:
-        more = workload.requests(length, seed)[given:]
+        more = foreign_requests(workload, length, seed)[given:]
         if not more:
             return
         yield from more
         given, length = given + len(more), length * 2
+
+
+def foreign_requests(workload: Workload, count: int, seed: int) -> Sequence[PlannedRequest]:
+    """The first ``count`` requests of a workload that is not ours.
+
+    Raises SuiteError for one that says of itself what cannot be: digest, length and sharing are those of its
+    ids, and at most endpoints its text is sent.
+    """
+    found = workload.requests(count, seed)
+    heads: dict[int, Sequence[int]] = {}
+    for request in found:
+        wrong = _contradiction(request, heads)
+        if wrong is not None:
+            raise SuiteError(
+                f"request {request.index} {wrong}",
+                where=f"workload {workload.name!r}",
+                remedy="give ids or a text, with input_tokens and shared_prefix_tokens counted of it",
+            )
+    return found
+
+
+_MOST_PER_CHARACTER, _SPECIAL_TOKENS = 4, 16
+"""Bytes of a character, each a token at most; and the few tokens of a template or a beginning."""
+
+
+def _contradiction(request: PlannedRequest, heads: dict[int, Sequence[int]]) -> str | None:
+    """What a request says of itself that cannot be. ``heads``: the shared prefixes so far, by number."""
+    ids, text, shared = request.token_ids, request.text, request.shared_prefix_tokens
+    if request.turn is not None or request.messages is not None:
+        return None
+    if shared > request.input_tokens:
+        return f"shares {shared} tokens and has {request.input_tokens}"
+    if ids is None:
+        characters = len(text or "")
+        if request.input_tokens <= _MOST_PER_CHARACTER * characters + _SPECIAL_TOKENS:
+            return None
+        return f"has {request.input_tokens} tokens in a text of {characters} characters"
+    if len(ids) != request.input_tokens:
+        return f"has {len(ids)} token ids, and input_tokens is {request.input_tokens}"
+    if text is not None and not _spells(ids, text):
+        return "has a text that its token ids do not spell in cl100k_base"
+    if request.prefix_id is None:
+        return None
+    head = heads.setdefault(request.prefix_id, ids[:shared])
+    both = min(len(head), shared)
+    return (
+        None if list(head[:both]) == list(ids[:both]) else f"does not begin with prefix {request.prefix_id}"
+    )
+
+
+def _spells(ids: Sequence[int], text: str) -> bool:
+    try:
+        return reference_tokenizer().decode(ids) == text
+    except SuiteError:  # ids of another vocabulary
+        return False
 
 
 def single_requests(workload: Workload, seed: int) -> Iterator[PlannedRequest]:

@@ -58,7 +58,12 @@ class TextWorkload:
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         lengths = self.input_tokens
         return [
-            PlannedRequest(i, self.max_tokens, lengths[i % len(lengths)], text=f"prompt {i} of {seed}")
+            PlannedRequest(
+                i,
+                self.max_tokens,
+                lengths[i % len(lengths)],
+                text=f"prompt {i} of {seed}".ljust(lengths[i % len(lengths)]),
+            )
             for i in range(count)
         ]
 

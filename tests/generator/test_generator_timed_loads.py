@@ -236,7 +236,7 @@ class SharingWorkload(TextWorkload):
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         planned: list[Mapping[str, Any]] = [{"prefix_id": 3, "shared_prefix_tokens": 64}, {}]
         return [
-            PlannedRequest(index, 8, 100, text=f"prompt {index}", **planned[index % 2])
+            PlannedRequest(index, 8, 100, text=f"prompt {index} of a hundred tokens", **planned[index % 2])
             for index in range(count)
         ]
 

@@ -44,7 +44,7 @@ class Prompts:
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         return [
-            PlannedRequest(index, max_tokens=8, input_tokens=2, text="hello", token_ids=(1, 2))
+            PlannedRequest(index, max_tokens=8, input_tokens=1, text="hello", token_ids=(15339,))
             for index in range(count)
         ]
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads import sequence
+from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import (
     LoadDigest,
@@ -315,3 +317,48 @@ def test_the_fast_text_is_the_compact_json(ids, kind):
     expected = json.dumps([[3, ids], [3, ids]], separators=(",", ":"))
     assert sequence_json(requests) == expected
     assert sequence_sha256(requests) == hashlib.sha256(expected.encode()).hexdigest()
+
+
+class Author(Foreign):
+    """A workload of an author, of the requests that it is given."""
+
+    def __init__(self, *requests):
+        self.given = list(requests)
+
+    def requests(self, count, seed):
+        return self.given[:count]
+
+
+HI = reference_tokenizer().encode("hi")
+LONG = tuple(range(1000, 1320))
+
+
+@pytest.mark.parametrize(
+    ("asked", "wrong"),
+    [
+        ([PlannedRequest(0, 8, 320, LONG, text="hi")], "a text that its token ids do not spell"),
+        ([PlannedRequest(0, 8, 1, [10**9], text="hi")], "a text that its token ids do not spell"),
+        ([PlannedRequest(0, 8, 320, HI)], "has 1 token ids, and input_tokens is 320"),
+        ([PlannedRequest(0, 8, 320, text="hi")], "has 320 tokens in a text of 2 characters"),
+        ([PlannedRequest(0, 8, 1, HI, shared_prefix_tokens=2)], "shares 2 tokens and has 1"),
+        (
+            [PlannedRequest(k, 8, 320, ids, prefix_id=3, shared_prefix_tokens=300)
+             for k, ids in enumerate([LONG, LONG[::-1]])],
+            "request 1 does not begin with prefix 3",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_digested_counted_and_shared_is_what_is_sent(asked, wrong):
+    with pytest.raises(SuiteError, match=wrong):
+        drawn(Author(*asked), 0, 2, 1)
+    with pytest.raises(SuiteError, match=wrong):
+        WithFixedOutput(Author(*asked), 9).requests(2, 1)
+
+
+def test_ids_that_spell_the_text_are_taken():
+    shared = [
+        PlannedRequest(k, 8, 320, LONG[:300] + (k,) * 20, prefix_id=3, shared_prefix_tokens=300)
+        for k in (0, 1)
+    ]
+    asked = [PlannedRequest(0, 8, 1, HI, text="hi"), PlannedRequest(1, 8, 3, text="hi"), *shared]
+    assert list(drawn(Author(*asked), 0, 4, 1)) == asked

@@ -173,7 +173,8 @@ class _Counted(Sequence[int]):
 @dataclass(frozen=True)
 class _OfCounted(TextWorkload):
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
-        return [replace(request, token_ids=_Counted()) for request in super().requests(count, seed)]
+        made = super().requests(count, seed)
+        return [replace(each, text=None, token_ids=_Counted(), input_tokens=3) for each in made]
 
 
 def test_requests_can_be_loaded_by_a_process_without_the_suite(plan: MakePlan, deal: DealTo) -> None:
