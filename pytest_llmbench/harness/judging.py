@@ -297,6 +297,10 @@ class Judge:
         self._kept.append(light(measured))
         return measured
 
+    def forget(self, nodeid: str) -> None:
+        """Forget an attempt that another one replaces: no clause of another test rests on it any more."""
+        self._kept = [measured for measured in self._kept if measured.nodeid != nodeid]
+
     def reaudit(self) -> list[Reaudited]:
         """Audit every result again; returns those whose compliance other results have changed since."""
         return reaudited(self._kept)

@@ -314,6 +314,9 @@ class BenchSession:
         compliance."""
         return self._judge.reaudit()
 
+    def forget(self, nodeid: str) -> None:
+        self._judge.forget(nodeid)
+
     def _sender(self, request: MeasurementRequest) -> Send:
         """A function that sends a load for a test, unless another test's observation of it can be used."""
         may_share = not request.parameters.fresh

@@ -4,7 +4,6 @@ report."""
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,7 +53,6 @@ class SessionRecord:
         self._settings = settings
         self._head = head_of(settings, time.time_ns())
         self._course = journal.Course()
-        self._attempts: Counter[str] = Counter()
         self._journal: Journal | None = None
         self._found: Files = {}
         """Files in the report directory that an earlier session left."""
@@ -98,9 +96,6 @@ class SessionRecord:
             self._note(journal.ended(nodeid))
 
     def keep(self, entry: dict[str, Any]) -> None:
-        """Keep the entry of a judged test. A further attempt of the same test is numbered."""
-        self._attempts[entry["nodeid"]] += 1
-        entry["attempts"] = self._attempts[entry["nodeid"]]
         self._note(journal.judged(entry))
 
     def reaudit(self, changes: Sequence[dict[str, Any]]) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from pytest_llmbench.plugin import (
     collection,
-    exit_status,
     fixtures,
     interplay,
     markers,
@@ -55,8 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
         imported.register(config, listed)
     report = SessionReport(config)
     config.stash[SESSION] = report
-    config.pluginmanager.register(report, "llmbench-session")
+    # Each is around those before it, as pluggy calls the last one first.
+    config.pluginmanager.register(verdicts.Attempts(), "llmbench-attempts")
     interplay.register(config)
+    config.pluginmanager.register(report, "llmbench-session")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -121,20 +122,6 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     # that report what theirs noted (pytest-json-report) end the session.
     verdicts.raise_unless_measured(item)
     verdicts.raise_unless_good(item)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    if call.when == "call" and call.excinfo is not None:
-        verdicts.explain_missing(item, call.excinfo.value)
-    report = yield
-    verdicts.attach(item, report)
-    if call.excinfo is not None:
-        verdicts.summarise(call.excinfo.value, report)
-        exit_status.note_verdict(call.excinfo.value, report)
-    return report
 
 
 __all__ = [

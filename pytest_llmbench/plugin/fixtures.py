@@ -12,7 +12,7 @@ from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.plugin.collection import MARKED, PLACE
 from pytest_llmbench.plugin.options import has_endpoint, values
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
-from pytest_llmbench.plugin.verdicts import MEASURED, line_of, note_missing, refuse_if_invalid
+from pytest_llmbench.plugin.verdicts import attempt_at, note_missing, of_attempt, refuse_if_invalid
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.bench import Bench
@@ -163,13 +163,12 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
             tests=item.stash[PLACE][1],
             set_up=set_up_of_sut(request),
         )
-    item.stash[MEASURED] = measured
-    item.user_properties.extend(measured.properties)
+    attempt_at(item).take(item, measured)
     request.config.hook.pytest_llmbench_result(item=item, result=measured.result)
     if measured.interrupted:
         # pytest makes no report of a test that a signal ends, and nothing measured may be lost.
         entry = measured.entry("error", error="interrupted by Ctrl-C or SIGTERM")
-        report.record.keep(entry | {"line": line_of(item)})
+        report.record.keep(entry | of_attempt(item))
         raise KeyboardInterrupt
     refuse_if_invalid(measured)
     return measured.result.read_by(note_missing(item))

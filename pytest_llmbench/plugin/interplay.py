@@ -107,7 +107,7 @@ class HtmlReport:
         if boxes is not None:
             summary.append(boxes)
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
         report = yield
         entry = getattr(report, "llmbench", None)

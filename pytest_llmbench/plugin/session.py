@@ -167,6 +167,11 @@ class SessionReport:
 
         fixturedef.addfinalizer(end)
 
+    def forget(self, nodeid: str) -> None:
+        """Forget what an attempt at a test measured: another one takes its place."""
+        if self._bench_session is not None:
+            self._bench_session.forget(nodeid)
+
     def close(self) -> None:
         if self._bench_session is not None:
             self._bench_session.close()

@@ -1,14 +1,22 @@
-"""Judgements become pytest outcomes: invalid is an error at setup, a broken limit fails the call."""
+"""Judgements become pytest outcomes: invalid is an error at setup, a broken limit fails the call.
+
+Plugins that run a failed test again (pytest-rerunfailures, pytest-retry, flaky) do it each in its own way;
+what they share is that the set-up begins anew. The last attempt counts: the report is of it, and lists the
+others.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.plugin.exit_status import note_verdict
 from pytest_llmbench.plugin.failures import (
     ComplianceFailure,
     GateFailure,
@@ -18,14 +26,50 @@ from pytest_llmbench.plugin.failures import (
     NotMeasured,
 )
 from pytest_llmbench.plugin.markers import all_marks
+from pytest_llmbench.plugin.session import SESSION
+from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.judging import Measured
     from pytest_llmbench.store.schema import TestOutcome
 
-MEASURED = pytest.StashKey["Measured"]()
-MISSING = pytest.StashKey[str]()
-"""Why the number that the test read last is missing."""
+
+@dataclass
+class Attempt:
+    """One attempt at a test, from its set-up to its report."""
+
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    """The attempts before this one, as the report lists them."""
+    measured: Measured | None = None
+    properties: list[tuple[str, object]] = field(default_factory=list)
+    """What :attr:`measured` added to the properties of the item."""
+    error: BaseException | None = None
+    """What the set-up or the call raised."""
+    missing: str | None = None
+    """Why the number that the test read last is missing."""
+    listed: dict[str, Any] | None = None
+    """This attempt as the report would list it under a later one; known once it is reported."""
+
+    def take(self, item: pytest.Item, measured: Measured) -> None:
+        self.measured, self.properties = measured, [*measured.properties]
+        item.user_properties.extend(self.properties)
+
+
+_ATTEMPT = pytest.StashKey[Attempt]()
+
+
+def attempt_at(item: pytest.Item) -> Attempt:
+    """The attempt that is being made."""
+    return item.stash.setdefault(_ATTEMPT, Attempt())
+
+
+def note_missing(item: pytest.Item) -> Callable[[str], None]:
+    """A function that a result calls with the reason when the test reads a number that is missing."""
+
+    def note(why: str) -> None:
+        attempt_at(item).missing = why
+
+    return note
 
 
 def refuse_if_invalid(measured: Measured) -> None:
@@ -39,6 +83,9 @@ def raise_unless_measured(item: pytest.Item) -> None:
     """Raise if a test has markers by which nothing was measured; called in the call phase of every test."""
     from pytest_llmbench.plugin.collection import MARKED
 
+    attempt = attempt_at(item)
+    if attempt.error is not None:
+        raise attempt.error  # of its set-up: pytest-retry calls the test all the same
     marked, marks = item.stash.get(MARKED, None), all_marks(item)
     known = () if marked is None else marked.marks
     if [*map(id, marks)] != [*map(id, known)]:
@@ -50,7 +97,7 @@ def raise_unless_measured(item: pytest.Item) -> None:
                 "pytest_collection_modifyitems (not trylast)",
             )
         )
-    if marks and MEASURED not in item.stash:
+    if marks and attempt.measured is None:
         raise NotMeasured(
             SuiteError(
                 "is marked, and nothing was measured: it runs without the fixture llm_result of this plugin",
@@ -65,7 +112,7 @@ def raise_unless_good(item: pytest.Item) -> None:
 
     Does nothing for a test without a measurement.
     """
-    measured = item.stash.get(MEASURED, None)
+    measured = attempt_at(item).measured
     if measured is None:
         return
     if measured.gate_fails:
@@ -78,62 +125,147 @@ def raise_unless_good(item: pytest.Item) -> None:
         raise ComplianceFailure(told, told.partition("\n")[0])
 
 
-def summarise(error: BaseException, report: pytest.TestReport) -> None:
+class Attempts:
+    """Follows the attempts at each test, and puts on the report what came of the last one.
+
+    pytest-retry makes all further attempts within ``pytest_runtest_makereport`` of the first, and calls no
+    such hook for them: only who is around that hears of the last one.
+    """
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        _begin(item)
+        with _noting(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        with _noting(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        error = call.excinfo.value if call.excinfo is not None else None
+        if report.when != "teardown":
+            error = attempt_at(item).error
+            _attach(item, report)
+        if error is not None:
+            _summarise(error, report)
+            note_verdict(error, report)
+        return report
+
+
+def _begin(item: pytest.Item) -> None:
+    before = item.stash.get(_ATTEMPT, None)
+    earlier = []
+    if before is not None and _is_marked(item):
+        listed = before.listed or _listed(_entry(item, _own_outcome(before)), before)
+        earlier = [*before.earlier, listed]
+        item.user_properties[:] = [each for each in item.user_properties if each not in before.properties]
+        item.config.stash[SESSION].forget(item.nodeid)
+    item.stash[_ATTEMPT] = Attempt(earlier)
+
+
+@contextmanager
+def _noting(item: pytest.Item) -> Generator[None, None, None]:
+    try:
+        yield
+    except BaseException as error:
+        attempt = attempt_at(item)
+        attempt.error = error
+        if attempt.missing is not None and isinstance(error, TypeError) and "NoneType" in str(error):
+            # The test compared a missing number, such as an open end, which is None.
+            error.args = (f"{attempt.missing} ({error})",)
+        raise
+
+
+def _attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Put the result on the report, which crosses from an xdist worker to the controller."""
+    attempt = attempt_at(item)
+    if report.when == "setup" and report.passed:
+        return  # the call report follows
+    if _is_marked(item) and (report.when == "call" or report.failed or attempt.earlier):
+        entry = _entry(item, _outcome(report))  # plain JSON types only: xdist serialises it
+        report.llmbench = entry  # type: ignore[attr-defined]
+        report.user_properties = [*item.user_properties]
+        attempt.listed = _listed(entry, attempt)
+    attempt.measured = attempt.error = None
+
+
+def _is_marked(item: pytest.Item) -> bool:
+    from pytest_llmbench.plugin.collection import MARKED
+
+    return MARKED in item.stash
+
+
+def _outcome(report: pytest.TestReport) -> TestOutcome:
+    if hasattr(report, "wasxfail"):
+        return "xpassed" if report.outcome == "passed" else "xfailed"
+    return "error" if report.when == "setup" and report.outcome == "failed" else report.outcome
+
+
+def _own_outcome(attempt: Attempt) -> TestOutcome:
+    """The outcome of an attempt of which no plugin made a report."""
+    if attempt.error is None:
+        return "passed"
+    return "skipped" if isinstance(attempt.error, pytest.skip.Exception) else "failed"
+
+
+def _entry(item: pytest.Item, outcome: TestOutcome) -> dict[str, Any]:
+    """The entry of ``report.json`` for the present attempt."""
+    from pytest_llmbench.plugin.collection import MARKED
+
+    attempt = attempt_at(item)
+    error = None if attempt.error is None else _told(attempt.error)
+    if attempt.measured is not None:
+        entry = attempt.measured.entry(outcome, None if isinstance(attempt.error, Judged) else error)
+    else:
+        from pytest_llmbench.harness.judging import unmeasured_entry
+
+        entry = unmeasured_entry(item.nodeid, item.stash[MARKED].definition, outcome, error=error or "")
+    return entry | of_attempt(item)
+
+
+def of_attempt(item: pytest.Item) -> dict[str, Any]:
+    """The keys of an entry that say where its test is, and which attempt at it this was."""
+    earlier = attempt_at(item).earlier
+    return {"line": _line_of(item), "attempts": len(earlier) + 1, "earlier_attempts": earlier}
+
+
+def _told(error: BaseException) -> str:
+    """An exception in words, the message first: without the traceback, which pytest shows."""
+    if isinstance(error, pytest.FixtureLookupError):
+        return error.msg or f"fixture {error.argname!r} not found"
+    if isinstance(error, pytest.fail.Exception | pytest.skip.Exception):
+        return str(error)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def _listed(entry: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
+    from pytest_llmbench.reports.document import TestView
+
+    told = attempt.error.summary if isinstance(attempt.error, Judged) else entry["error"] or ""
+    status, reason = TestView(entry).headline, outward(told.partition("\n")[0])
+    return {
+        "status": status,
+        "reason": reason.removeprefix(status).lstrip(": ") or None,
+        **{name: entry[name] for name in ("records_file", "duration_s", "spent")},
+    }
+
+
+def _summarise(error: BaseException, report: pytest.TestReport) -> None:
     """Replace the exception's name in the short test summary by what was judged."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if isinstance(error, Judged) and crash is not None:
         crash.message = error.summary
 
 
-def note_missing(item: pytest.Item) -> Callable[[str], None]:
-    """A function that a result calls with the reason when the test reads a number that is missing."""
-
-    def note(why: str) -> None:
-        item.stash[MISSING] = why
-
-    return note
-
-
-def explain_missing(item: pytest.Item, error: BaseException) -> None:
-    """Explain the TypeError of a test that compared a missing number, such as an open end, which is None."""
-    why = item.stash.get(MISSING, None)
-    if why is not None and isinstance(error, TypeError) and "NoneType" in str(error):
-        error.args = (f"{why} ({error})",)
-
-
-def _outcome(report: pytest.TestReport) -> TestOutcome:
-    if hasattr(report, "wasxfail"):
-        return "xpassed" if report.outcome == "passed" else "xfailed"
-    return "error" if report.when == "setup" else report.outcome
-
-
-def line_of(item: pytest.Item) -> int | None:
+def _line_of(item: pytest.Item) -> int | None:
     """The line, from 1, at which the test begins. None if it is not in the file of its node id, as the method
     of a base class may be."""
     path, line, _ = item.location
     same = item.nodeid.partition("::")[0] == path.replace(os.sep, "/")
     return line + 1 if same and line is not None else None
-
-
-def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Put the result on the report, which crosses from an xdist worker to the controller.
-
-    Every attempt of a rerun test carries its own; the controller keeps them all.
-    """
-    from pytest_llmbench.plugin.collection import MARKED
-
-    if MARKED not in item.stash or report.when == "teardown":
-        return
-    if report.when == "setup" and report.outcome != "failed":
-        return  # passed setup: the call report follows; skipped: nothing was measured
-    measured = item.stash.get(MEASURED, None)
-    outcome = _outcome(report)
-    if measured is not None:
-        entry = measured.entry(outcome)
-        del item.stash[MEASURED]
-    else:
-        from pytest_llmbench.harness.judging import unmeasured_entry
-
-        marked = item.stash[MARKED]
-        entry = unmeasured_entry(item.nodeid, marked.definition, outcome, error=str(report.longrepr or ""))
-    report.llmbench = entry | {"line": line_of(item)}  # type: ignore[attr-defined]  # plain JSON types only: xdist serialises it

@@ -181,16 +181,22 @@ class TestView:
         return list(self.entry.get("comparisons") or ()) if self.valid else []
 
     @property
+    def every_attempt(self) -> list[Entry]:
+        """The attempts at the test: ``duration_s`` and ``spent`` of each, in order."""
+        return [*self.entry.get("earlier_attempts", ()), self.entry]
+
+    @property
     def attempt(self) -> str | None:
-        """The attempt in words, ``attempt 2: passed after a failed attempt``; None for a test that was run
-        once."""
+        """The attempts before this one, ``attempt 2 of this test, after attempt 1: FAIL, ttft.p99 …``; None
+        for a test that was run once."""
         number = self.entry.get("attempts", 1)
         if number <= 1:
             return None
-        passed = self.entry["outcome"] == "passed"
-        return f"attempt {number} of this test: " + (
-            "passed, after an attempt that did not" if passed else "it was run again, and did not pass either"
-        )
+        earlier = enumerate(self.entry.get("earlier_attempts", ()), start=1)
+        told = [
+            f"attempt {at}: {one['status']}, {one['reason'] or 'no reason is known'}" for at, one in earlier
+        ]
+        return f"attempt {number} of this test" + (f", after {'; '.join(told)}" if told else "")
 
     @property
     def tables(self) -> Mapping[str, Entry]:

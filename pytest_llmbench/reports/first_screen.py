@@ -183,9 +183,9 @@ class FirstScreen:
 
     view: ReportView
 
-    @cached_property
-    def tests(self) -> list[TestView]:
-        return [test for _, test in self.view.last_attempts]
+    @property
+    def tests(self) -> Sequence[TestView]:
+        return self.view.tests
 
     @cached_property
     def held(self) -> list[Held]:
@@ -249,7 +249,8 @@ class FirstScreen:
         """Names and values of what was measured: endpoint, build, baseline, date, duration, cost, failed."""
         report = self.view.report
         generator = report["generator"]
-        took = [test.entry["duration_s"] for test in self.view.tests if test.entry.get("duration_s")]
+        attempts = [attempt for test in self.tests for attempt in test.every_attempt]
+        took = [attempt["duration_s"] for attempt in attempts if attempt.get("duration_s")]
         baselines = [one["baseline_name"] for test in self.view.tests for one in test.comparisons]
         known = [
             ("Endpoint", str(report["sut"]["endpoint"])),
@@ -278,7 +279,7 @@ class FirstScreen:
     def _cost(self) -> str:
         """The cost of all attempts, ``0.42 USD``; empty where no price is known. A test that broke off may
         have sent more than is known."""
-        spent = [test.entry.get("spent") or {} for test in self.view.tests]
+        spent = [attempt.get("spent") or {} for test in self.tests for attempt in test.every_attempt]
         priced = [one for one in spent if one.get("cost") is not None]
         if not priced:
             return ""
@@ -309,7 +310,7 @@ class FirstScreen:
         order = ("FAIL", "ERROR", "INVALID", "INCONCLUSIVE", "XPASS")
         cards = [
             self._card(number, test)
-            for number, test in self.view.last_attempts
+            for number, test in enumerate(self.tests)
             if test.headline not in _NEEDS_NO_CARD
         ]
         return sorted(cards, key=lambda card: order.index(card.test.headline))

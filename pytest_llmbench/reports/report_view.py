@@ -25,13 +25,6 @@ class ReportView:
     def tests(self) -> tuple[TestView, ...]:
         return tuple(TestView(entry) for entry in self.report["tests"])
 
-    @cached_property
-    def last_attempts(self) -> list[tuple[int, TestView]]:
-        """The tests with their indices in the report; of a test that was run again only the attempt that
-        counts."""
-        places = {test.nodeid: number for number, test in enumerate(self.tests)}
-        return [(number, self.tests[number]) for number in sorted(places.values())]
-
     @property
     def simulated(self) -> str | None:
         """The statement that nothing was sent, for the head of every artefact; None if something was sent."""

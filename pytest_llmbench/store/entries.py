@@ -168,7 +168,6 @@ def entry_from_result(
     error: str | None = None,
     duration_s: float | None = None,
     shared: bool = False,
-    attempts: int = 1,
     more: Mapping[str, Any] | None = None,
 ) -> schema.TestEntry:
     """The entry of a test with a result. ``more``: further keys of the entry, which are not in the result.
@@ -195,7 +194,6 @@ def entry_from_result(
         error=error,
         shared=shared,
         duration_s=duration_s,
-        attempts=attempts,
         **_of_the_runs(result),
         **(more or {}),
     )
@@ -229,7 +227,6 @@ def entry_from_error(
     objectives: Sequence[Objective] = (),
     records_file: str | None = None,
     duration_s: float | None = None,
-    attempts: int = 1,
 ) -> schema.TestEntry:
     """The entry of a test that ended before it had a result: void, not compliant, nothing decided."""
     finding = Finding(check="measured", ok=False, voids=True, message=f"nothing was measured: {error}")
@@ -253,7 +250,6 @@ def entry_from_error(
         records_file=records_file,
         error=error,
         duration_s=duration_s,
-        attempts=attempts,
     )
 
 

@@ -105,8 +105,14 @@ class Course:
 
     def _judged(self, event: Event) -> None:
         entry = event["entry"]
-        self.unfinished.pop(entry["nodeid"], None)
-        self.entries.append({**entry, "nodeid": _text(entry["nodeid"])})
+        nodeid, attempts = _text(entry["nodeid"]), entry.get("attempts", 1)
+        self.unfinished.pop(nodeid, None)
+        for place, other in enumerate(self.entries):
+            # An earlier attempt, which this one lists. What is none, and has its name, stays (--dist=each).
+            if other["nodeid"] == nodeid and other.get("attempts", 1) < attempts:
+                del self.entries[place]
+                break
+        self.entries.append({**entry, "nodeid": nodeid})
 
     def _reaudited(self, event: Event) -> None:
         # The duration tells the attempts of one test apart.

@@ -500,6 +500,17 @@ class ConfigurationItem(Shape):
     text: str
 
 
+class EarlierAttempt(Shape):
+    """An attempt at a test that another plugin ran again: nothing else in the report rests on it."""
+
+    status: Literal["PASS", "FAIL", "INCONCLUSIVE", "INVALID", "ERROR", "SKIPPED", "XFAIL", "XPASS"]
+    reason: str | None = None
+    """Why it did not pass, in one line."""
+    records_file: str | None = None
+    duration_s: float | None = None
+    spent: SpentEntry | None = None
+
+
 class TestEntry(Shape):
     """One test: what was asked, what was measured, and the three judgements."""
 
@@ -539,7 +550,9 @@ class TestEntry(Shape):
     duration_s: float | None = None
     """Wall time of the test."""
     attempts: int = 1
-    """1 for the first attempt of a test that another plugin runs again, 2 for the second …"""
+    """How often the test was run: another plugin may run it again. The entry is of the last attempt."""
+    earlier_attempts: list[EarlierAttempt] = Field(default=[])
+    """The attempts before that, in order."""
     levels: list[LevelEntry] = Field(default=[])
     """Every load level or configuration, in the order in which they ran."""
     by_run: dict[str, list[float | None]] = Field(default={})

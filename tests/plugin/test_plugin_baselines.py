@@ -317,53 +317,6 @@ def test_all_mistakes_of_the_marker_are_said_at_collection(suite: Suite) -> None
     )
 
 
-def test_every_attempt_is_kept_and_the_second_is_called_that(suite: Suite) -> None:
-    """Another plugin runs a failed test again, in the way of pytest-rerunfailures."""
-    suite.write(
-        """
-        from pytest_llmbench import llmbench
-
-        attempts = []
-
-        @llmbench.ttft(rate=20)
-        def test_flaky():
-            attempts.append(1)
-            assert len(attempts) > 1
-        """,
-        conftest="""
-        import pytest
-        from _pytest.runner import runtestprotocol
-
-        @pytest.hookimpl(tryfirst=True)
-        def pytest_runtest_protocol(item, nextitem):
-            for attempt in range(2):
-                item._initrequest()
-                reports = runtestprotocol(item, nextitem=nextitem, log=False)
-                failed = any(report.failed for report in reports)
-                for report in reports:
-                    if failed and attempt == 0:
-                        report.outcome = "rerun"
-                    item.ihook.pytest_runtest_logreport(report=report)
-                if not failed:
-                    break
-            return True
-
-        def pytest_report_teststatus(report):
-            if report.outcome == "rerun":
-                return "rerun", "R", "RERUN"
-        """,
-    )
-    result = suite.measure("replay")
-    result.stdout.fnmatch_lines(["  test_* (attempt 2) *PASS*"])
-    first, second = suite.report["tests"]
-    assert (first["attempts"], first["outcome"]) == (1, "failed")
-    assert (second["attempts"], second["outcome"]) == (2, "passed")
-    assert first["records_file"] != second["records_file"]
-    for name in ("report.html", "report.md"):
-        text = (suite.path / "out" / name).read_text("utf-8")
-        assert "attempt 2 of this test: passed, after an attempt that did not" in text
-
-
 def test_options_may_stand_in_the_ini_file(suite: Suite) -> None:
     saved(suite)
     suite.pytester.makeini(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable
@@ -71,7 +70,7 @@ CTRF: dict[str, Any] = {
                                     "properties": {
                                         "attempt": {"type": "integer", "minimum": 1},
                                         "status": STATUS,
-                                        "duration": WHOLE,
+                                        "duration": WHOLE, "message": {"type": "string"},
                                     },
                                 },
                             },
@@ -251,18 +250,22 @@ def test_ctrf_maps_outcomes(report: Entry, entry: Entry) -> None:
 
 
 def test_ctrf_tells_a_test_that_was_run_again_once(report: Entry, entry: Entry) -> None:
-    again = copy.deepcopy(report["tests"][1]) | {"nodeid": NODEID, "attempts": 2, "duration_s": 1.25}
-    told = json.loads(ctrf(report | {"tests": [failed(entry), again]}))
+    first = {"status": "FAIL", "reason": "too slow", "duration_s": 2.0}
+    again = report["tests"][1] | {"attempts": 2, "duration_s": 1.25, "earlier_attempts": [first]}
+    told = json.loads(ctrf(report | {"tests": [again]}))
     jsonschema.validate(told, CTRF)
     (test,) = told["results"]["tests"]
     assert (test["status"], test["flaky"], test["retries"], test["duration"]) == ("passed", True, 1, 1250)
-    assert test["retryAttempts"] == [{"attempt": 1, "status": "failed"}]
+    earlier = {"attempt": 1, "status": "failed", "duration": 2000, "message": "too slow"}
+    assert test["retryAttempts"] == [earlier]
+    assert told["results"]["summary"]["stop"] - told["results"]["summary"]["start"] == 3250
     assert test["extra"]["figures"][0]["limits"] == [{"op": "<=", "limit": 600.0}]
 
 
 def test_ctrf_tells_why_the_last_attempt_did_not_pass(report: Entry, entry: Entry) -> None:
-    first = report["tests"][0] | {"nodeid": NODEID}
-    told = json.loads(ctrf(report | {"tests": [first, failed(entry) | {"attempts": 2}]}))
+    first = {"status": "INCONCLUSIVE", "reason": "undecided", "duration_s": None}
+    last = failed(entry) | {"attempts": 2, "earlier_attempts": [first]}
+    told = json.loads(ctrf(report | {"tests": [last]}))
     (test,) = told["results"]["tests"]
     assert (test["rawStatus"], test["flaky"]) == ("FAIL", False)
     assert test["message"] == "the whole interval lies beyond the limit"

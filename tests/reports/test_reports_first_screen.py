@@ -251,13 +251,15 @@ def test_the_page_says_first_what_matters(made: Entry) -> None:
 
 
 def test_of_a_test_that_was_run_again_the_last_attempt_counts(report: Entry, entry: Entry) -> None:
-    first = with_limits(entry, objective("fail", 151)) | {"attempts": 1}
-    second = with_limits(entry, objective("pass", 60)) | {"attempts": 2}
-    found = screen({**report, "tests": [first, second]})
+    first, last = (
+        {"duration_s": took, "spent": {"cost": cost, "currency": "USD"}}
+        for took, cost in ((30.0, 0.5), (12.0, 0.25))
+    )
+    again = {"attempts": 2, "earlier_attempts": [first | {"status": "FAIL", "reason": "too slow"}]} | last
+    found = screen({**report, "tests": [with_limits(entry, objective("pass", 60)) | again]})
     assert (found.banner, found.tone) == ("the limit kept; 1 test passed only when run again", "good")
     assert found.cards == []
-    worse = screen({**report, "tests": [second | {"attempts": 1}, first | {"attempts": 2}]})
-    assert [(card.number, card.cause) for card in worse.cards] == [(1, "it is fail")]
+    assert (dict(found.facts)["Took"], dict(found.facts)["Cost"]) == ("42 s", "0.75 USD")
 
 
 def test_what_failed_beside_the_limits_is_named(report: Entry, entry: Entry) -> None:

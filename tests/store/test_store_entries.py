@@ -133,7 +133,7 @@ def test_one_table_per_level_keeps_order_and_gets_numbers(make_result: Make) -> 
 
 
 def test_an_entry_crosses_as_plain_json(make_result: Make) -> None:
-    entry = convert(make_result(), error="body failed", duration_s=3.5, shared=True, attempts=2)
+    entry = convert(make_result(), error="body failed", duration_s=3.5, shared=True)
     assert schema.TestEntry.model_validate(entry.plain()) == entry
 
 

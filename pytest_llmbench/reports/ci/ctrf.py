@@ -32,12 +32,9 @@ def ctrf(report: Entry) -> str:
     view = ReportView(report)
     by_test = {nodeid: list(found) for nodeid, found in groupby(figures(report), lambda one: one.nodeid)}
     causes = {card.number: card.cause for card in FirstScreen(view).cards}
-    attempts: dict[str, list[int]] = {}
-    for number, test in enumerate(view.tests):
-        attempts.setdefault(test.nodeid, []).append(number)
     tests = [
-        _test([view.tests[number] for number in of], causes.get(of[-1]), by_test.get(nodeid, ()))
-        for nodeid, of in attempts.items()
+        _test(test, causes.get(number), by_test.get(test.nodeid, ()))
+        for number, test in enumerate(view.tests)
     ]
     generator = report["generator"]
     document = {
@@ -54,15 +51,14 @@ def ctrf(report: Entry) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _test(attempts: Sequence[TestView], cause: str | None, found: Sequence[Figure]) -> dict[str, Any]:
+def _test(test: TestView, cause: str | None, found: Sequence[Figure]) -> dict[str, Any]:
     """The entry of one test. ``cause``: why its last attempt did not pass; None if it did."""
-    *earlier, test = attempts
     file, _, rest = test.nodeid.partition("::")
     status = _STATUSES[test.headline]
     told: dict[str, Any] = {
         "name": rest or file or "test",
         "status": status,
-        "duration": _milliseconds(test) or 0,
+        "duration": _milliseconds(test.entry) or 0,
         "rawStatus": test.headline,
         "filePath": file,
         "suite": [file, *rest.split("::")[:-1]],
@@ -70,6 +66,7 @@ def _test(attempts: Sequence[TestView], cause: str | None, found: Sequence[Figur
     }
     if status != "passed" and cause is not None:
         told["message"] = cause
+    earlier = test.entry.get("earlier_attempts")
     if earlier:
         told["retries"] = len(earlier)
         told["flaky"] = status == "passed"
@@ -77,10 +74,10 @@ def _test(attempts: Sequence[TestView], cause: str | None, found: Sequence[Figur
     return told | {"extra": _extra(test, found)}
 
 
-def _attempt(number: int, test: TestView) -> dict[str, Any]:
-    taken = _milliseconds(test)
-    told: dict[str, Any] = {"attempt": number, "status": _STATUSES[test.headline]}
-    return told if taken is None else told | {"duration": taken}
+def _attempt(number: int, attempt: Entry) -> dict[str, Any]:
+    told = {"status": _STATUSES[attempt["status"]], "duration": _milliseconds(attempt)}
+    told["message"] = attempt["reason"]
+    return {"attempt": number, **{name: value for name, value in told.items() if value is not None}}
 
 
 def _extra(test: TestView, found: Sequence[Figure]) -> dict[str, Any]:
@@ -91,7 +88,7 @@ def _extra(test: TestView, found: Sequence[Figure]) -> dict[str, Any]:
         "outcome": test.entry["outcome"],
         "validity": test.entry["validity"]["verdict"],
         "compliance": test.compliance_text if test.measured else None,
-        "durationKnown": _milliseconds(test) is not None,
+        "durationKnown": _milliseconds(test.entry) is not None,
         "figures": [_figure(one) for one in found],
     }
 
@@ -111,7 +108,7 @@ def _summary(view: ReportView, tests: Sequence[Mapping[str, Any]]) -> dict[str, 
     """The summary. Its end is the start plus what the tests took, as a report knows no other."""
     counts = Counter(str(test["status"]) for test in tests)
     start = round(datetime.fromisoformat(str(view.report["started"])).timestamp() * 1000)
-    taken = sum(_milliseconds(test) or 0 for test in view.tests)
+    taken = sum(_milliseconds(attempt) or 0 for test in view.tests for attempt in test.every_attempt)
     return {
         "tests": len(tests),
         **{status: counts[status] for status in _COUNTED},
@@ -126,6 +123,6 @@ def _environment(view: ReportView) -> dict[str, Any]:
     return {"reportName": "LLM serving benchmarks", "appName": view.model, "extra": sut}
 
 
-def _milliseconds(test: TestView) -> int | None:
-    seconds = test.entry.get("duration_s")
+def _milliseconds(attempt: Entry) -> int | None:
+    seconds = attempt.get("duration_s")
     return None if seconds is None else round(seconds * 1000)

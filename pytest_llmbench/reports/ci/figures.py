@@ -45,12 +45,10 @@ class Figure:
 
 def figures(report: Entry) -> list[Figure]:
     """The figures of each test whose numbers are judged, each once: metrics with a limit, those of a
-    comparison that decides, and those that the test is about. A test that was run again has those of its last
-    attempt.
+    comparison that decides, and those that the test is about.
 
     A percentile that the report does not state, for want of samples, is left out as what is undefined is."""
-    tests = [test for _, test in ReportView(report).last_attempts]
-    return [figure for test in tests if test.valid for figure in _figures_of(test)]
+    return [figure for test in ReportView(report).tests if test.valid for figure in _figures_of(test)]
 
 
 def _figures_of(test: TestView) -> Iterator[Figure]:
