@@ -49,6 +49,8 @@ from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.catalogue import workload
 
 _SHOWN, _LONGEST = 20, 200
+_OF_FILES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What values of other kinds than were written lead to."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,14 @@ def recompute(path: Path) -> list[Recomputed]:
     bootstrap = report.environment.settings.get("intervals") == "bootstrap"
     with chosen("bootstrap" if bootstrap else "analytic"):
         found = [_driven_or_why(entry, stored) for entry in report.tests]
-    judged = _judged(report, found)
+    try:
+        judged = _judged(report, found)
+    except _OF_FILES as error:  # figures are one by one, verdicts in view of all tests
+        why = _damaged(error)
+        return [
+            each if isinstance(each, Recomputed) else Recomputed(_name(entry), failed=f"not judged: {why}")
+            for entry, each in zip(report.tests, found, strict=True)
+        ]
     return [
         each if isinstance(each, Recomputed) else _compared(entry, judged.get(index), each)
         for index, (entry, each) in enumerate(zip(report.tests, found, strict=True))
@@ -124,9 +133,12 @@ def _driven_or_why(entry: TestEntry, stored: StoredRecords) -> _Driven | Recompu
         return _driven(read_loads(stored.directory / entry.loads_file), stored, entry)
     except LLMBenchError as error:
         return Recomputed(name, failed=str(error))
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        why = f"its files are damaged, or were changed: {type(error).__name__}: {error}"
-        return Recomputed(name, failed=shorten(why))
+    except _OF_FILES as error:
+        return Recomputed(name, failed=_damaged(error))
+
+
+def _damaged(error: Exception) -> str:
+    return shorten(f"its files are damaged, or were changed: {type(error).__name__}: {error}")
 
 
 def _name(entry: TestEntry) -> str:
@@ -235,7 +247,7 @@ def _workload(kept: Any) -> Any:
         return kept
     try:
         return rebuilt(kept["object"])
-    except (LLMBenchError, TypeError, ValueError):  # of the suite's own making, or of another version
+    except LLMBenchError:  # of the suite's own making, or of another version
         return _StoredWorkload(kept["name"], kept["standard"], kept["specification"])
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS, OUTPUT_LIMITS, OWN_HEADERS, present
@@ -32,6 +32,7 @@ from pytest_llmbench.probes.sut_schema import (
     variant_contradictions,
 )
 from pytest_llmbench.trust import ClientCertificate
+from pytest_llmbench.wire.error_replies import beginning
 
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
@@ -56,6 +57,7 @@ _REMOVED = {
 """Tables of earlier releases, and what to do in their place."""
 _REMEDY = "the keys and their values are listed in docs/reference/sut-file.md"
 
+_MOST_SHOWN = 200
 _TOKENIZER_BYTES: Final = 256 << 20
 """The most bytes of a ``tokenizer.json``, far above what large vocabularies take."""
 _TOKENIZER: Final = "tokenizer.json"
@@ -342,9 +344,9 @@ def _about_keys(path: Sequence[int | str]) -> str:
 
 def _toml(value: object) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return beginning(json.dumps(value, ensure_ascii=False), _MOST_SHOWN)
     except (TypeError, ValueError):  # dates and times, which TOML has and JSON has not
-        return str(value)
+        return shown(value)
 
 
 def _contradictions(content: Mapping[str, Any]) -> list[str]:

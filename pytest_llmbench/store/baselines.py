@@ -279,7 +279,7 @@ def read_earlier(path: Path, given: str) -> tuple[dict[Path, Baseline], list[str
 def _of_another_version(version: object, path: Path) -> StoreError:
     if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
         return StoreError(
-            f"no baseline of pytest-llmbench: baseline_version is {version!r}",
+            f"no baseline of pytest-llmbench: baseline_version is {shown(version)}",
             where=str(path),
             remedy="name a file that --llm-save wrote",
         )

@@ -13,11 +13,13 @@ from typing import Final, Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
+from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.store.files import CALIBRATION, write_text
 from pytest_llmbench.store.schema import Instant, Shape
 
 CALIBRATION_VERSION: Final = "1.0"
+_LARGEST_LOG: Final = 745.0
+"""The logarithms of the largest and the smallest number are within it, on either side of zero."""
 
 
 class NoiseEntry(Shape):
@@ -26,9 +28,9 @@ class NoiseEntry(Shape):
     unit: str
     better: Literal["lower", "higher"]
     runs: int = Field(ge=3)
-    mean_log: float
+    mean_log: float = Field(ge=-_LARGEST_LOG, le=_LARGEST_LOG)
     """Mean of the natural logarithms of the metric by run."""
-    spread_log: float = Field(ge=0)
+    spread_log: float = Field(ge=0, le=2 * _LARGEST_LOG)
     """Standard deviation of the natural logarithms of the metric by run."""
     proposed: float
     """The limit beyond which at most 1 % of the runs lie, with 95 % confidence."""
@@ -67,7 +69,7 @@ def read_calibration(path: Path) -> Calibration | None:
     Raises StoreError for a damaged file, and for another version.
     """
     try:
-        return Calibration.model_validate(parse_json_object(read_bytes(path, SMALL_BYTES)))
+        return Calibration.model_validate(parse_json(read_bytes(path, SMALL_BYTES)))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, ValueError) as error:

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import csv
 import errno
-import gzip
 import hashlib
 import io
 import json
-import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_at_most
+from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_unpacked
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.conversation import Conversation
 
@@ -46,9 +43,6 @@ CODE_FIELDS = ("content", "whole_func_string", "original_string", "code", "funct
 
 _PARQUET_ROWS = 256
 """Rows that are unpacked at once."""
-_PACKED_BYTES, _PACKED_TIMES = 16 << 20, 100
-"""A packed file may hold so many bytes, or so many times its own size: text is packed to a tenth, JSON of
-repeated rows to a fiftieth, and what is made of JSON takes up to thirty times its bytes."""
 
 
 def file_sha256(path: Path) -> str:
@@ -291,18 +285,12 @@ def unsendable(row: Any, raw: bytes | None = None) -> bool:
 def unpacked_bytes(path: Path) -> bytes:
     """All bytes of a file, unpacked if it is gzipped. SuiteError if it cannot be read, or is too long."""
     try:
-        with open_file(path, MOST_BYTES) as file:
-            if not path.name.lower().endswith(".gz"):
-                return read_at_most(file, MOST_BYTES)
-            # Piece by piece: a thousand packed zeros are a million, and nobody says so beforehand.
-            most = min(MOST_BYTES, max(_PACKED_BYTES, _PACKED_TIMES * os.fstat(file.fileno()).st_size))
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                return read_at_most(unpacked, most)
-    except (OSError, EOFError, zlib.error) as error:
+        return read_unpacked(path)
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> SuiteError:
+def _unreadable(path: Path, error: OSError | ValueError) -> SuiteError:
     reason = getattr(error, "strerror", None) or str(error)
     too_long = getattr(error, "errno", None) == errno.EFBIG
     remedy = "give an extract of it" if too_long else "check the path"

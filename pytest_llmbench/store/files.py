@@ -10,21 +10,14 @@ import os
 import platform
 import re
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from pytest_llmbench.errors import StoreError
-from pytest_llmbench.input_files import (
-    MOST_BYTES,
-    open_file,
-    parse_json_object,
-    read_at_most,
-    read_bytes,
-)
+from pytest_llmbench.errors import StoreError, shown
+from pytest_llmbench.input_files import parse_json, read_unpacked
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status, class_of
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
@@ -89,12 +82,12 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
     for one that is no whole JSON, with ``damaged``.
     """
     try:
-        content = parse_json_object(_unpacked(path) if path.suffix == ".gz" else read_bytes(path))
+        content = parse_json(read_unpacked(path))
     except OSError as error:
         raise StoreError(
             f"cannot read the {what}: {error.strerror or error}", where=str(path), remedy=absent
         ) from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deep
+    except ValueError as error:  # not UTF-8, not JSON, or nested too deep
         raise StoreError(
             f"not a whole JSON file, perhaps truncated: {error}", where=str(path), remedy=damaged
         ) from error
@@ -105,15 +98,6 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
         where=str(path),
         remedy=absent,
     )
-
-
-def _unpacked(path: Path) -> bytes:
-    """The bytes of a gzipped file, unpacked. Raises ValueError if it is not gzipped, or incomplete."""
-    with open_file(path, MOST_BYTES) as file, gzip.GzipFile(fileobj=file) as unpacked:
-        try:
-            return read_at_most(unpacked, MOST_BYTES)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(error) from error
 
 
 REPORT_NAME = "report.json"
@@ -228,7 +212,7 @@ def _check_classes(report: Report, path: Path) -> None:
 def _check_version(version: object, path: Path) -> None:
     if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
         raise StoreError(
-            f"not a report of pytest-llmbench: schema_version is {version!r}",
+            f"not a report of pytest-llmbench: schema_version is {shown(version)}",
             where=str(path),
             remedy=_NAME_ONE,
         )

@@ -24,8 +24,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from pytest_llmbench.errors import StoreError
-from pytest_llmbench.input_files import MOST_BYTES, parse_json_object, read_at_most, read_bytes
+from pytest_llmbench.errors import StoreError, shown
+from pytest_llmbench.input_files import MOST_BYTES, parse_json, read_at_most, read_bytes
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.schema import Environment, Generator, Instant, Shape, Sut
 
@@ -294,7 +294,7 @@ def _parsed(data: bytes, path: Path) -> ReadJournal:
     course, damaged = Course(), 0
     for line in filter(None, rest):
         try:
-            course.apply(parse_json_object(line))
+            course.apply(parse_json(line))
         except (ValueError, KeyError, TypeError, OverflowError):
             damaged += 1
     return ReadJournal(head, course, damaged)
@@ -302,7 +302,7 @@ def _parsed(data: bytes, path: Path) -> ReadJournal:
 
 def _head(line: bytes, path: Path) -> JournalHead:
     try:
-        content = parse_json_object(line)
+        content = parse_json(line)
         schema = content["schema"]
         if schema == JOURNAL_SCHEMA:
             return JournalHead.model_validate(content)
@@ -313,7 +313,7 @@ def _head(line: bytes, path: Path) -> JournalHead:
             remedy="there is nothing to recover from it; remove it",
         ) from error
     raise StoreError(
-        f"the journal is in {schema!r}, this version reads {JOURNAL_SCHEMA!r}",
+        f"the journal is in {shown(schema)}, this version reads {JOURNAL_SCHEMA!r}",
         where=str(path),
         remedy="recover with the version of pytest-llmbench that wrote it",
     )

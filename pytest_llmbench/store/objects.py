@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from pytest_llmbench.errors import StoreError
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.errors import StoreError, shown
+from pytest_llmbench.model.facts import Fact, Facts, Origin
 
 _AS_IT_IS = frozenset({str, int, bool, type(None)})
 
@@ -136,6 +136,7 @@ _KINDS = {
 modules may move and old files stay readable. Until 0.1 the module was written before the name; it is
 ignored."""
 _MODULES = {name: module for module, names in _KINDS.items() for name in names}
+_MOST_TOLD = 200
 _LARGEST = 65_536
 """Most characters of a value in a file."""
 
@@ -150,9 +151,17 @@ def described(value: Any, largest: int = _LARGEST) -> JsonValue:
 
 
 def rebuilt(value: JsonValue) -> Any:
-    """The value that JSON describes. StoreError for one that is only named."""
+    """The value that JSON describes. StoreError for one that is only named, and for what describes none."""
+    try:
+        return _rebuilt(value)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        why = f"{type(error).__name__}: {str(error)[:_MOST_TOLD]}"
+        raise StoreError(f"a value is none of its kind: {why}") from error
+
+
+def _rebuilt(value: JsonValue) -> Any:
     if isinstance(value, list):
-        return [rebuilt(entry) for entry in value]
+        return [_rebuilt(entry) for entry in value]
     if not isinstance(value, dict):
         return value
     if _OPAQUE in value:
@@ -161,11 +170,11 @@ def rebuilt(value: JsonValue) -> Any:
             remedy="run the test again with the suite itself",
         )
     if _TUPLE in value:
-        return tuple(rebuilt(entry) for entry in _entries(value[_TUPLE]))
+        return tuple(_rebuilt(entry) for entry in _entries(value[_TUPLE]))
     if _MAPPING in value:
-        return {rebuilt(pair[0]): rebuilt(pair[1]) for pair in _entries(value[_MAPPING])}
+        return {_rebuilt(pair[0]): _rebuilt(pair[1]) for pair in _entries(value[_MAPPING])}
     if _FACTS in value:
-        return Facts({key: rebuilt(fact) for key, fact in dict(value[_FACTS]).items()})  # type: ignore[arg-type]
+        return _facts({key: _rebuilt(fact) for key, fact in dict(value[_FACTS]).items()})  # type: ignore[arg-type]
     if _ARRAY in value:
         numbers = [math.nan if entry is None else entry for entry in _entries(value[_ARRAY])]
         return np.array(numbers, dtype=_number_type(str(value["dtype"])))
@@ -173,8 +182,8 @@ def rebuilt(value: JsonValue) -> Any:
         made = _class_of(str(value[_TYPE]))
         if _VALUE in value:
             return made(value[_VALUE])
-        return made(**{name: rebuilt(entry) for name, entry in value.items() if name != _TYPE})
-    return {name: rebuilt(entry) for name, entry in value.items()}
+        return made(**{name: _rebuilt(entry) for name, entry in value.items() if name != _TYPE})
+    return {name: _rebuilt(entry) for name, entry in value.items()}
 
 
 def encoded(value: Any) -> JsonValue:
@@ -211,26 +220,32 @@ def _name_of(value: Any) -> str:
     return f"{type(value).__name__} {named!r}" if isinstance(named, str) else type(value).__name__
 
 
+def _facts(found: Mapping[str, Any]) -> Facts:
+    for key, fact in found.items():
+        if not (isinstance(fact, Fact) and isinstance(fact.origin, Origin) and isinstance(fact.source, str)):
+            raise StoreError(f"{shown(key)} is no fact: {shown(fact)}")
+    return Facts(found)
+
+
 def _class_of(path: str) -> Any:
     name = path.rpartition(".")[2]
     if name not in _MODULES:
-        raise StoreError(f"{path!r} is no value of this version of pytest-llmbench")
+        raise StoreError(f"{shown(path)} is no value of this version of pytest-llmbench")
     return getattr(import_module(_PACKAGE + _MODULES[name]), name)
 
 
+_NUMBER_TYPES = frozenset(np.dtype(code).name for code in ("?" + np.typecodes["AllInteger"] + "efd"))
+
+
 def _number_type(name: str) -> np.dtype[Any]:
-    """The NumPy type of a name. Texts and objects are refused: one entry can be made as long as the name
-    says."""
-    try:
-        found = np.dtype(name)
-    except TypeError as error:
-        raise StoreError(f"{name!r} is no type of numbers") from error
-    if found.kind not in "biuf":
-        raise StoreError(f"{name!r} is no type of numbers")
-    return found
+    """The NumPy type of a name. NumPy itself is not asked: it reads names as Python, and has types of texts,
+    of which one entry can be made as long as the name says."""
+    if name not in _NUMBER_TYPES:
+        raise StoreError(f"{shown(name)} is no type of numbers")
+    return np.dtype(name)
 
 
 def _entries(value: JsonValue) -> list[Any]:
     if not isinstance(value, list):
-        raise StoreError(f"a list is expected, not {value!r}")
+        raise StoreError(f"a list is expected, not {shown(value)}")
     return value

@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
+from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.store.traces.request import instant_of, number_of, refuse, tokens_of
 from pytest_llmbench.workloads.lengths import Choice, Fixed, LengthLaw, LogNormal, Normal, Uniform
 
@@ -45,7 +45,7 @@ def is_catalogue(content: object) -> bool:
 def read_catalogue(path: Path) -> CatalogueEntry:
     """Read the entry in a file. SuiteError with every mistake in it."""
     try:
-        content = parse_json_object(read_bytes(path, SMALL_BYTES))
+        content = parse_json(read_bytes(path, SMALL_BYTES))
     except OSError as error:
         raise SuiteError(
             f"cannot be read: {error.strerror}", where=str(path), remedy="check the path"

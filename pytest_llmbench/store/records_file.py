@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pytest_llmbench.errors import StoreError
+from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
@@ -299,11 +299,11 @@ def header_of(line: bytes, path: Path) -> dict[str, Any]:
         header = parse_json(line)
         schema = header["schema"]
         clocks = {name: int(header["anchor"][name]) for name in ("monotonic_ns", "wall_ns")}
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise damaged(_TOO_SHORT, path) from error
     if schema not in READ_SCHEMAS:
         raise StoreError(
-            f"the records are in {schema!r}, this version reads {', '.join(READ_SCHEMAS)}",
+            f"the records are in {shown(schema)}, this version reads {', '.join(READ_SCHEMAS)}",
             where=str(path),
             remedy="read them with the version of pytest-llmbench that wrote them",
         )

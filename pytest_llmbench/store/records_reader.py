@@ -183,7 +183,7 @@ class _Lines:
                         raise damaged(f"line {bad[0]} is no record: {bad[2]}", self._path) from bad[2]
                     try:
                         row, label = row_of(line)
-                    except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    except (ValueError, KeyError, TypeError) as error:
                         bad = number, line, error
                         continue
                     if labels is None or label in labels:

@@ -7,7 +7,6 @@ up or downloaded. Whatever the file says of truncation and padding is switched o
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.tokens.reference import no_panic
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ def _loaded(content: bytes) -> Tokenizer:
 def _why_not(content: bytes, error: Exception) -> str:
     """Why the library rejected the file, in words for whoever named it."""
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
+        found = parse_json(content)
+    except ValueError:
         other = b"\0" in content[:4096] or not content[:1].isascii()
         return "it is not JSON" + (", but binary: a SentencePiece model (tokenizer.model)?" if other else "")
     if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
@@ -168,8 +168,8 @@ def _config(content: bytes) -> tuple[Mapping[str, Any], list[str]]:
     if not content:
         return {}, []
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(content)
+    except ValueError as error:
         return {}, [f"tokenizer_config.json beside it is not JSON: {error}"]
     return (found, []) if isinstance(found, dict) else ({}, ["tokenizer_config.json beside it is no object"])
 

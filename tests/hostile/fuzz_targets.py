@@ -15,23 +15,49 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from grpc_replies import FRAMES, REPLIES, SETTINGS
 from hostile_server import ABSURD_PAGE, event, words
+from small_tokenizer import byte_level, content_of
 
+from pytest_llmbench.compare.calibration import Noise
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.generator.http.reply_parser import NotHTTPError, ReplyParser
+from pytest_llmbench.harness.comparison.calibrate import table
+from pytest_llmbench.harness.execution.loads import LOADS_SCHEMA, read_loads
+from pytest_llmbench.harness.recover import _report_of
+from pytest_llmbench.harness.selftest.certificate import beyond
+from pytest_llmbench.harness.selftest.certificate import read as read_certificate
 from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Fact, Facts, Origin
+from pytest_llmbench.model.observation import EngineReadings, HostLimits, SelfCheck
+from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.record import Phase, RequestRecord
-from pytest_llmbench.probes.disclosure import read_sut_file
+from pytest_llmbench.probes.disclosure import read_sut_file, read_tokenizer
 from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline
+from pytest_llmbench.store.calibrations import read_calibration
 from pytest_llmbench.store.datasets import code_texts, conversations, read_rows
 from pytest_llmbench.store.entries import entry_from_error
 from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.foreign.reading import read_foreign
+from pytest_llmbench.store.foreign.vllm_serving_tests import read_serving_tests
+from pytest_llmbench.store.journal import (
+    JOURNAL_SCHEMA,
+    begun,
+    ended,
+    finished,
+    judged,
+    read_journal,
+    reaudited,
+    selected,
+)
+from pytest_llmbench.store.objects import encoded, rebuilt
+from pytest_llmbench.store.perf_catalogue import INPUT, OUTPUT, SYSTEM, read_catalogue
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA
 from pytest_llmbench.store.records_reader import read_records
 from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
@@ -49,6 +75,7 @@ from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
 from pytest_llmbench.wire.uniform import read_uniform
+from pytest_llmbench.workloads.lengths import Uniform
 
 Target = Callable[[bytes], None]
 _REQUEST = request_frames(header_block([(":method", "POST")], first=True), prefixed(b"ask"))
@@ -226,6 +253,43 @@ _BASELINE = Baseline(
         )
     ],
 )
+_CALIBRATION = {
+    "saved": _SAVED,
+    "generator_version": "1",
+    "machine": "m",
+    "nodeid": "n",
+    "identity": {"a": 1},
+    "runs": 8,
+    "noise": {
+        "ttft.p99": {
+            "unit": "ms", "better": "lower", "runs": 8, "mean_log": 1.0, "spread_log": 0.1, "proposed": 9.0,
+            "false_alarms": 0.01,
+        }
+    },
+}  # fmt: skip
+_SELFTEST = {
+    "date": "2026-01-20",
+    "extent": "full",
+    "trusted": True,
+    "highest_rate_rps": 5000.0,
+    "highest_streams": 100,
+    "gentle": {"ttft_error": {"p50": 1.0, "p99": 2.0}, "itl_error": {"p99": 3.0}},
+    "worst_ttft_error_p99_us": 4.0,
+    "workers": 2,
+    "over": "grpc",
+}
+_LOADS = {
+    "schema": LOADS_SCHEMA,
+    "setting": encoded(
+        {
+            "facts": Facts({"a": Fact(1, Origin.DECLARED, "file")}),
+            "law": Uniform(1, 2),
+            "readings": EngineReadings(np.array([1, 2]), {"kv": np.array([0.5, 1.0])}),
+            "limits": (HostLimits(),),
+        }
+    ),
+}
+_LENGTHS = {"mean": 9, "standard_deviation": 2, "min": 1, "max": 20, "distribution_type": "normal"}
 _REPORT = Report(
     generator=Generator(version="1"),
     started=_SAVED,
@@ -235,6 +299,40 @@ _REPORT = Report(
     sut=Sut(endpoint="http://u:p@h/v1?key=x", model="m", api="a"),
     tests=[entry_from_error(nodeid="n", test="ttft", section="5.1", error="e")],
 )
+
+
+def _journal(path: Path) -> None:
+    _report_of(read_journal(path), path.parent)
+
+
+def _selftest(path: Path) -> None:
+    found = read_certificate(path)
+    if found is not None:
+        load = SimpleNamespace(load=OpenLoop(1e9))
+        beyond([SimpleNamespace(plan=load, selfcheck=SelfCheck())], found, found.workers)  # type: ignore[list-item]
+
+
+def _calibration(path: Path) -> None:
+    for name, entry in getattr(read_calibration(path), "noise", {}).items():
+        noise = Noise(
+            name, entry.unit, entry.better, entry.runs, entry.mean_log, entry.spread_log, of_job=False
+        )
+        table([noise])
+
+
+_JOURNAL = [
+    {
+        "schema": JOURNAL_SCHEMA,
+        "pid": 1,
+        **_REPORT.model_dump(mode="json", include={"started", "generator", "environment", "sut"}),
+    },
+    selected(["n", "b"]),
+    begun("n"),
+    judged(_REPORT.plain()["tests"][0]),
+    ended("n"),
+    reaudited([{"nodeid": "n", "duration_s": None, "compliance": _REPORT.plain()["tests"][0]["compliance"]}]),
+    finished(0),
+]
 
 TARGETS: dict[str, tuple[Target, list[bytes]]] = {
     "http": (
@@ -268,6 +366,33 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
             b'{"metadata": {"version": 2}, "benchmarks": [{"config": {"strategy": {"type_": "constant", '
             b'"rate": 2.0}}, "metrics": {"request_latency": {"successful": {"percentiles": {"p50": 1}}}}}]}',
         ],
+    ),
+    "journal": (_of_a_file("journal.jsonl", _journal), ["\n".join(map(json.dumps, _JOURNAL)).encode()]),
+    "calibration": (_of_a_file("calibration.json", _calibration), [json.dumps(_CALIBRATION).encode()]),
+    "selftest": (_of_a_file("selftest.json", _selftest), [json.dumps(_SELFTEST).encode()]),
+    "loads": (
+        _of_a_file("loads.json", lambda path: rebuilt(read_loads(path).get("setting"))),
+        [json.dumps(_LOADS).encode()],
+    ),
+    "catalogue": (
+        _of_a_file("catalogue.json", read_catalogue),
+        [
+            json.dumps(
+                dict.fromkeys((INPUT, OUTPUT, SYSTEM), _LENGTHS) | {"number_of_turns": _LENGTHS}
+            ).encode()
+        ],
+    ),
+    "list of tests": (
+        _of_a_file("serving-tests.json", read_serving_tests),
+        [
+            b'[{"test_name": "t", "qps_list": [1, "inf"], "server_parameters": {"model": "m"}, '
+            b'"client_parameters": {"model": "m", "backend": "vllm", "dataset_name": "random", '
+            b'"random_input_len": 5, "random_output_len": 6, "num_prompts": 7}}]'
+        ],
+    ),
+    "tokenizer": (
+        _of_a_file("tokenizer.json", read_tokenizer),
+        [content_of(byte_level())],
     ),
     "records": (
         _of_a_file("records.jsonl", lambda path: dict(read_records(path))),

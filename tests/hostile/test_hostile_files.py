@@ -21,12 +21,14 @@ from pytest_llmbench.harness.recompute import main as recompute
 from pytest_llmbench.harness.selftest.certificate import read as read_certificate
 from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.probes.access import read_credentials
-from pytest_llmbench.probes.disclosure import read_sut_file
+from pytest_llmbench.probes.disclosure import read_sut_file, read_tokenizer
 from pytest_llmbench.store.baselines import read_baseline
 from pytest_llmbench.store.calibrations import read_calibration
 from pytest_llmbench.store.files import read_report
 from pytest_llmbench.store.foreign.reading import read_foreign
 from pytest_llmbench.store.foreign.vllm_serving_tests import read_serving_tests
+from pytest_llmbench.store.journal import read_journal
+from pytest_llmbench.store.perf_catalogue import read_catalogue
 from pytest_llmbench.store.records_reader import read_runs
 from pytest_llmbench.trust import client_context
 
@@ -67,6 +69,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "loads": read_loads,
     "records": read_runs,
     "calibration": read_calibration,
+    "journal": read_journal,
+    "catalogue": read_catalogue,
+    "tokenizer": read_tokenizer,
 }
 TOML = ("SUT file", "workload file")
 
@@ -128,7 +133,8 @@ def within(seconds: int, mebibytes: int) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _little_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one limit of all readers, which none of them takes from its caller."""
-    monkeypatch.setattr("pytest_llmbench.store.datasets.MOST_BYTES", 8 * _MIB)
+    for module in ("input_files", "store.datasets"):
+        monkeypatch.setattr(f"pytest_llmbench.{module}.MOST_BYTES", 8 * _MIB)
     # Default of an argument: what read_bytes takes when nothing is said.
     monkeypatch.setattr(input_files.read_bytes, "__defaults__", (8 * _MIB,))
 
@@ -258,6 +264,14 @@ def test_lengths_that_nobody_can_draw(tmp_path: Path, law: str, value: str) -> N
         except LLMBenchError:
             return
         assert all(1 <= request.input_tokens <= 9 for request in made.requests(100, 1))
+
+
+@pytest.mark.parametrize("value", ['"' + "x" * 100_000 + '"', "[" + "2026-01-01, " * 10_000 + "]"])
+def test_a_value_is_told_in_short(tmp_path: Path, value: str) -> None:
+    (tmp_path / "sut.toml").write_text(f"[sut]\nboundary = {value}\n")
+    with pytest.raises(LLMBenchError, match="sut.boundary is") as raised:
+        read_sut_file(tmp_path / "sut.toml")
+    assert len(str(raised.value)) < 2000
 
 
 def test_a_path_that_none_can_be() -> None:

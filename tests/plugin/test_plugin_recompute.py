@@ -224,7 +224,15 @@ DAMAGE: dict[str, Callable[[Any], object]] = {
     "no figures": lambda loads: loads["loads"][0]["seen"].clear(),
     "rows without end": lambda loads: loads["loads"][0].update(rows=10**30),
     "a huge type": lambda loads: loads["setting"].update(x={"$array": [1], "dtype": "U1000000000"}),
+    "a type of many digits": lambda loads: loads["setting"].update(x={"$array": [1], "dtype": "9" * 5000}),
+    "a fact of another kind": lambda loads: loads["setting"]["facts"]["$facts"].update(a=5),
+    "a fact that cannot be judged": lambda loads: _fact(loads, "manifest.frozen_ns").update(value="x"),
 }
+
+
+def _fact(loads: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = loads["setting"]["facts"]["$facts"][name]
+    return found
 
 
 def test_a_file_of_loads_that_is_not_packed_is_read(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:

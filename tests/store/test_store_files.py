@@ -56,6 +56,14 @@ def test_a_packed_file_is_read_back(tmp_path: Path) -> None:
             files.read_object(path, "loads", absent="", damaged="")
 
 
+def test_what_unpacks_to_very_much_is_not_read(tmp_path: Path) -> None:
+    """What is made of so many objects takes thirty times their bytes."""
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b'{"a": [' + b"{}," * (6 << 20) + b"{}]}"))
+    with pytest.raises(StoreError, match="longer than 16 MiB"):
+        files.read_object(path, "baseline", absent="", damaged="")
+
+
 def test_a_canary_key_is_in_no_report(tmp_path: Path, make_report: Callable[..., schema.Report]) -> None:
     entry = entries.entry_from_error(
         nodeid="a.py::a", test="ttft", section="5.1", error=f'401: key "{CANARY}" is not known'

@@ -148,11 +148,35 @@ def test_every_name_is_a_value() -> None:
         assert is_dataclass(kind) or issubclass(kind, Enum)
 
 
-@pytest.mark.parametrize("kind", ["U1000000000", "object", "V8", "M8[ns]", "no type", ""])
+@pytest.mark.parametrize(
+    "kind",
+    ["U1000000000", "object", "V8", "M8[ns]", "no type", "", "9" * 5000, "f8, f8", "(2,)i4", "int64\0"],
+)
 def test_an_array_is_of_numbers(kind: str) -> None:
     """One entry of the first would take 4 GB."""
-    with pytest.raises(StoreError, match="no type of numbers"):
+    with pytest.raises(StoreError, match="no type of numbers") as raised:
         rebuilt({"$array": [1], "dtype": kind})
+    assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$array": ["x"], "dtype": "int64"},
+        {"$array": [10**400], "dtype": "float64"},
+        {"$array": [1]},
+        {"$mapping": [[1]]},
+        {"$facts": {"a": 1}},
+        {"$facts": {"a": {"$type": "Fact", "value": 1, "origin": "declared", "source": ""}}},
+        {"$facts": 5},
+        {"$type": "Fixed", "lengths": 1},
+        {"$type": "Outcome", "$value": "no outcome"},
+        {"$tuple": 5},
+    ],
+)
+def test_what_describes_no_value_is_told(value: Any) -> None:
+    with pytest.raises(StoreError):
+        rebuilt(value)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
+from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
@@ -62,22 +64,27 @@ class Certificate:
     def of(cls, plain: Mapping[str, Any], path: str = "") -> Certificate:
         """Read a certificate from the JSON of a selftest.
 
-        :raises KeyError: the JSON is not that of a selftest.
+        :raises KeyError, TypeError, ValueError: the JSON is not that of a selftest.
         """
         gentle = plain["gentle"]
-        return cls(
-            date=plain["date"],
-            extent=plain["extent"],
-            trusted=plain["trusted"],
-            highest_rate_rps=plain["highest_rate_rps"],
-            highest_streams=plain["highest_streams"],
-            ttft_error_p50_us=gentle["ttft_error"]["p50"],
-            ttft_error_p99_us=gentle["ttft_error"]["p99"],
-            worst_ttft_error_p99_us=plain["worst_ttft_error_p99_us"],
-            itl_error_p99_us=gentle["itl_error"]["p99"],
-            path=path,
-            workers=int(plain.get("workers", 1)),
-            over=str(plain.get("over", TRANSPORTS[0])),
+        named = (
+            "date",
+            "extent",
+            "trusted",
+            "highest_rate_rps",
+            "highest_streams",
+            "worst_ttft_error_p99_us",
+        )
+        return TypeAdapter(cls).validate_python(
+            {name: plain[name] for name in named}
+            | {
+                "ttft_error_p50_us": gentle["ttft_error"]["p50"],
+                "ttft_error_p99_us": gentle["ttft_error"]["p99"],
+                "itl_error_p99_us": gentle["itl_error"]["p99"],
+                "path": path,
+                "workers": plain.get("workers", 1),
+                "over": plain.get("over", TRANSPORTS[0]),
+            }
         )
 
     def summary(self) -> dict[str, Any]:
@@ -172,7 +179,7 @@ def store(plain: Mapping[str, Any], directory: Path | None = None) -> Path | Non
 def read(path: Path) -> Certificate | None:
     """The certificate at ``path``; None where there is none that can be read."""
     try:
-        return Certificate.of(parse_json_object(read_bytes(path, SMALL_BYTES)), str(path))
+        return Certificate.of(parse_json(read_bytes(path, SMALL_BYTES)), str(path))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from pytest_llmbench.errors import shown
 from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError, completion_rate, rates
 from pytest_llmbench.store.foreign.foreign_run import ForeignLoad, ForeignRun
 
@@ -54,7 +55,7 @@ def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
     schema = fields.text("schema_version")
     if schema not in (None, *KNOWN):
         raise WrongShapeError(
-            f"schema_version is {schema!r}: known are {', '.join(KNOWN)} and files without one"
+            f"schema_version is {shown(schema)}: known are {', '.join(KNOWN)} and files without one"
         )
     if fields.flag("was_cancelled"):
         raise WrongShapeError("was_cancelled is true: these are the figures of a part of a run")

@@ -6,14 +6,13 @@ is a run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.input_files import read_bytes
+from pytest_llmbench.input_files import parse_json_values, read_bytes
 from pytest_llmbench.store.foreign import aiperf, guidellm, inference_perf, sglang, vllm
 from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError
 from pytest_llmbench.store.foreign.foreign_run import ForeignResults, ForeignRun
@@ -83,29 +82,20 @@ def _contents(path: Path) -> Sequence[dict[str, Any]]:
         text = read_bytes(path).decode("utf-8-sig")
     except (OSError, ValueError):
         return ()
-    decoder, at = json.JSONDecoder(), 0
     found: list[dict[str, Any]] = []
-    while (at := _skipped(text, at)) < len(text):
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            if not found:
+    try:
+        for value in parse_json_values(text):
+            if not isinstance(value, dict):
                 return ()
-            raise StoreError(
-                f"not a whole JSON file, perhaps truncated: object {len(found) + 1} of it: {error}",
-                where=str(path),
-                remedy=_REMEDY,
-            ) from error
-        if not isinstance(value, dict):
+            found.append(value)
+            if len(found) > _MOST_OBJECTS:
+                raise StoreError(f"more than {_MOST_OBJECTS:,} objects: no file of results", where=str(path))
+    except ValueError as error:
+        if not found:
             return ()
-        found.append(value)
-        if len(found) > _MOST_OBJECTS:
-            raise StoreError(f"more than {_MOST_OBJECTS:,} objects: no file of results", where=str(path))
+        raise StoreError(
+            f"not a whole JSON file, perhaps truncated: object {len(found) + 1} of it: {error}",
+            where=str(path),
+            remedy=_REMEDY,
+        ) from error
     return found
-
-
-def _skipped(text: str, at: int) -> int:
-    """The position of the next character that is not white space."""
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
+from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError
 from pytest_llmbench.store.foreign.foreign_run import ForeignLoad, open_loop_of
 
@@ -71,7 +71,7 @@ def read_serving_tests(path: Path) -> tuple[ServingTest, ...]:
     list."""
     where = f"--llm-import {path}"
     try:
-        content = parse_json_object(read_bytes(path, SMALL_BYTES))
+        content = parse_json(read_bytes(path, SMALL_BYTES))
     except OSError as error:
         raise SuiteError(f"cannot be read: {error.strerror or error}", where=where, remedy=_REMEDY) from error
     except ValueError as error:

@@ -7,13 +7,13 @@ are those that the span states, ``gen_ai.usage.*``; else those of its messages, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from pytest_llmbench.errors import shown
+from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.store.traces.messages import Blocks, prompt_tokens
 from pytest_llmbench.store.traces.request import TraceRequest, name_of, number_of, tokens_of
 
@@ -136,8 +136,8 @@ def _messages(told: Row, name: str) -> list[Row] | None:
     given = told.get(name)
     if isinstance(given, str):
         try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
+            given = parse_json(given)
+        except ValueError:
             raise ValueError(f"{name} is no JSON") from None
     if given is None:
         return None
