@@ -24,12 +24,11 @@ from pytest_llmbench.wire.increments import without_repetitions
 from pytest_llmbench.wire.named_model import named_model
 from pytest_llmbench.wire.reply import Ended, StreamSummary, answer_of, checked, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
-from pytest_llmbench.wire.stream import chunks_of, events_of
+from pytest_llmbench.wire.sse import SSEEvent
+from pytest_llmbench.wire.stream import chunks_in, events_of
 from pytest_llmbench.wire.uniform import instants_of, read_uniform
 
 _CHUNKS_PER_STEP = 4
-MOST_EVENTS = 1 << 19
-"""Most events of a reply: an event without text is 8 bytes to send and hundreds to keep."""
 MOST_COUNTED = 2_000_000
 """The most characters of a reply that we tokenise ourselves, in one step: half a million tokens. No model
 that keeps to a limit writes more; where one did, chunks are counted."""
@@ -169,7 +168,8 @@ class ReplyReader:
                     yield
                     record.input_tokens = self._sent_tokens(exchange.request)
                 return
-        chunks = yield from self._chunks(exchange)
+        held: list[SSEEvent] = []
+        chunks = yield from self._chunks(exchange, held)
         protocol = self.dialect.protocol
         if whole and len(chunks) <= _WHOLE.get(protocol, 0) and not is_stream(headers, protocol):
             body = b"".join(exchange.bodies)
@@ -185,8 +185,7 @@ class ReplyReader:
             record.schema_check = checked(structured, summary, chunks)
         if declared.tells:
             yield
-            events = events_of(zip(exchange.bodies, exchange.stamps, strict=False), protocol=protocol)
-            declared.fill(record, events, headers)
+            declared.fill(record, held, headers)
         if record.input_tokens is None:
             yield
             record.input_tokens = self._sent_tokens(exchange.request)
@@ -214,7 +213,7 @@ class ReplyReader:
         asked = exchange.request.results_asked
         if exchange.end is not End.COMPLETE or asked is None:
             return
-        chunks = yield from self._chunks(exchange)
+        chunks = yield from self._chunks(exchange, [])
         yield
         read_document(chunks, asked).fill(record)
         record.answered_by = self._named_model(exchange)
@@ -241,17 +240,15 @@ class ReplyReader:
             )
         return summary
 
-    def _chunks(self, exchange: Exchange) -> Generator[None, None, list[Chunk]]:
+    def _chunks(self, exchange: Exchange, held: list[SSEEvent]) -> Generator[None, None, list[Chunk]]:
+        """The chunks of the reply; the events with declared fields go to ``held``."""
         # A body may lack the parts of reads that were never parsed: then so do its chunks.
-        decoded = chunks_of(zip(exchange.bodies, exchange.stamps, strict=False), self.dialect)
+        reads = zip(exchange.bodies, exchange.stamps, strict=False)
+        events = self.declared.passing(events_of(reads, protocol=self.dialect.protocol), held)
+        decoded = chunks_in(events, self.dialect)
         chunks: list[Chunk] = []
         while step := list(islice(decoded, _CHUNKS_PER_STEP)):
             chunks += step
-            if len(chunks) > MOST_EVENTS:
-                chunks[
-                    -1
-                ].problem = f"the reply has more than {MOST_EVENTS:,} events, and was read no further"
-                break
             yield
         if not self.dialect.accumulates:
             without_repetitions(chunks)

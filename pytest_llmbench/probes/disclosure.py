@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS, OUTPUT_LIMITS, OWN_HEADERS, present
@@ -346,7 +346,7 @@ def _toml(value: object) -> str:
     try:
         return beginning(json.dumps(value, ensure_ascii=False), _MOST_SHOWN)
     except (TypeError, ValueError):  # dates and times, which TOML has and JSON has not
-        return shown(value)
+        return beginning(str(value), _MOST_SHOWN)
 
 
 def _contradictions(content: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,18 +54,23 @@ class Declared:
     def _places(self) -> tuple[str, ...]:
         return self.end_reason, self.critical_evictions, self.queue_wait, self.prefill
 
-    def fill(self, record: RequestRecord, events: Iterable[SSEEvent], headers: Mapping[str, str]) -> None:
+    def passing(self, events: Iterable[SSEEvent], held: list[SSEEvent]) -> Iterable[SSEEvent]:
+        """The ``events``; those that may have a declared field go to ``held`` as they pass, so that a reply
+        is read once."""
+        names = [_name_in(place) for place in self._places if place.startswith(FIELD)]
+        return _holding(events, names, held) if names else events
+
+    def fill(self, record: RequestRecord, events: Sequence[SSEEvent], headers: Mapping[str, str]) -> None:
         """Put what a reply has at the declared places into its record; what it does not have stays
-        unknown."""
-        seen = list(events)
-        reason = _reason(_at(self.end_reason, seen, headers))
-        count = _count(_at(self.critical_evictions, seen, headers))
+        unknown. ``events``: its events, or those that :meth:`passing` held."""
+        reason = _reason(_at(self.end_reason, events, headers))
+        count = _count(_at(self.critical_evictions, events, headers))
         if reason is not None:
             record.thinking_end_reason = reason
         if count is not None:
             record.critical_evictions = count
         for name, place in (("queue_wait_ns", self.queue_wait), ("prefill_ns", self.prefill)):
-            took_ns = self._time_ns(place, _at(place, seen, headers))
+            took_ns = self._time_ns(place, _at(place, events, headers))
             if took_ns is not None:
                 setattr(record, name, took_ns)
 
@@ -84,7 +89,20 @@ class Declared:
         return round(took_ns) if math.isfinite(took_ns) and 0 <= took_ns < _BEYOND else None
 
 
-def _at(place: str, events: list[SSEEvent], headers: Mapping[str, str]) -> Any:
+def _holding(events: Iterable[SSEEvent], names: Sequence[str], held: list[SSEEvent]) -> Iterator[SSEEvent]:
+    for event in events:
+        if any(name in event.data for name in names):
+            held.append(event)
+        yield event
+
+
+def _name_in(place: str) -> str:
+    """The last name in a path: an event without it is not looked into."""
+    path = place.removeprefix(FIELD).split(".")
+    return next((part for part in reversed(path) if not part.isdecimal()), "")
+
+
+def _at(place: str, events: Sequence[SSEEvent], headers: Mapping[str, str]) -> Any:
     """The value at a place; that of the last event which has one. None if there is none."""
     if place.startswith(HEADER):
         name, entry = place.removeprefix(HEADER).partition(":")[0].lower(), _entry_of(place)
@@ -92,8 +110,7 @@ def _at(place: str, events: list[SSEEvent], headers: Mapping[str, str]) -> Any:
         return _duration(said, entry) if entry and said is not None else said
     if not place.startswith(FIELD):
         return None
-    path = place.removeprefix(FIELD).split(".")
-    name = next((part for part in reversed(path) if not part.isdecimal()), "")
+    path, name = place.removeprefix(FIELD).split("."), _name_in(place)
     for event in reversed(events):
         if name in event.data:  # most events do not have it, and are not read
             value = _in_text(event.data, path)

@@ -20,6 +20,8 @@ from pytest_llmbench.wire.text_template import TextTemplate, learn
 if TYPE_CHECKING:
     from pytest_llmbench.wire.non_generative.document import DocumentDecoder
 
+MOST_EVENTS = 1 << 19
+"""Most events of a reply: an event without text is 8 bytes to send and hundreds to keep."""
 _LESSONS = 8
 """Most attempts per stream at finding a template, so that a stream without one pays little for the search."""
 
@@ -39,17 +41,29 @@ def chunks_of(
 
     A chunk's ``read_index`` is the position of its read in ``reads``.
     """
-    chunks = decode(events_of(reads, max_line_bytes, dialect.protocol), dialect)
+    return chunks_in(events_of(reads, max_line_bytes, dialect.protocol), dialect)
+
+
+def chunks_in(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:
+    """As :func:`chunks_of`, of events that somebody reads too."""
+    chunks = decode(events, dialect)
     return increments(chunks) if dialect.accumulates else chunks
 
 
 def events_of(
     reads: Iterable[tuple[bytes, int]], max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, protocol: str = "sse"
 ) -> Iterator[SSEEvent]:
-    """The events of one body, including one that its end cut off. ``protocol``: that of the dialect."""
-    decoder = _decoder_of(protocol)(max_line_bytes)
+    """The events of one body, including one that its end cut off. ``protocol``: that of the dialect. Behind
+    :data:`MOST_EVENTS` there is one that says so, and nothing more is read."""
+    decoder, room = _decoder_of(protocol)(max_line_bytes), MOST_EVENTS
     for number, (data, stamp_ns) in enumerate(reads):
-        yield from decoder.feed(data, stamp_ns, number)
+        found = decoder.feed(data, stamp_ns, number)
+        yield from found[:room]
+        room -= len(found)
+        if room < 0:
+            problem = f"more than {MOST_EVENTS:,} events, and was read no further"
+            yield SSEEvent("", "message", stamp_ns, number, problem=problem)
+            return
     yield from decoder.close()
 
 

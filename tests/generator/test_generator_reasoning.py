@@ -90,6 +90,18 @@ def test_what_the_server_reports_is_read_where_it_is_declared(
     assert undeclared.critical_evictions.tolist() == [MISSING] * 2
 
 
+def test_a_reply_of_too_many_events_is_read_once_and_no_further(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_llmbench.wire.stream.MOST_EVENTS", 100)
+    early, late = (event({"choices": [], "think_end": reason}) for reason in ("cap", "budget"))
+    whole = HEAD + chunked([early, *[b"data: \n\n"] * 200, late, DONE])
+    told = Declared(end_reason="field:think_end")
+    seen = generator_for(serve(reply(whole)), declared=told).run(plan(1)).records
+    assert list(seen.thinking_end_reason) == ["cap"]
+    assert "more than 100 events" in str(seen.error[0])
+
+
 @pytest.mark.parametrize("waits_ms", [[3] * 8, [1, 2, 3, 4, 5, 6, 7, 8]])
 def test_times_in_headers_are_those_of_each_reply(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan, waits_ms: list[int]

@@ -26,7 +26,9 @@ HEADERS = {"X-Think-End": "budget", "x-evictions": " 3 "}
 def told(end_reason: str = "", critical_evictions: str = "") -> tuple[str | None, int | None]:
     record = RequestRecord(0, "r", Phase.MEASURE)
     events = [SSEEvent(e if isinstance(e, str) else json.dumps(e), "message", 0, 0) for e in EVENTS]
-    Declared(InlineReasoning(), end_reason, critical_evictions).fill(record, events, HEADERS)
+    declared, held = Declared(InlineReasoning(), end_reason, critical_evictions), list[SSEEvent]()
+    assert list(declared.passing(events, held)) == events
+    declared.fill(record, held, HEADERS)
     return record.thinking_end_reason, record.critical_evictions
 
 

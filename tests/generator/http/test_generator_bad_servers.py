@@ -148,7 +148,7 @@ def test_a_proxy_that_buffers_shows_as_chunks_of_one_read(
 def test_a_reply_of_more_events_than_any_has_is_read_no_further(
     event: bytes, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_llmbench.generator.reply_reader.MOST_EVENTS", 1000)
+    monkeypatch.setattr("pytest_llmbench.wire.stream.MOST_EVENTS", 1000)
     seen = ask(
         lambda conversation: conversation.send(
             HEAD + chunk(b": event by event\r\n" + event * 5000 + BODY) + b"0\r\n\r\n"
