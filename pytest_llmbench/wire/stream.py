@@ -45,7 +45,7 @@ def chunks_of(
 
 
 def chunks_in(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:
-    """As :func:`chunks_of`, of events that somebody reads too."""
+    """The chunks of the events of one body."""
     chunks = decode(events, dialect)
     return increments(chunks) if dialect.accumulates else chunks
 
