@@ -1,24 +1,30 @@
-"""``--llm-plan``: what the selected tests send at least and at most, how long it takes and what it costs.
-Nothing is sent.
+"""``--llm-plan``: a dry run of the selected tests. Nothing is sent.
 
-So the tests that would certainly exceed a budget of the session are named before anything is sent.
+The procedures are driven against the embedded engine in virtual time, and the loads that they ask for are
+counted: requests, tokens, time and cost. How many requests a search takes is decided by the system, so an
+endpoint that is no preset of the embedded engine is planned for as if it were a slow one and as if it were a
+quick one: what is printed lies between the two (docs/decisions/0062).
+
+What a session sends in any case is known without a dry run. If that is more than a budget, the session is
+refused before anything is sent.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.allowance import Budgets, raised
 from pytest_llmbench.harness.comparison.replication import replication
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution.session_loads import SharedRuns
 from pytest_llmbench.harness.setting import (
     prompts_of,
     salt_of,
@@ -28,226 +34,64 @@ from pytest_llmbench.harness.setting import (
     within_budget,
 )
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.declared import Prices, Variant, declared_variants, prices_of, sut_file_of
+from pytest_llmbench.harness.sut.declared import Prices, declared_variants, prices_of, sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.harness.sut.variant_executor import VariantExecutor, VariantServer
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Bounds, Setting, TestDefinition, VariantInfo
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.model.plan import describe_loads
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import LIVE_ANSWERS, OfSessions
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.session import LIVE_ANSWERS
 from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of
 
+TYPICAL = ("h100-70b-tp4", "h100-8b")
+"""The presets that stand for a slow and for a quick system where nothing is known of the endpoint."""
+MOST_S = 15.0
+"""Seconds of computing after which the dry run of one test on one engine ends. What would have come is not
+counted, and that is told."""
+MOST_REQUESTS = 5_000
+"""The most requests of a load that a dry run runs; what they come to is scaled."""
 SAMPLE_REQUESTS = 12_000
-"""Number of requests drawn to estimate the tokens of longer loads, or fewer: see :data:`SAMPLE_TOKENS`."""
-SAMPLE_TOKENS = 4_000_000
-"""Number of input tokens after which no more requests are drawn; long contexts reach it sooner."""
-_FEWEST_SAMPLED = 500
-"""The fewest requests to sample where it is not known how many there will be."""
-_SIGMAS = 4.0
-"""Half-width of the estimated bounds, in standard errors."""
-_SLACK = 0.02
-_BETWEEN_SEQUENCES = 0.1
-"""Assumed relative difference between sequences with shared prefixes, as each draws a few prefixes of its
-own; and between sequences of sessions, whose turns grow together."""
+"""Number of requests drawn to count the tokens that a load has at least; beyond them by their mean."""
+MOST_DRAWN = 1_000_000
+"""Number of arrivals up to which the time that a load takes at least is exact."""
+
+Selected = Sequence[tuple[str, TestDefinition, TestParameters]]
+Systems = Mapping[str, Hashable]
+"""Node id → what tells the systems of the tests apart, which share no load; none: all have the same one."""
+Offered = Callable[[str], Mapping[str, Any]]
+"""Endpoint → the variants that hooks declare for it."""
 
 
 @dataclass(frozen=True)
-class Span:
-    """Lower and upper bound of a quantity of the plan."""
+class Known:
+    """What is known of a system from the options, the SUT file and the hooks, without asking it."""
 
-    least: float = 0.0
-    most: float = 0.0
-    per_rps: float = 0.0
-    """Added to ``most`` for each request per second that the system completes at its best."""
-    worst: float = 0.0
-    """The upper bound if replies fail or are short, or loads are measured again."""
-    worst_per_rps: float = 0.0
-
-    def __add__(self, other: Span) -> Span:
-        return Span(
-            self.least + other.least,
-            self.most + other.most,
-            self.per_rps + other.per_rps,
-            self.worst + other.worst,
-            self.worst_per_rps + other.worst_per_rps,
-        )
-
-    def times(self, factor: float) -> Span:
-        every = (self.least, self.most, self.per_rps, self.worst, self.worst_per_rps)
-        return Span(*(factor * each for each in every))
-
-    def worst_text(self, shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
-        more = f" + {shown(self.worst_per_rps)} per req/s" if self.worst_per_rps else ""
-        return shown(self.worst) + more
-
-    def text(self, shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
-        """The bounds as text: ``1,100``, ``[104, 1,100]`` or ``[104, 1,100 + 12 per req/s]``."""
-        if self.per_rps:
-            return f"[{shown(self.least)}, {shown(self.most)} + {shown(self.per_rps)} per req/s]"
-        if shown(self.least) == shown(self.most):
-            return shown(self.most)
-        return f"[{shown(self.least)}, {shown(self.most)}]"
-
-
-@dataclass(frozen=True)
-class Amount:
-    """Bounds of what loads send. ``seconds`` are those of loads with a nominal duration; the system decides
-    about others."""
-
-    requests: Span = field(default_factory=Span)
-    input_tokens: Span = field(default_factory=Span)
-    output_tokens: Span = field(default_factory=Span)
-    seconds: Span = field(default_factory=Span)
-    open_ended: bool = False
-    """Whether some of the measured load takes as long as the system needs."""
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(
-            self.requests + other.requests,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.seconds + other.seconds,
-            self.open_ended or other.open_ended,
-        )
-
-    def times(self, count: int) -> Amount:
-        return Amount(
-            self.requests.times(count),
-            self.input_tokens.times(count),
-            self.output_tokens.times(count),
-            self.seconds.times(count),
-            self.open_ended,
-        )
-
-    def price(self, per_million_input: float, per_million_output: float) -> Span:
-        return self.input_tokens.times(per_million_input / 1e6) + self.output_tokens.times(
-            per_million_output / 1e6
-        )
-
-    def describe(self) -> str:
-        """The amounts in words: ``[least, most]`` of each."""
-        return (
-            f"requests {self.requests.text()}, input tokens {self.input_tokens.text()}, output tokens "
-            f"{self.output_tokens.text()}, {self._duration()}"
-        )
+    facts: Facts
+    variants: Mapping[str, VariantInfo]
+    engines: tuple[str, ...]
+    """Scenarios of the embedded engine that stand for it: its own, or :data:`TYPICAL`."""
+    options: Mapping[str, str]
+    """Variant → the options of the embedded engine that stand for it."""
 
     @property
-    def is_worse(self) -> bool:
-        """Whether the worst case is more than the usual one."""
-        return self.requests.worst > self.requests.most
-
-    def describe_worst(self) -> str:
-        return (
-            f"{self.requests.worst_text()} requests, {self.input_tokens.worst_text()} input and "
-            f"{self.output_tokens.worst_text()} output tokens"
-        )
-
-    def _duration(self) -> str:
-        if self.open_ended and self.seconds.most == 0:
-            return "duration set by the SUT (closed loop)"
-        more = ", and loads of a number of requests as long as the SUT needs" if self.open_ended else ""
-        return f"{self.seconds.text(rough_duration)} of measured load{more}"
+    def is_engine(self) -> bool:
+        """Whether it is the embedded engine itself."""
+        return self.engines != TYPICAL
 
 
-Lengths = npt.NDArray[np.int64]
-
-
-class Sampler:
-    """Draws the beginning of each request sequence, once."""
-
-    def __init__(self) -> None:
-        self._samples: dict[tuple[str, str, int], tuple[Lengths, Lengths]] = {}
-
-    def amount(self, load: Bounds) -> Amount:
-        more = load.attempts * load.per_rps
-        requests = Span(load.least, load.most, load.per_rps, load.at_worst, more)
-        inputs, outputs = self._lengths(load)
-        exact, spread = load.one_sequence and load.first < len(inputs), 0.0
-        if exact:
-            inputs, outputs = inputs[load.first :], outputs[load.first :]
-        if not load.one_sequence and _is_clustered(load.workload):
-            spread = _BETWEEN_SEQUENCES
-        seconds = Span(load.least_s, load.most_s, worst=load.attempts * load.most_s)
-        asked = _tokens(inputs, requests, exact, spread)
-        # A reply may end before its limit, after one token or none.
-        answered = replace(_tokens(outputs, requests, exact, 0.0), least=0.0)
-        open_ended = load.open_ended and load.phase is Phase.MEASURE
-        return Amount(requests, asked, answered, seconds, open_ended)
-
-    def _lengths(self, load: Bounds) -> tuple[Lengths, Lengths]:
-        least = _FEWEST_SAMPLED if load.per_rps else 0
-        wanted = min(SAMPLE_REQUESTS, load.first + max(load.at_worst, least))
-        key = (load.workload.name, str(load.workload.specification()), load.seed)
-        if key not in self._samples or len(self._samples[key][0]) < wanted:
-            self._samples[key] = _sampled(load.workload, load.seed, wanted)
-        return self._samples[key]
-
-
-def _is_clustered(workload: Workload) -> bool:
-    """Whether the lengths of requests are correlated: by shared prefixes, or turn by turn in a session."""
-    return isinstance(workload, OfSessions) or workload.specification()["prefix_sharing"]["fraction"] > 0
-
-
-def _sampled(workload: Workload, seed: int, count: int) -> tuple[Lengths, Lengths]:
-    inputs: list[int] = []
-    outputs: list[int] = []
-    tokens = 0
-    for request in islice(stream_of(workload, seed), count):
-        inputs.append(request.input_tokens)
-        outputs.append(request.max_tokens)
-        tokens += request.input_tokens
-        if tokens > SAMPLE_TOKENS:
-            break
-    return np.array(inputs, dtype=np.int64), np.array(outputs, dtype=np.int64)
-
-
-def _tokens(lengths: Lengths, requests: Span, exact: bool, spread: float) -> Span:
-    """The tokens of so many requests: exact for the part of a sequence that was drawn, else estimated from
-    its lengths."""
-    known = len(lengths)
-    if not known:
-        return Span()
-    mean, deviation = float(lengths.mean()), float(lengths.std())
-    error = _SIGMAS * deviation / math.sqrt(known) + spread * mean
-
-    def total(count: float, sign: int) -> float:
-        if exact and count <= known:
-            return float(lengths[: int(count)].sum())
-        return max(0.0, count * (mean + sign * error) + sign * _SIGMAS * deviation * math.sqrt(count))
-
-    most, worst = total(requests.most, 1), total(requests.worst, 1)
-    if requests.per_rps:
-        # √x grows slower than any share of x: the deviation of so many more requests, as a share and a sum.
-        fixed = (_SIGMAS * deviation) ** 2 / (4 * _SLACK * mean)
-        most, worst = most + fixed, worst + fixed
-    each = mean * (1 + _SLACK) + error
-    more, worst_more = each * requests.per_rps, each * requests.worst_per_rps
-    return Span(total(requests.least, -1), most, more, worst, worst_more)
-
-
-@dataclass(frozen=True)
-class Foreseen:
-    facts: Facts = field(default_factory=Facts)
-    variants: Mapping[str, VariantInfo] = field(default_factory=dict)
-    complete: bool = False
-    """Whether asking the system would add nothing (the embedded engine)."""
-
-
-def foreseen(settings: Settings, offered: Callable[[str], Mapping[str, Any]] = lambda _: {}) -> Foreseen:
-    """What is known of the system from the options, the SUT file and the hooks, without asking it.
-
-    Raises SuiteError for mistakes in them.
-    """
-    file = sut_file_of(settings)
-    sut = SUT(settings.endpoint or "")
+def known_of(settings: Settings, offered: Offered = lambda _: {}) -> Known:
+    """Raises SuiteError for mistakes in the options, the SUT file and the hooks."""
+    file, sut = sut_file_of(settings), SUT(settings.endpoint or "")
     engine = sut.is_embedded or sut.is_replay
     facts = Facts()
-    if engine:
+    if engine:  # who measures an endpoint does not wait for the simulator
         from pytest_llmbench.simulator.scenario.scenario import parse_scenario
         from pytest_llmbench.simulator.scenario.variants import disclosure
 
@@ -255,59 +99,327 @@ def foreseen(settings: Settings, offered: Callable[[str], Mapping[str, Any]] = l
         facts = disclosure(scenario.engine, scenario.router)
     if file is not None:
         facts = facts | file.facts
-    variants = declared_variants(sut, file, offered(sut.endpoint))
     fresh = engine or (file is not None and file.endpoint.reset.path is not None)
-    infos = {"": VariantInfo("", Facts(), fresh)}
-    for name, variant in variants.items():
-        infos[name] = VariantInfo(name, _facts(variant, sut), _can_be_fresh(variant, fresh))
-    return Foreseen(facts, infos, engine)
+    infos, options = {"": VariantInfo("", Facts(), fresh)}, {"": "" if engine else _options(facts)}
+    for name, variant in declared_variants(sut, file, offered(sut.endpoint)).items():
+        own = variant.facts
+        if variant.preset is not None:
+            from pytest_llmbench.harness.sut.embedded import overridden
+            from pytest_llmbench.simulator.scenario.variants import variant_facts
+
+            own = variant_facts(overridden(sut.preset, variant.preset)) | own
+        restarts = variant.way in ("command", "preset") or variant.table.reset.path is not None
+        infos[name] = VariantInfo(name, own, restarts or (fresh and variant.way in ("control", "request")))
+        options[name] = variant.preset if variant.preset is not None else _options(facts | own)
+    return Known(facts, infos, (sut.preset,) if engine else TYPICAL, options)
 
 
-def _facts(variant: Variant, sut: SUT) -> Facts:
-    if variant.preset is None:
-        return variant.facts
-    from pytest_llmbench.harness.sut.embedded import overridden
-    from pytest_llmbench.simulator.scenario.variants import variant_facts
-
-    return variant_facts(overridden(sut.preset, variant.preset)) | variant.facts
-
-
-def _can_be_fresh(variant: Variant, base: bool) -> bool:
-    if variant.way in ("command", "preset") or variant.table.reset.path is not None:
-        return True
-    return base and variant.way in ("control", "request")
-
-
-Selected = Sequence[tuple[str, TestDefinition, TestParameters]]
-Systems = Mapping[str, Hashable]
-"""Node id → what tells the systems of the tests apart, which share no load; none: all have the same one."""
-PER_RPS = (
-    "per req/s: for each request per second that the system completes at most; a search finds out how many "
-    "that are, so there is no other upper bound (capacity_rps= in a marker makes it a number)"
-)
+def _options(facts: Facts) -> str:
+    """The options of the embedded engine for what is declared of a cache and of filters."""
+    caching = {"enabled": "on", "disabled": "off"}.get(str(facts.value("sut.prefix_caching")))
+    filters = {name: facts.value(f"guardrails.{name}") for name in ("input_filter", "output_filter")}
+    given = {"prefix_caching": caching} | {
+        name: state for name, state in filters.items() if state in ("absent", "disabled", "enabled")
+    }
+    return "&".join(f"{name}={value}" for name, value in given.items() if value is not None)
 
 
 @dataclass
-class _Planned:
-    """The loads that the tests so far would send, so that shared loads of the next one are found."""
+class Count:
+    """What one test came to in a dry run on one engine."""
 
-    sampler: Sampler = field(default_factory=Sampler)
-    owners: dict[tuple[Hashable, str], str] = field(default_factory=dict)
-    """(System, key of a load) → node id of the first test that sends it."""
-    system: Hashable = None
-    """The system of the next test."""
-    anew: bool = False
-    """Whether a test has brought a server into a fresh state, after which warm-ups are not shared."""
+    requests: float = 0
+    unmeasured: float = 0
+    """Requests of warm-ups and probes among them."""
+    input_tokens: float = 0
+    output_tokens: float = 0
+    seconds: float = 0.0
+    sent: list[LoadPlan] = field(default_factory=list)
+    """The measured loads."""
+    shared: Counter[str] = field(default_factory=Counter)
+    """Node id → how many of the measured loads are those of that earlier test."""
+    warmed_by: str | None = None
+    """The earlier test whose warm-up counts for this one."""
+    problem: str | None = None
+    """Why the test cannot run, in words."""
+    cut: bool = False
+    """Whether the dry run ended before the test did."""
+
+    def note(self, plan: LoadPlan, seen: Observation) -> None:
+        records, planned = seen.records, plan.requests
+        scale = planned / len(records) if _is_cut(plan) and len(records) else 1.0
+        output = records.output_tokens
+        self.requests += scale * len(records)
+        self.unmeasured += scale * len(records) if plan.phase is not Phase.MEASURE else 0
+        self.input_tokens += scale * float(records.requested_input_tokens.sum())
+        self.output_tokens += scale * float(output[output != MISSING].sum())
+        self.seconds += scale * (seen.ended_ns - seen.started_ns) / 1e9
+
+    def note_shared(self, plan: LoadPlan, owner: str) -> None:
+        if plan.phase is Phase.MEASURE:
+            self.shared[owner] += 1
+        else:
+            self.warmed_by = self.warmed_by or owner
+
+
+def _is_cut(plan: LoadPlan) -> bool:
+    return plan.duration_s is None and plan.requests > MOST_REQUESTS
+
+
+class _TimeIsUp(Exception):  # noqa: N818 - no error: the dry run ends
+    """The dry run of a test has taken :data:`MOST_S`."""
+
+
+class DryRun:
+    """Drives tests against one scenario of the embedded engine in virtual time, and counts what they send.
+    Equal loads of several tests are run once, as in a session."""
+
+    def __init__(self, scenario: str, known: Known) -> None:
+        self._scenario = scenario
+        self._known = known
+        self._shared = SharedRuns()
+        self._systems: dict[tuple[Hashable, bool], VariantExecutor] = {}
+        """(System, whether it generates tokens) → its engines."""
+
+    def count(
+        self,
+        nodeid: str,
+        definition: TestDefinition,
+        parameters: TestParameters,
+        setting: Setting,
+        system: Hashable = None,
+    ) -> Count:
+        """What the test sends, as far as the dry run goes."""
+        found, ends = Count(), time.process_time() + MOST_S
+        which = (system, definition.parameters.generates)
+        key = f"{which}"
+
+        def in_time(_: object = None) -> None:
+            if time.process_time() > ends:
+                raise _TimeIsUp
+
+        def execute(plan: LoadPlan) -> Observation:
+            in_time()
+            executor = self._executor(*which)
+            state = executor.state(plan.variant)
+            seen = None if parameters.fresh else self._shared.find(key, plan, nodeid, state)
+            if plan.phase is Phase.MEASURE:
+                found.sent.append(plan)
+            if seen is not None:
+                found.note_shared(plan, str(seen.shared_from))
+                return seen
+            run = plan.with_(requests=MOST_REQUESTS) if _is_cut(plan) else plan
+            seen = executor.run(run, in_time)
+            found.note(plan, seen)
+            self._shared.keep(key, plan, nodeid, executor.state(plan.variant), seen)
+            return seen
+
+        try:
+            drive(definition.procedure(parameters, setting), execute)
+        except _TimeIsUp:
+            found.cut = True
+            self._systems.pop(which, None)  # it was left in the middle of a load
+            self._shared.forget(key)
+        except LLMBenchError as error:
+            found.problem = error.what
+        except Exception as error:  # noqa: BLE001 - a suite's own workload may raise anything
+            found.problem = f"{type(error).__name__}: {error}"
+        return found
+
+    def _executor(self, system: Hashable, generates: bool) -> VariantExecutor:
+        executor = self._systems.get((system, generates))
+        if executor is None:
+            from pytest_llmbench.harness.sut.embedded import Replayer, overridden
+
+            replayer = Replayer(generates=generates)
+
+            def server(name: str) -> VariantServer:
+                options = self._known.options[name]
+                scenario = overridden(self._scenario, options) if options else self._scenario
+                facts = self._known.variants[name].facts
+                return VariantServer(
+                    name, lambda: replayer.make(name, scenario), facts, server=name, reset=lambda: None
+                )
+
+            executor = VariantExecutor({"": server("")})
+            for name in self._known.variants:
+                if name:
+                    executor.add(name, server(name))
+            self._systems[system, generates] = executor
+        return executor
 
 
 @dataclass(frozen=True)
-class Certain:
-    """The amounts that a test sends in any case."""
+class Span:
+    """A quantity on the engine on which it is least, and on that on which it is most."""
 
-    nodeid: str
-    requests: float
-    input_tokens: float
-    seconds: float
+    least: float = 0.0
+    most: float = 0.0
+
+    def __add__(self, other: Span) -> Span:
+        return Span(self.least + other.least, self.most + other.most)
+
+    def text(self, shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
+        """``1,104``, or ``9,180 to 16,000``: where the engines differ three digits are enough."""
+        if shown(self.least) == shown(self.most):
+            return shown(self.most)
+        return f"{shown(_three_digits(self.least))} to {shown(_three_digits(self.most))}"
+
+
+def _three_digits(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What a test sends, or several."""
+
+    requests: Span = field(default_factory=Span)
+    unmeasured: Span = field(default_factory=Span)
+    input_tokens: Span = field(default_factory=Span)
+    output_tokens: Span = field(default_factory=Span)
+    seconds: Span = field(default_factory=Span)
+    cut: bool = False
+
+    @classmethod
+    def of(cls, counts: Sequence[Count], times: int) -> Amount:
+        """The amounts of one test on several engines, so many times."""
+
+        def span(name: str) -> Span:
+            values = [times * getattr(count, name) for count in counts]
+            return Span(min(values), max(values))
+
+        return cls(
+            requests=span("requests"),
+            unmeasured=span("unmeasured"),
+            input_tokens=span("input_tokens"),
+            output_tokens=span("output_tokens"),
+            seconds=span("seconds"),
+            cut=any(count.cut for count in counts),
+        )
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(
+            self.requests + other.requests,
+            self.unmeasured + other.unmeasured,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.seconds + other.seconds,
+            self.cut or other.cut,
+        )
+
+    def cost(self, prices: Prices) -> str:
+        cost = Span(
+            prices.of(self.input_tokens.least, self.output_tokens.least),
+            prices.of(self.input_tokens.most, self.output_tokens.most),
+        )
+        return f"{cost.text(lambda value: f'{value:,.2f}')} {prices.currency}"
+
+    def describe(self, prices: Prices | None) -> str:
+        if not self.requests.most and not self.cut:
+            return "no requests of its own"
+        least = "at least " if self.cut else ""
+        unmeasured = f" ({self.unmeasured.text()} in warm-ups and probes)" if self.unmeasured.most else ""
+        cost = "" if prices is None else f", {self.cost(prices)}"
+        return (
+            f"{least}{self.requests.text()} requests{unmeasured}, {self.input_tokens.text()} input and "
+            f"{self.output_tokens.text()} output tokens, {self.seconds.text(rough_duration)}{cost}"
+        )
+
+
+def plan_lines(
+    tests: Selected,
+    settings: Settings,
+    *,
+    offered: Offered = lambda _: {},
+    systems: Systems = MappingProxyType({}),
+) -> Iterator[str]:
+    """Lines for the terminal, as they come: a block for each test, then the total. Raises SuiteError for a
+    wrong SUT file."""
+    if not tests:
+        yield "llmbench plan: no marked test is selected"
+        return
+    known, prices = known_of(settings, offered), prices_of(settings)
+    yield f"llmbench plan (scale {settings.scale}): {_what_is_run(known)}; nothing is sent"
+    runs = [DryRun(scenario, known) for scenario in known.engines]
+    total, counted = Amount(), 0
+    for nodeid, definition, parameters in tests:
+        asked = _repetitions(parameters, settings, len(tests))
+        setting = _setting(nodeid, asked, settings, known)
+        yield f"  {nodeid}"
+        missing = list(definition.needs(asked.parameters, setting))
+        if missing:
+            unsure = "" if known.is_engine else " (as far as is known before the SUT is asked)"
+            yield f"    {definition.title}: CANNOT RUN{unsure}"
+            yield from (f"    - {need}" for need in missing)
+            continue
+        counts = [
+            run.count(nodeid, definition, asked.parameters, setting, systems.get(nodeid)) for run in runs
+        ]
+        problem = next((count.problem for count in counts if count.problem), None)
+        if problem is not None:
+            yield f"    {definition.title}: CANNOT RUN: {problem}"
+            continue
+        amount = Amount.of(counts, asked.times)
+        total, counted = total + amount, counted + 1
+        yield from (f"    {line}" for line in _block(definition, setting, counts, amount, prices))
+        if asked.times > 1:
+            yield f"    {asked.times} times{asked.why}"
+    yield f"  total of {counted} test{'' if counted == 1 else 's'}: {total.describe(prices)}"
+    yield from (f"  {line}" for line in _remarks(total, settings))
+
+
+def _what_is_run(known: Known) -> str:
+    if known.is_engine:
+        return "a dry run in virtual time"
+    slow, quick = known.engines
+    return (
+        f"estimates by dry runs on a slow and a quick engine ({slow}, {quick}; for another one: "
+        "--llm-endpoint=replay:PRESET)"
+    )
+
+
+def _block(
+    definition: TestDefinition,
+    setting: Setting,
+    counts: Sequence[Count],
+    amount: Amount,
+    prices: Prices | None,
+) -> Iterator[str]:
+    loads = describe_loads([plan.load for count in counts for plan in count.sent]) or "no load"
+    yield f"{definition.title}: {loads}, workload {setting.workload.name}"
+    yield amount.describe(prices)
+    if amount.cut:
+        yield f"its dry run ended after {MOST_S:g} s of computing: what would have come then is not counted"
+    stated = setting.workload.specification()
+    yield from told_of(stated.get("profiles", ()))
+    yield from filter(None, [told_of_cuts(stated.get("cuts"))])
+    if "answers" in stated:
+        yield f"live answers: {LIVE_ANSWERS}"
+    last = counts[-1]
+    if last.shared:
+        shared = sum(last.shared.values())
+        yield f"{shared} of {len(last.sent)} loads shared with {', '.join(last.shared)}"
+    if last.warmed_by is not None:
+        yield f"warm-up shared with {last.warmed_by}"
+
+
+def _remarks(total: Amount, settings: Settings) -> Iterator[str]:
+    again = f", and loads that this machine spoils are measured again (--llm-remeasure={settings.remeasure})"
+    yield "on top: failed or short replies prolong warm-ups" + (again if settings.remeasure else "")
+    if prompts_of(SUT(settings.endpoint or ""), settings) == settings.new_prompts != "":
+        yield (
+            "each session draws prompts of its own, since the server may have kept those of the last: counts "
+            "of another differ a little (--llm-prompts=NAME fixes them)"
+        )
+    yield f"budgets: {settings.budgets.describe()}"
+    tokens = total.input_tokens + total.output_tokens
+    for name, span in (("requests", total.requests), ("tokens", tokens), ("seconds", total.seconds)):
+        budget: float = getattr(settings.budgets, name)
+        if span.least > budget:
+            yield f"EXCEEDED: {span.least:,.0f} {name} are more than {raised(name, budget, span.least)}"
+        elif span.most > budget:
+            yield f"may be exceeded: {span.most:,.0f} {name} are more than {raised(name, budget, span.most)}"
 
 
 @dataclass(frozen=True)
@@ -319,107 +431,6 @@ class _Repeated:
     least_runs: int
     most_runs: int | None
     why: str
-
-
-def plan_lines(
-    tests: Selected,
-    settings: Settings,
-    *,
-    offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
-    systems: Systems = MappingProxyType({}),
-) -> list[str]:
-    """Lines for the terminal: a block for each test, then the total. Raises SuiteError for a wrong SUT
-    file."""
-    if not tests:
-        return ["llmbench plan: no marked test is selected"]
-    known, prices = foreseen(settings, offered), prices_of(settings)
-    lines = [f"llmbench plan (scale {settings.scale}): nothing is sent; [least, most]"]
-    planned, total = _Planned(), Amount()
-    for nodeid, definition, parameters in tests:
-        asked, planned.system = _repetitions(parameters, settings, len(tests)), systems.get(nodeid)
-        amount, block = _test(nodeid, definition, asked, settings, known, planned)
-        total += amount
-        block += [f"{asked.times} times{asked.why}"] if asked.times > 1 else []
-        block += [_cost(amount, prices)] if prices is not None and amount.requests.worst else []
-        lines += [f"  {nodeid}", *(f"    {line}" for line in block)]
-    lines.append(f"  total of {len(tests)} tests: {total.describe()}")
-    return [*lines, *(f"  {line}" for line in _remarks(total, settings, prices))]
-
-
-def certain(
-    tests: Selected,
-    settings: Settings,
-    *,
-    offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
-    systems: Systems = MappingProxyType({}),
-    tokens: bool = True,
-) -> list[Certain]:
-    """The least that each test sends, shared loads counted once. ``tokens=False``: no request is drawn to
-    count them. A test that cannot run, such as one whose requests cannot be drawn, sends nothing. Raises
-    SuiteError for a wrong SUT file."""
-    known, planned, found = foreseen(settings, offered), _Planned(), list[Certain]()
-    for nodeid, definition, parameters in tests:
-        asked, planned.system = _repetitions(parameters, settings, len(tests)), systems.get(nodeid)
-        setting = _setting(nodeid, asked, settings, known)
-        if list(definition.needs(asked.parameters, setting)):
-            continue
-        try:
-            own, _ = _divided(nodeid, definition.bounds(asked.parameters, setting), planned)
-            drawn = [planned.sampler.amount(load).input_tokens.least for load in own] if tokens else []
-        except Exception:  # noqa: BLE001 - a suite's own workload may raise anything, its test will too
-            continue
-        amounts = (sum(load.least for load in own), sum(drawn), sum(load.least_s for load in own))
-        found.append(Certain(nodeid, *(asked.times * each for each in amounts)))
-    return found
-
-
-def _remarks(total: Amount, settings: Settings, prices: Prices | None) -> list[str]:
-    found = []
-    if total.is_worse:
-        again = f", and void loads are measured again (--llm-remeasure={settings.remeasure})"
-        found.append(
-            f"at worst {total.describe_worst()}: failed or short replies prolong warm-ups"
-            + (again if settings.remeasure else "")
-        )
-    if total.requests.per_rps:
-        found.append(PER_RPS)
-    if prompts_of(SUT(settings.endpoint or ""), settings) == settings.new_prompts != "":
-        found.append(
-            "each session draws prompts of its own, since the server may have kept those of the last: counts "
-            "of another differ a little (--llm-prompts=NAME fixes them)"
-        )
-    found += [f"budgets: {settings.budgets.describe()}", *_met(total, settings.budgets)]
-    return found if prices is None else [*found, f"{_cost(total, prices)} at the declared prices"]
-
-
-def _met(total: Amount, budgets: Budgets) -> list[str]:
-    """Lines on the budgets that the tests exceed in any case, and those that they may exceed."""
-    tokens = total.input_tokens + total.output_tokens
-    spans = {
-        "requests": (total.requests, budgets.requests),
-        "tokens": (tokens, budgets.tokens),
-        "seconds": (total.seconds, budgets.seconds),
-    }
-    found = []
-    for name, (span, budget) in spans.items():
-        most = max(span.most, span.worst)
-        if span.least > budget:
-            more = raised(name, budget, span.least)
-            found.append(f"EXCEEDED: at least {span.least:,.0f} {name} are more than {more}")
-        elif most > budget:
-            more = raised(name, budget, most)
-            found.append(f"may be exceeded: at worst {most:,.0f} {name} are more than {more}")
-    return found
-
-
-def _cost(amount: Amount, prices: Prices) -> str:
-    cost = amount.price(prices.input_per_million, prices.output_per_million)
-    worst = f", at worst {cost.worst_text(_money)}" if _money(cost.worst) != _money(cost.most) else ""
-    return f"cost {cost.text(_money)} {prices.currency}{worst}"
-
-
-def _money(amount: float) -> str:
-    return f"{amount:,.2f}"
 
 
 def _repetitions(parameters: TestParameters, settings: Settings, tests: int) -> _Repeated:
@@ -436,48 +447,7 @@ def _repetitions(parameters: TestParameters, settings: Settings, tests: int) -> 
     return _Repeated(own.parameters, arms * own.whole, own.least_runs, own.most_runs, why)
 
 
-def _test(
-    nodeid: str,
-    definition: TestDefinition,
-    asked: _Repeated,
-    settings: Settings,
-    known: Foreseen,
-    planned: _Planned,
-) -> tuple[Amount, list[str]]:
-    parameters = asked.parameters
-    setting = _setting(nodeid, asked, settings, known)
-    missing = list(definition.needs(parameters, setting))
-    if missing:
-        unsure = "" if known.complete else " (as far as is known before the SUT is asked)"
-        return Amount(), [f"{definition.title}: CANNOT RUN{unsure}", *(f"- {need}" for need in missing)]
-    try:
-        plans = definition.plans(parameters, setting)
-        loads = definition.bounds(parameters, setting)
-    except SuiteError as error:
-        return Amount(), [f"{definition.title}: CANNOT RUN: {error.what}"]
-    own, shared = _divided(nodeid, loads, planned)
-    # Whole tests are repeated with other seeds.
-    own = [replace(load, one_sequence=load.one_sequence and asked.times == 1) for load in own]
-    amount = sum(
-        (planned.sampler.amount(load.measured_up_to(1 + settings.remeasure)) for load in own), Amount()
-    )
-    amount = amount.times(asked.times)
-    described = describe_loads([plan.load for plan in plans]) or "no load known beforehand"
-    block = [f"{definition.title}: {described}, workload {setting.workload.name}", amount.describe()]
-    stated = setting.workload.specification()
-    block += [*told_of(stated.get("profiles", ())), *filter(None, [told_of_cuts(stated.get("cuts"))])]
-    block += [f"live answers: {LIVE_ANSWERS}"] if "answers" in stated else []
-    block += _of_warm_up(own, planned, asked.times)
-    measured = [load for load in loads if load.phase is Phase.MEASURE]
-    with_ = [owner for load, owner in shared if load.phase is Phase.MEASURE]
-    if with_:
-        block.append(f"{len(with_)} of {len(measured)} loads shared with {', '.join(dict.fromkeys(with_))}")
-    if warmed_by := [owner for load, owner in shared if load.phase is Phase.WARMUP]:
-        block.append(f"warm-up shared with {warmed_by[0]}")
-    return amount, block
-
-
-def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Foreseen) -> Setting:
+def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Known) -> Setting:
     setting = setting_for(
         asked.parameters,
         settings,
@@ -490,33 +460,14 @@ def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Foreseen)
     return replace(setting, least_runs=asked.least_runs, most_runs=asked.most_runs, salt=salt)
 
 
-def _of_warm_up(own: Sequence[Bounds], planned: _Planned, times: int) -> list[str]:
-    loads = [load for load in own if load.phase is not Phase.MEASURE]
-    if not loads:
-        return []
-    amount = sum(map(planned.sampler.amount, loads), Amount()).times(times)
-    return [f"of these, requests {amount.requests.text()} in warm-ups and probes"]
+@dataclass(frozen=True)
+class _Certain:
+    """What a test sends in any case."""
 
-
-def _divided(
-    nodeid: str, loads: Sequence[Bounds], planned: _Planned
-) -> tuple[list[Bounds], list[tuple[Bounds, str]]]:
-    """The loads that the test sends itself, and those that it shares with an earlier test, each with that
-    test."""
-    own: list[Bounds] = []
-    shared: list[tuple[Bounds, str]] = []
-    for load in loads:
-        owner = planned.owners.get((planned.system, load.key))
-        if owner is None or owner == nodeid or load.fresh:
-            own.append(load)
-            if not load.fresh:
-                planned.owners.setdefault((planned.system, load.key), nodeid)
-            continue
-        shared.append((load, owner))
-        if load.phase is not Phase.MEASURE and planned.anew:
-            own.append(replace(load, least=0, least_s=0.0))
-    planned.anew = planned.anew or any(load.fresh for load in loads)
-    return own, shared
+    nodeid: str
+    requests: float = 0
+    tokens: float = 0
+    seconds: float = 0.0
 
 
 _LONGEST = 200_000
@@ -530,36 +481,86 @@ _WIDEST = ("rate", "max_rate", "concurrency", "max_concurrency", "maximum")
 def exceeding(
     tests: Selected,
     settings: Settings,
-    offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
+    offered: Offered = lambda _: {},
     systems: Systems = MappingProxyType({}),
 ) -> list[str]:
     """A line for each budget that is certainly exceeded, and for each test whose marker exceeds the allowed
     rate or concurrency. Raises SuiteError for a wrong SUT file."""
-    budgets = settings.budgets
-    least = certain(tests, settings, offered=offered, systems=systems, tokens=False)
-    if sum(each.requests for each in least) * _LONGEST > budgets.tokens:
-        least = certain(tests, settings, offered=offered, systems=systems)
+    budgets, loads = settings.budgets, list(_certain_loads(tests, settings, offered, systems))
+    requests = [(nodeid, times * plan.requests) for nodeid, times, plan in loads]
+    tokens: list[tuple[str, float]] = []
+    if sum(count for _, count in requests) * _LONGEST > budgets.tokens:
+        tokens = [(nodeid, times * _input_tokens(plan)) for nodeid, times, plan in loads]
+    seconds = [(nodeid, times * _seconds(plan)) for nodeid, times, plan in loads]
     return [
-        *_too_wide(tests, settings),
-        *_summed("requests", least, [each.requests for each in least], budgets.requests),
-        *_summed("tokens", least, [each.input_tokens for each in least], budgets.tokens),
-        *_summed("seconds", least, [each.seconds for each in least], budgets.seconds),
+        *_too_wide(tests, budgets),
+        *_summed("requests", requests, budgets.requests),
+        *_summed("tokens", tokens, budgets.tokens),
+        *_summed("seconds", seconds, budgets.seconds),
     ]
 
 
-def _summed(name: str, tests: Sequence[Certain], amounts: Sequence[float], budget: float) -> list[str]:
-    total = sum(amounts)
+def _certain_loads(
+    tests: Selected, settings: Settings, offered: Offered, systems: Systems
+) -> Iterator[tuple[str, int, LoadPlan]]:
+    """The loads that are sent whatever the system does, each at the first test that sends it, and how often:
+    those of tests that repeat one load of a number of requests. A test that cannot run sends none."""
+    known, seen = known_of(settings, offered), set[tuple[Hashable, str]]()
+    for nodeid, definition, parameters in tests:
+        asked = _repetitions(parameters, settings, len(tests))
+        setting = _setting(nodeid, asked, settings, known)
+        if definition.result is None or list(definition.needs(asked.parameters, setting)):
+            continue
+        try:
+            plans = definition.plans(asked.parameters, setting)
+        except Exception:  # noqa: BLE001 - a suite's own workload may raise anything, its test will too
+            continue
+        as_needed = asked.parameters.runs_as_needed and asked.least_runs == 1
+        for plan in plans[:1] if as_needed or asked.most_runs is not None else plans:
+            key = (systems.get(nodeid), plan.key)
+            if plan.looks is None and key not in seen:
+                seen.add(key)
+                yield nodeid, asked.times, plan
+
+
+def _input_tokens(plan: LoadPlan) -> float:
+    """Exact up to :data:`SAMPLE_REQUESTS`; nine tenths of their mean for each further one, so that it is not
+    too much."""
+    try:
+        requests = islice(stream_of(plan.workload, plan.seed), min(plan.requests, SAMPLE_REQUESTS))
+        drawn = [request.input_tokens for request in requests]
+    except Exception:  # noqa: BLE001 - a suite's own workload may raise anything, its test will too
+        return 0.0
+    mean = sum(drawn) / len(drawn) if drawn else 0.0
+    return sum(drawn) + 0.9 * mean * (plan.requests - len(drawn))
+
+
+def _seconds(plan: LoadPlan) -> float:
+    """Seconds to the last arrival, or the nominal duration; 0 where the system decides. Very many arrivals
+    are not drawn: nine tenths of their mean."""
+    if plan.duration_s is not None or not isinstance(plan.load, OpenLoop) or not plan.requests:
+        return plan.duration_s or 0.0
+    if plan.requests > MOST_DRAWN and plan.load.arrival != "trace":
+        return 0.9 * plan.requests / plan.load.rate
+    due_ns = schedule_ns(plan.load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
+    return float(due_ns[-1] - (due_ns[plan.first - 1] if plan.first else 0)) / 1e9
+
+
+def _summed(name: str, amounts: Sequence[tuple[str, float]], budget: float) -> list[str]:
+    by_test = Counter[str]()
+    for nodeid, amount in amounts:
+        by_test[nodeid] += amount  # type: ignore[assignment]
+    total = sum(by_test.values())
     if total <= budget:
         return []
-    rows = sorted(zip(amounts, tests, strict=True), key=lambda row: -row[0])
-    named = ", ".join(f"{test.nodeid} {amount:,.0f}" for amount, test in rows[:_NAMED])
-    more = f", {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    named = ", ".join(f"{nodeid} {amount:,.0f}" for nodeid, amount in by_test.most_common(_NAMED))
+    more = f", {len(by_test) - _NAMED} more" if len(by_test) > _NAMED else ""
     allowed = raised(name, budget, total)
     return [f"the tests send at least {total:,.0f} {name} ({named}{more}), more than {allowed}"]
 
 
-def _too_wide(tests: Selected, settings: Settings) -> list[str]:
-    budgets, found = settings.budgets, []
+def _too_wide(tests: Selected, budgets: Budgets) -> list[str]:
+    found = []
     for nodeid, _, parameters in tests:
         for keyword in _WIDEST:
             asked = getattr(parameters, keyword, None)

@@ -17,14 +17,13 @@ many depends on the scale: the draft's own figures (``full``), a gate, or a smok
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
-from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult, WarmupReport
 
@@ -141,48 +140,6 @@ class Setting:
     """Whether the user allows a test to load the system up to failure (METHODOLOGY §13)."""
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The least and the most that one load sends, or all loads of a kind that take requests from sequences of
-    one workload."""
-
-    workload: Workload
-    seed: int
-    """The seed of the sequence that the requests are taken from, or of the first such sequence."""
-    key: str
-    """Key of the requests: equal keys are the same requests, which are measured once."""
-    least: int
-    most: int
-    per_rps: float = 0.0
-    """Further requests for each request per second of capacity."""
-    worst: int | None = None
-    """The most requests with failed or short replies; None: no more than ``most``."""
-    attempts: int = 1
-    """How often the load may be measured if this machine spoils it."""
-    least_s: float = 0.0
-    most_s: float = 0.0
-    """Longest nominal duration, in seconds, of the loads that have one."""
-    open_ended: bool = False
-    """Whether some of the loads take as long as the system needs."""
-    phase: Phase = Phase.MEASURE
-    variant: str = ""
-    fresh: bool = False
-    """Whether a fresh state of the system comes before the load, so that it is shared with no other test."""
-    first: int = 0
-    """Index of the first request."""
-    one_sequence: bool = True
-    """Whether all requests are of one sequence. If not, their lengths are known by their distributions
-    only."""
-
-    @property
-    def at_worst(self) -> int:
-        return self.attempts * max(self.most, self.worst or 0)
-
-    def measured_up_to(self, attempts: int) -> Bounds:
-        """The bounds if every measured load may be void and measured again so often."""
-        return self if self.phase is not Phase.MEASURE else replace(self, attempts=attempts)
-
-
 def one_warmup(parameters: Any, setting: Setting) -> Sequence[Workload]:  # noqa: ARG001 - the signature is the contract
     return (setting.workload,)
 
@@ -206,9 +163,6 @@ class TestDefinition:
     plans: Callable[[Any, Setting], tuple[LoadPlan, ...]]
     """The measured plans as far as they are known beforehand, for the words of ``--llm-plan`` and the
     identity of a baseline."""
-    bounds: Callable[[Any, Setting], Sequence[Bounds]]
-    """All that the test sends at least and at most, warm-ups and probes included, over every way that its
-    procedure may go; a load is counted once. Raises SuiteError for what cannot be run."""
     needs: Callable[[Any, Setting], Sequence[str]] = no_needs
     """What the test lacks in its surroundings, in words, before anything is sent; empty when it can run."""
     warmups: Callable[[Any, Setting], Sequence[Workload]] = one_warmup

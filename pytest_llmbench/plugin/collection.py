@@ -410,7 +410,7 @@ def print_plan(session: pytest.Session) -> None:
             offered=report.variants_offered,
             systems=_systems(session.items),
         )
+        for line in lines:  # as they come: dry runs take a while
+            reporter.write_line(line)
     except SuiteError as error:
         raise pytest.UsageError(str(error)) from None
-    for line in lines:
-        reporter.write_line(line)

@@ -1,9 +1,9 @@
-"""``--llm-plan``: bounds that hold, what is counted once, what cannot run."""
+"""``--llm-plan``: a dry run counts what a session sends, what is shared once, and says what cannot run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,76 +11,14 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.harness import plan as planning
-from pytest_llmbench.harness.plan import Sampler, Span, plan_lines
+from pytest_llmbench.harness.plan import exceeding, plan_lines
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.amounts import plan_bounds
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Bounds, Setting, TestDefinition
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.lengths import Fixed
-from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 
-SMALL = SyntheticWorkload("small", Fixed(8), Fixed(2))
 TTFT = definition("ttft")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _each_sample_is_drawn_once() -> Iterator[None]:
-    """The same lengths for the same workload, seed and number, whichever test asks for them."""
-    drawn: dict[tuple[str, int, int], Any] = {}
-
-    def once(workload: Workload, seed: int, count: int) -> Any:
-        key = (str((workload.name, workload.specification())), seed, count)
-        if key not in drawn:
-            drawn[key] = draw(workload, seed, count)
-        return drawn[key]
-
-    draw = planning._sampled
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_sampled", once)
-        yield
-
-
-def load_of(plan: LoadPlan) -> Bounds:
-    return plan_bounds(plan)
-
-
-def test_short_loads_are_exact() -> None:
-    amount = Sampler().amount(load_of(LoadPlan("x", SYNTHETIC_UNIFORM, OpenLoop(20), 1_000, seed=42)))
-    # METHODOLOGY §4.3: over 1000 requests the inputs sum to 315346 and the limits to 160203.
-    assert amount.requests == Span(1_000, 1_000, worst=1_000)
-    assert amount.input_tokens == Span(315_346, 315_346, worst=315_346)
-    assert amount.output_tokens == Span(0, 160_203, worst=160_203)
-    assert amount.seconds.least == amount.seconds.most == pytest.approx(50, rel=0.2)
-    assert "requests 1,000, input tokens 315,346, output tokens [0, 160,203]" in amount.describe()
-
-
-def test_long_loads_are_reckoned_quickly_and_between_bounds() -> None:
-    amount = Sampler().amount(load_of(LoadPlan("x", SYNTHETIC_UNIFORM, OpenLoop(1_000), 50_000, seed=42)))
-    true = sum(request.input_tokens for request in SYNTHETIC_UNIFORM.requests(50_000, 42))
-    assert amount.input_tokens.least < true < amount.input_tokens.most
-    assert amount.input_tokens.most < 1.05 * amount.input_tokens.least
-    long = SyntheticWorkload("long", Fixed(1_000_000), Fixed(2))
-    assert Sampler().amount(load_of(LoadPlan("x", long, OpenLoop(1), 50, seed=1))).input_tokens.most == 5e7
-
-
-def test_time_is_the_duration_where_there_is_one() -> None:
-    closed = load_of(LoadPlan("x", SMALL, ClosedLoop(8), 100, seed=1))
-    assert Sampler().amount(closed).describe().endswith("duration set by the SUT (closed loop)")
-    timed = load_of(LoadPlan("x", SMALL, OpenLoop(8), 100, seed=1, duration_s=300.0))
-    both = Sampler().amount(timed) + Sampler().amount(closed)
-    assert both.describe().endswith(
-        "300 s of measured load, and loads of a number of requests as long as the SUT needs"
-    )
-
-
-def test_what_comes_with_the_rate_is_told_beside_the_number() -> None:
-    span = Span(10, 20, 3.0) + Span(1, 2)
-    assert span.text() == "[11, 22 + 3 per req/s]"
-    assert Span(5, 5).text() == "5"
-    assert Span(0, 5).times(2).text() == "[0, 10]"
+REAL = "http://127.0.0.1:9/v1"
 
 
 def selected(test: TestDefinition = TTFT, **given: Any) -> tuple[TestDefinition, Any]:
@@ -89,7 +27,34 @@ def selected(test: TestDefinition = TTFT, **given: Any) -> tuple[TestDefinition,
 
 def lines_of(*tests: tuple[str, tuple[TestDefinition, Any]], **settings: Any) -> str:
     chosen = [(nodeid, *test) for nodeid, test in tests]
-    return "\n".join(plan_lines(chosen, Settings(**settings)))
+    return "\n".join(plan_lines(chosen, Settings(**{"endpoint": "replay", **settings})))
+
+
+def test_a_load_of_a_number_of_requests_is_counted_exactly() -> None:
+    shown = lines_of(("t::a", selected(rate=20.0, requests=500)))
+    assert "Time to First Token: open loop, poisson arrivals at 20 req/s, workload synthetic-uniform" in shown
+    assert "\n    604 requests (104 in warm-ups and probes), 200,763 input and " in shown
+    assert "total of 1 test: 604 requests" in shown
+
+
+def test_a_long_load_is_run_in_part_and_scaled() -> None:
+    shown = lines_of(("t::a", selected(rate=100.0, requests=60_000)))
+    assert "60,104 requests" in shown
+    tokens = re.search(r"([\d,]+) input and", shown)
+    assert tokens is not None
+    # Inputs are uniform between 128 and 512 tokens; 5,000 of them are within 1 % of their mean.
+    assert int(tokens.group(1).replace(",", "")) == pytest.approx(60_104 * 320, rel=0.02)
+    assert re.search(r" tokens, 10 min", shown)
+
+
+def test_an_unknown_system_is_planned_for_as_a_slow_and_a_quick_one() -> None:
+    fixed = lines_of(("t::a", selected(rate=20.0, requests=40)), endpoint=REAL, scale="quick")
+    assert "estimates by dry runs on a slow and a quick engine (h100-70b-tp4, h100-8b" in fixed
+    assert re.search(r"\n    \d+ requests \(1\d in warm-ups and probes\)", fixed)
+    search = lines_of(
+        ("t::a", selected(definition("capacity"), ttft_p99_ms=400)), endpoint=REAL, scale="quick"
+    )
+    assert re.search(r"\n    [\d,]+ to [\d,]+ requests .* input and .* output tokens, .* to ", search)
 
 
 def test_equal_loads_are_counted_once() -> None:
@@ -97,19 +62,18 @@ def test_equal_loads_are_counted_once() -> None:
     shown = lines_of(("t::a", selected(**load)), ("t::b", selected(**load, p99_ms=500)))
     assert "1 of 1 loads shared with t::a" in shown
     assert "warm-up shared with t::a" in shown
-    assert "total of 2 tests: requests [604, 611]" in shown
+    assert "total of 2 tests: 604 requests" in shown
     anew = lines_of(("t::a", selected(**load)), ("t::b", selected(**load, fresh=True)))
-    assert "total of 2 tests: requests [1,208, 1,222]" in anew
+    assert "total of 2 tests: 1,208 requests" in anew
     assert "shared" not in anew
 
 
-def test_a_fresh_state_is_shared_with_nobody_and_ends_what_warm_ups_are_shared() -> None:
-    cache = selected(definition("prefix_cache"))
-    shown = lines_of(("t::a", selected()), ("t::b", cache), ("t::c", selected(p99_ms=500)), endpoint="replay")
-    first, second, third = shown.split("  t::")[1:]
-    assert "warm-up shared" not in first + second
-    assert "requests [0, 111]" in third
-    assert "1 of 1 loads shared with t::a" in third
+def test_other_systems_share_nothing() -> None:
+    load = selected(rate=20.0, requests=500)
+    lines = plan_lines(
+        [("t::a", *load), ("t::b", *load)], Settings(endpoint="replay"), systems={"t::a": 1, "t::b": 2}
+    )
+    assert "total of 2 tests: 1,208 requests" in "\n".join(lines)
 
 
 def test_what_cannot_run_says_what_it_misses() -> None:
@@ -117,99 +81,120 @@ def test_what_cannot_run_says_what_it_misses() -> None:
         return [f"a variant {name}" for name in ("cache_enabled", "nowhere") if name not in setting.variants]
 
     test = replace(TTFT, needs=needs)
-    real = lines_of(("t::a", selected(test)), endpoint="http://127.0.0.1:9/v1")
+    real = lines_of(("t::a", selected(test)), endpoint=REAL)
     assert "CANNOT RUN (as far as is known before the SUT is asked)" in real
     assert "- a variant cache_enabled" in real
     assert "- a variant nowhere" in real
-    assert "total of 1 tests: requests 0," in real
-    embedded = lines_of(("t::a", selected(test)), endpoint="replay")
+    assert "total of 0 tests: no requests" in real
+    embedded = lines_of(("t::a", selected(test)))
     assert "CANNOT RUN\n    - a variant nowhere" in embedded
 
 
-def test_variants_of_the_sut_file_are_foreseen(tmp_path: Path) -> None:
-    file = tmp_path / "sut.toml"
-    file.write_text(
-        '[variants.cache_enabled]\nurl = "http://other/v1"\nsut = { prefix_caching = "enabled" }\n'
+def test_a_workload_that_raises_is_told_and_the_others_are_counted() -> None:
+    def procedure(*_: Any) -> Any:
+        raise RuntimeError("the file moved")
+        yield
+
+    shown = lines_of(
+        ("t::a", selected(replace(TTFT, procedure=procedure))), ("t::b", selected()), scale="quick"
     )
+    assert "CANNOT RUN: RuntimeError: the file moved" in shown
+    assert "total of 1 test: 64 requests" in shown
+
+
+CACHES = """
+[variants.cache_disabled]
+url = "http://other/v1"
+sut = { prefix_caching = "disabled" }
+[variants.cache_enabled]
+url = "http://another/v1"
+sut = { prefix_caching = "enabled" }
+reset.path = "/reset"
+"""
+
+
+def test_variants_of_the_sut_file_are_stood_for_by_the_engine(tmp_path: Path) -> None:
+    file = tmp_path / "sut.toml"
+    file.write_text(CACHES)
     known: list[Setting] = []
 
     def needs(_: Any, setting: Setting) -> Sequence[str]:
         known.append(setting)
         return ()
 
-    lines_of(("t::a", selected(replace(TTFT, needs=needs))), endpoint="http://127.0.0.1:9/v1", sut=file)
-    variant = known[0].variants["cache_enabled"]
-    assert variant.facts.value("sut.prefix_caching") == "enabled"
-    assert not variant.can_be_fresh
-    assert not known[0].variants[""].can_be_fresh
+    test = replace(definition("prefix_cache"), needs=needs)
+    shown = lines_of(("t::a", selected(test, requests=40)), endpoint=REAL, sut=file, scale="quick")
+    variants = known[0].variants
+    assert variants["cache_enabled"].facts.value("sut.prefix_caching") == "enabled"
+    assert variants["cache_enabled"].can_be_fresh
+    assert not variants["cache_disabled"].can_be_fresh
+    assert not variants[""].can_be_fresh
+    assert re.search(r"\n    \d+ requests \(\d+ in warm-ups and probes\)", shown)
 
 
-def test_failed_and_short_replies_are_told_apart_from_the_bounds() -> None:
-    shown = lines_of(("t::a", selected(rate=20.0, requests=500)), remeasure=2)
-    assert "requests [604, 611]" in shown
-    assert "of these, requests [104, 111] in warm-ups and probes" in shown
-    # 2,000 requests of the warm-up and as many as go beyond it, its probes, and three times the load
-    assert "at worst 3,511 requests" in shown
-    assert "--llm-remeasure=2" in shown
-    assert "void loads" not in lines_of(("t::a", selected(rate=20.0)), remeasure=0)
+def test_a_dry_run_that_takes_too_long_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MOST_S", 0.0)
+    shown = lines_of(("t::a", selected()), ("t::b", selected()), scale="quick")
+    assert shown.count("at least 0 requests") == 3
+    assert shown.count("its dry run ended after 0 s of computing") == 2
 
 
-def test_where_a_search_decides_the_rate_the_bound_is_told_with_it() -> None:
-    search = lines_of(("t::a", selected(definition("tradeoff"))), endpoint="replay")
-    assert " per req/s]" in search
-    assert "there is no other upper bound" in search
-    declared = lines_of(("t::a", selected(definition("tradeoff"), capacity_rps=50)), endpoint="replay")
-    assert "per req/s" not in declared
+def test_what_comes_on_top_is_told() -> None:
+    assert "(--llm-remeasure=2)" in lines_of(("t::a", selected()), remeasure=2, scale="quick")
+    assert "measured again" not in lines_of(("t::a", selected()), remeasure=0, scale="quick")
 
 
 def test_arms_warm_up_once_for_all_their_runs() -> None:
-    shown = lines_of(
-        ("t::a", selected(rate=20.0, requests=500)),
-        endpoint="replay",
-        baseline_endpoint="replay:fast",
-        runs=4,
-    )
-    assert f"requests [{2 * (4 * 500 + 104):,}, {2 * (4 * 500 + 111):,}]" in shown
+    shown = lines_of(("t::a", selected(rate=20.0, requests=500)), baseline_endpoint="replay:fast", runs=4)
+    assert f"{2 * (4 * 500 + 104):,} requests" in shown
     assert "2 times: 4 runs on each of 2 systems" in shown
 
 
 def test_several_systems_warm_up_before_each_of_their_runs() -> None:
-    shown = lines_of(
-        ("t::a", selected(rate=20.0, requests=500)),
-        endpoint="replay",
-        endpoints=("a=replay", "b=replay:fast"),
-        runs=4,
-    )
-    assert f"requests [{8 * 604:,}, {8 * 611:,}]" in shown
+    systems = ("a=replay", "b=replay:fast")
+    shown = lines_of(("t::a", selected(rate=20.0, requests=500)), endpoints=systems, runs=4)
+    assert f"{8 * 604:,} requests" in shown
     assert "8 times: 4 runs on each of 2 systems" in shown
 
 
-PRICED = """
-[prices]
-input_per_million = 1_000_000
-output_per_million = 0
-currency = "EUR"
-"""
-
-
-def test_the_cost_is_told_between_bounds_for_each_test_and_the_total(tmp_path: Path) -> None:
+def test_the_cost_is_told_for_each_test_and_the_total(tmp_path: Path) -> None:
     """A unit of currency for each token of input."""
     file = tmp_path / "sut.toml"
-    file.write_text(PRICED)
-    one = ("t::a", selected(rate=20.0, requests=50))
-    amounts = re.search(r"input tokens \[([\d,]+), ([\d,]+)\]", lines_of(one))
-    assert amounts is not None
-    known = lines_of(one, sut=file)
-    least, most = amounts.groups()
-    assert known.count(f"cost [{least}.00, {most}.00] EUR, at worst ") == 2
-    assert known.endswith("at the declared prices")
-    search = lines_of(("t::a", selected(definition("tradeoff"))), sut=file)
-    assert re.search(r"cost \[0\.00|cost \[[\d,.]+, [\d,.]+ \+ [\d,.]+ per req/s\] EUR", search)
+    file.write_text('[prices]\ninput_per_million = 1_000_000\noutput_per_million = 0\ncurrency = "EUR"\n')
+    shown = lines_of(("t::a", selected(rate=20.0, requests=50)), sut=file, scale="quick")
+    tokens = re.search(r"([\d,]+) input and", shown)
+    assert tokens is not None
+    assert shown.count(f", {tokens.group(1)}.00 EUR") == 2
 
 
-def test_long_contexts_are_not_what_they_are_warmed_up_with() -> None:
-    """512 tokens a prompt, and three prompts of each of three lengths: not half a million tokens."""
-    test = selected(definition("long_context"), lengths=[512, 1024, 2048])
-    shown = lines_of(("t::a", test), scale="quick")
-    # Ten requests and four probes, and the first length, which the server may refuse: 17 × 512.
-    assert "requests [17, 23], input tokens [8,704, 17,920]" in shown
+def test_budgets_that_do_not_suffice_are_told() -> None:
+    told = lines_of(("t::a", selected(rate=20.0, requests=500)), max_requests=600)
+    assert "EXCEEDED: 604 requests are more than --llm-max-requests=600 allows" in told
+
+
+def test_only_what_is_certain_is_refused_beforehand() -> None:
+    search = ("t::b", *selected(definition("capacity")))
+    settings = Settings(endpoint=REAL, max_requests=30)
+    (line,) = exceeding([("t::a", *selected(rate=20.0, requests=40)), search], settings)
+    assert line.startswith("the tests send at least 40 requests (t::a 40), more than --llm-max-requests=30")
+    assert not exceeding([search], settings)
+    assert not exceeding([("t::a", *selected(rate=20.0, requests="auto", p50_ms=9))], settings)
+
+
+def test_the_tokens_of_prompts_are_certain() -> None:
+    asked = [("t::a", *selected(rate=20.0, requests=40))]
+    (line,) = exceeding(asked, Settings(endpoint=REAL, max_tokens=9_000, prompts="seed"))
+    told = re.match(r"the tests send at least ([\d,]+) tokens", line)
+    assert told is not None
+    assert int(told.group(1).replace(",", "")) == pytest.approx(40 * 320, rel=0.2)
+    settings = Settings(endpoint=REAL, max_requests=10**9, max_tokens=10**10)
+    tokens, seconds = exceeding([("t::a", *selected(rate=100.0, requests=10**8))], settings)
+    assert re.match(r"the tests send at least 2[89],\d{3},\d{3},\d{3} tokens", tokens)
+    assert seconds.startswith("the tests send at least 900,000 seconds")
+
+
+def test_a_load_that_is_shared_is_refused_for_once() -> None:
+    load = selected(rate=20.0, requests=40)
+    tests = [("t::a", *load), ("t::b", *load)]
+    assert not exceeding(tests, Settings(endpoint=REAL, max_requests=60))
+    assert exceeding(tests, Settings(endpoint=REAL, max_requests=60), systems={"t::a": 1, "t::b": 2})

@@ -45,10 +45,10 @@ def test_a_decided_load_ends_early_and_the_report_says_so(suite: Suite) -> None:
     assert failed["gate"]["verdict"] == "fail"
 
 
-def test_the_plan_shows_the_worst_case(suite: Suite) -> None:
+def test_the_plan_ends_loads_as_they_would_end(suite: Suite) -> None:
     suite.write(AUTO)
     result = suite.run("--llm-endpoint=replay", "--llm-plan")
-    result.stdout.fnmatch_lines(["*requests [[]105, 3,111[]]*", "*requests [[]*, 5,*[]]*"])
+    result.stdout.fnmatch_lines(["*requests*in warm-ups*", "*requests*"])
 
 
 def test_auto_without_a_limit_is_refused_at_collection(suite: Suite) -> None:

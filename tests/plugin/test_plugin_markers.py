@@ -146,9 +146,7 @@ def test_a_mark_of_a_param_stands_before_one_of_the_function(suite: Suite) -> No
         """
     )
     result = suite.run("--llm-plan", "--llm-endpoint=http://127.0.0.1:1/v1")
-    result.stdout.fnmatch_lines(
-        ["*test_x?1?", "*", "*requests [[]215, 222[]]*", "*test_x?2?", "*", "*requests 222*"]
-    )
+    result.stdout.fnmatch_lines(["*test_x?1?", "*", "*215 requests*", "*test_x?2?", "*", "*222 requests,*"])
 
 
 def test_a_broken_workload_file_is_told_alone(suite: Suite) -> None:

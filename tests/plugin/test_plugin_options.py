@@ -88,13 +88,12 @@ def test_plan_prints_and_touches_no_network(suite: Suite, silent_server: socket.
     result.stdout.no_fnmatch_line("*prompts of its own*")
     result.stdout.fnmatch_lines(
         [
-            "llmbench plan (scale standard): nothing is sent; [[]least, most[]]",
+            "llmbench plan (scale standard): estimates by dry runs*; nothing is sent",
             "*test_suite.py::test_open",
             "*Time to First Token: open loop, poisson arrivals at 20 req/s, workload synthetic-uniform",
-            "*requests [[]1,104, 1,111[]], input tokens*4? s of measured load",
+            "*1,104 requests (104 in *), * input and * output tokens, ?? s*",
             "*test_suite.py::test_closed",
             "*closed loop, 4 in flight*",
-            "*duration set by the SUT (closed loop)",
             "*total of 2 tests: *",
         ]
     )
@@ -107,9 +106,7 @@ def test_plan_knows_the_price(suite: Suite) -> None:
         '[prices]\ninput_per_million = 1.0\noutput_per_million = 10.0\ncurrency = "EUR"\n'
     )
     result = suite.run("--llm-plan", "--llm-sut=sut.toml", "-k", "open")
-    result.stdout.re_match_lines(
-        [r".*cost \[0\.\d\d, [12]\.\d\d\] EUR, at worst \d+\.\d\d at the declared prices"]
-    )
+    result.stdout.re_match_lines([r".*total of 1 test: 1,104 requests .* output tokens, .*, [12]\.\d\d EUR"])
 
 
 def test_ini_settings_stand_behind_the_command_line(suite: Suite) -> None:
@@ -117,8 +114,8 @@ def test_ini_settings_stand_behind_the_command_line(suite: Suite) -> None:
     suite.pytester.makeini(
         "[pytest]\nllm_scale = quick\nllm_plan = true\nasyncio_default_fixture_loop_scope = function\n"
     )
-    suite.run("-k", "open").stdout.fnmatch_lines(["llmbench plan (scale quick)*", "*requests 64,*"])
-    suite.run("-k", "open", "--llm-scale=full").stdout.fnmatch_lines(["*requests [[]10,206, 10,213[]]*"])
+    suite.run("-k", "open").stdout.fnmatch_lines(["llmbench plan (scale quick)*", "*64 requests *"])
+    suite.run("-k", "open", "--llm-scale=full").stdout.fnmatch_lines(["*10,20? requests *"])
 
 
 def test_a_report_directory_that_cannot_be_written_is_said_before_the_run(suite: Suite) -> None:

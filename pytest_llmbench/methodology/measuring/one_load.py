@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.adaptive import (
     MOST_REQUESTS,
     AdaptiveParameters,
@@ -33,7 +32,7 @@ from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
 from pytest_llmbench.methodology.patience import patient
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
+from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.metrics.buckets import LABELS
@@ -309,22 +308,6 @@ def intended(
     if sent and _are_as_needed(parameters, setting):
         return tuple(sent)
     return (*sent, *one_load_plans(parameters, setting)[len(sent) :])
-
-
-def one_load_bounds(parameters: Any, setting: Setting) -> list[Bounds]:
-    load = parameters.load
-    concurrency = load.concurrency if isinstance(load, ClosedLoop) else None
-    plans = one_load_plans(parameters, setting)
-    return [
-        *warm_up_bounds(setting, concurrency=concurrency),
-        *(plan_bounds(plan, least=_least(parameters, setting, run, plan)) for run, plan in enumerate(plans)),
-    ]
-
-
-def _least(parameters: Any, setting: Setting, run: int, plan: LoadPlan) -> int | None:
-    if run and _are_as_needed(parameters, setting):
-        return 0
-    return None if plan.looks is None else 1
 
 
 _FAMILIES = ("ttft", "tpot", "e2e")

@@ -9,12 +9,11 @@ while it is still filling up are among them in the share that they have of the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pytest_llmbench.methodology.amounts import plan_bounds
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
+from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed
 from pytest_llmbench.metrics.session_figures import Jobs, Slowdowns, jobs_of, slowdowns
 from pytest_llmbench.model.observation import Observation
@@ -103,16 +102,6 @@ def probed(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Proc
 
     (seen,), void = yield from measured_runs(1, 1 + setting.remeasure, plan_of)
     return Probed(numbers, seen, tuple(void))
-
-
-def probe_bounds(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Bounds:
-    """The bounds of the probes. A run that is measured again has other sessions, which are probed once more
-    after it."""
-    plan = probe_plan(setting, load, probe_numbers(probes, sessions))
-    attempts = 2 * (1 + setting.remeasure) if setting.remeasure else 1
-    assert isinstance(plan.workload, ProbeSessions)
-    pauses_s = sum(paused_s(session) for session in plan.workload.shapes(plan.seed))
-    return replace(plan_bounds(plan), attempts=attempts, least_s=pauses_s, most_s=pauses_s)
 
 
 def paused_s(session: Session) -> float:

@@ -83,13 +83,6 @@ def _warm_up(setting: Setting, concurrency: int | None, variant: str) -> Procedu
     return _report(setting, before, loads, probes)
 
 
-def planned_warm_up(setting: Setting, concurrency: int | None, variant: str) -> tuple[LoadPlan, LoadPlan]:
-    """The first load and the first probe of a warm-up; the ones after them go on in the same two
-    sequences."""
-    in_flight = concurrency or setting.warmup.concurrency
-    return _load(setting, first=0, concurrency=in_flight, variant=variant), _probe(setting, 0, variant)
-
-
 def _load(setting: Setting, *, first: int, concurrency: int, variant: str) -> LoadPlan:
     policy = setting.warmup
     asked = {"requests": policy.requests, "concurrency": concurrency, "variant": variant}

@@ -1,7 +1,6 @@
 """Choosers of searches: which value a search tries next, by whether the values before held.
 
-A chooser yields values and is sent whether each held. A procedure drives it with what it measures, the plan
-(``--llm-plan``) with every way that the answers may go.
+A chooser yields values and is sent whether each held; a procedure drives it with what it measures.
 """
 
 from __future__ import annotations
@@ -105,9 +104,6 @@ def between(
 STEPS_DOWN = (0, 1, 2, 3, 4, 8, 16)
 """How far below its start a search downwards looks in turn, in steps. By single steps first; where long
 levels show a queue that short ones do not, the first that holds may lie far below."""
-
-DOWN_AT_MOST = len(STEPS_DOWN) + 3
-"""Most values that a search downwards tries: three halve the eight steps between its last two."""
 
 
 def downwards(start: float, step: float, least: float, rounded: Callable[[float], float]) -> Chooser[float]:

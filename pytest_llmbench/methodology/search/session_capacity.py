@@ -7,16 +7,15 @@ would say nothing. What counts is the time while every slot has a session, witho
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate, count, islice
+from itertools import count
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import part_of
-from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting
+from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
+from pytest_llmbench.methodology.search.bracketing import doubling, searched
 from pytest_llmbench.methodology.search.capacity_search import (
     QUICK_MAXIMUM,
     Capacity,
@@ -31,8 +30,6 @@ from pytest_llmbench.model.session import USUAL, OfSessions, TurnClass
 from pytest_llmbench.workloads.sessions import turns_of
 
 SESSIONS_PER_SLOT = ByScale(quick=2, standard=4, full=10)
-_WIDER = 4 / 3
-"""Factor for how much the turns of a level may differ from those of as many other sessions."""
 
 
 @dataclass(frozen=True)
@@ -127,26 +124,3 @@ def _cut_off(asked: SessionsAsked, run: Observation) -> list[str]:
         return []
     least = asked.criteria.min_completion
     return [f"{jobs.cut_off} of {len(jobs)} sessions cut off (at least {least:.0%} complete)"]
-
-
-def session_capacity_bounds(setting: Setting, asked: SessionsAsked) -> Bounds:
-    """The bounds of doubling and bisection, over every way that the search may go. The turns of a level are
-    taken to be about those of the first sessions of the seed; each level has sessions of its own."""
-    workload, ceiling = setting.workload, asked.ceiling(setting)
-    assert isinstance(workload, OfSessions)
-    per_slot = SESSIONS_PER_SLOT.count(setting.scale, asked.per_slot)
-    shapes = islice(workload.shapes(setting.seed), ceiling * per_slot)
-    turns = list(accumulate((len(session.turns) for session in shapes), initial=0))
-    initial = min(asked.initial, ceiling)
-    ways = {tuple(values_tried(doubling(initial, ceiling), end)) for end in range(ceiling + 1)}
-    sums = [sum(turns[slots * per_slot] for slots in way) for way in ways]
-    first = session_slots_plan(setting, asked, initial)
-    return Bounds(
-        workload,
-        first.seed,
-        f"{first.part} {asked}",
-        least=math.floor(min(sums) / _WIDER),
-        most=math.ceil(max(sums) * _WIDER),
-        open_ended=True,
-        one_sequence=False,
-    )

@@ -19,9 +19,9 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.session_probes import paused_s
-from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting
+from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
+from pytest_llmbench.methodology.search.bracketing import doubling, searched
 from pytest_llmbench.methodology.search.probing import OpenEnd
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight, queue_of
@@ -300,36 +300,3 @@ def _broken(asked: JobsAsked, run: Observation, figures: Mapping[str, Estimate])
         elif not limit.holds(point):
             found.append(f"{limit.metric} {point:.4g} (limit {limit.op} {limit.limit:g} {limit.unit})")
     return tuple(found)
-
-
-def session_search_bounds(setting: Setting, asked: JobsAsked) -> Bounds:
-    """The bounds of the search, over every way that it may go."""
-    tops = _ways(asked)
-    turns = {jobs: session_level(setting, asked, jobs).requests for jobs in {v for way in tops for v in way}}
-    seconds = {jobs: level_sessions(setting, asked, jobs) * _HOUR_S / jobs for jobs in turns}
-    sums = [sum(turns[jobs] for jobs in way) for way in tops]
-    lasts = [sum(seconds[jobs] for jobs in way) for way in tops]
-    first = session_level(setting, asked, asked.initial)
-    return Bounds(
-        first.workload,
-        first.seed,
-        f"{first.part} {asked.limits} {asked.maximum}",
-        least=min(sums),
-        most=max(sums),
-        least_s=min(lasts),
-        most_s=max(lasts),
-        open_ended=True,
-        one_sequence=False,
-    )
-
-
-def _ways(asked: JobsAsked) -> list[tuple[int, ...]]:
-    """The rates that the search tries, for every place where the system may end: just below, or at, a value
-    that some way tries."""
-    ends, ways = {0, asked.maximum}, dict[int, tuple[int, ...]]()
-    while left := ends - ways.keys():
-        for end in left:
-            chooser = doubling(asked.initial, asked.maximum, asked.lowest)
-            ways[end] = tuple(values_tried(chooser, end))
-            ends |= {value - place for value in ways[end] for place in (0, 1)}
-    return list(dict.fromkeys(ways.values()))

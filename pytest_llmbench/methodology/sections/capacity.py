@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, share, tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.bracketing import doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     LEVEL_S,
@@ -33,14 +32,11 @@ from pytest_llmbench.methodology.search.capacity_search import (
     level_plan,
     level_requests,
 )
-from pytest_llmbench.methodology.search.capacity_search import LEVEL_S as SLOTS_S
 from pytest_llmbench.methodology.search.session_capacity import (
     SessionsAsked,
     find_session_capacity,
-    session_capacity_bounds,
     session_slots_plan,
 )
-from pytest_llmbench.methodology.search_amounts import slots_bounds
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.memory_pressure import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.metrics.session_figures import jobs_of
@@ -386,21 +382,4 @@ def _plot(
     return Plot(plot_id, title, "requests in flight", y_label, series, bands=bands, marks=marks, x_log=True)
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    if isinstance(setting.workload, OfSessions):
-        asked = _sessions_asked(parameters)
-        return [*warm_up_bounds(setting), session_capacity_bounds(setting, asked)]
-    told = replace(setting, workload=WithFixedOutput(setting.workload, parameters.output_tokens))
-    levels = slots_bounds(
-        told,
-        RequestSlice(told.workload),
-        parameters.initial,
-        parameters.maximum,
-        SLOTS_S.at(setting.scale, parameters.duration_s),
-        parameters.duration_s,
-        key=str(parameters.criteria),
-    )
-    return [*warm_up_bounds(told), levels]
-
-
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds)
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)

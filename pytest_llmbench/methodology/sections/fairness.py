@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytest_llmbench.methodology.amounts import SPREAD_REQUESTS, SPREAD_SHARE, plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import (
     factor,
     interval,
@@ -44,7 +43,6 @@ from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestPara
 from pytest_llmbench.methodology.procedure import (
     LEVEL_S,
     REPORTED_S,
-    Bounds,
     ByScale,
     Procedure,
     Setting,
@@ -52,7 +50,6 @@ from pytest_llmbench.methodology.procedure import (
 )
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
-from pytest_llmbench.methodology.search_amounts import searched_bounds
 from pytest_llmbench.metrics import fairness, latency
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate
@@ -657,31 +654,10 @@ def plots(results: FairnessResults) -> tuple[Plot, ...]:
 procedure = framed(HEADING, measure, warm=False)
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    if isinstance(setting.workload, SessionMix):
-        return [*warm_up_bounds(setting), *map(plan_bounds, plans(parameters, setting))]
-    mix = mix_of(parameters, setting)
-    told, declared = replace(setting, workload=mix), parameters.capacity_rps
-    found, before = searched_bounds(told, declared, RequestSlice(mix))
-    capacity_ = SaturationRate(1.0 if declared is None else declared, "", before)
-    loads = MixLoads(parameters, told, mix, capacity_)
-    alone = [(loads.alone(each.name), loads.alone_s) for each in mix.classes]
-    for plan, least_s in [*alone, (loads.mixed(), loads.mixed_s)]:
-        if declared is not None:
-            found.append(plan_bounds(plan))
-            continue
-        # As many as it takes for every class, or as the shortest duration has at the rate.
-        most = math.ceil(SPREAD_SHARE * plan.requests) + SPREAD_REQUESTS
-        per_rps = SPREAD_SHARE * _rate(plan) * least_s
-        load = replace(plan_bounds(plan, least=0), key=plan.part, most=most, per_rps=per_rps)
-        found.append(replace(load, most_s=0.0, open_ended=True))
-    return [*warm_up_bounds(told), *found]
-
-
 def _rate(plan: LoadPlan) -> float:
     return plan.load.rate if isinstance(plan.load, OpenLoop) else 0.0
 
 
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs, warmups
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
 )

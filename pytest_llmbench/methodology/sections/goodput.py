@@ -19,7 +19,6 @@ from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
-    one_load_bounds,
     one_load_plans,
     one_load_procedure,
 )
@@ -184,4 +183,4 @@ def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequen
 
 plans = one_load_plans
 procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds, result=result)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)

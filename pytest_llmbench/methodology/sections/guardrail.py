@@ -23,7 +23,6 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
@@ -36,7 +35,6 @@ from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import (
     LEVEL_S,
     PROBE_REQUESTS,
-    Bounds,
     ByScale,
     Procedure,
     Setting,
@@ -54,12 +52,6 @@ from pytest_llmbench.methodology.search.probing import (
 )
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
-from pytest_llmbench.methodology.search_amounts import (
-    NOT_SLOW_RPS,
-    SearchAmounts,
-    rated_bounds,
-    searched_bounds,
-)
 from pytest_llmbench.metrics.differences import (
     Unexplained,
     change,
@@ -581,37 +573,7 @@ def _signed(reduction: Estimate | None) -> str:
 procedure = framed(HEADING, measure, warm=False)
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    setting = listed(parameters, setting)
-    declared, baseline = parameters.capacity_rps, parameters.baseline
-    found = warm_up_bounds(setting, variant=baseline)
-    searched, _ = searched_bounds(setting, declared, RequestSlice(setting.workload, variant=baseline))
-    found += searched
-    for name, variant in parameters.configurations.items():
-        sequence = RequestSlice(setting.workload, variant=variant)
-        found += [] if name == BASELINE else warm_up_bounds(setting, variant=variant)
-        for percent in parameters.levels_percent:
-            rate = (declared or NOT_SLOW_RPS) * percent / 100
-            plan = level_plan(parameters, setting, sequence, name, percent, rate)
-            found.append(rated_bounds(plan, declared, percent / 100))
-        found += _guardrail_search(parameters, setting, sequence)
-    return found
-
-
-def _guardrail_search(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> list[Bounds]:
-    own, declared = search_requests(parameters, setting, sequence), parameters.capacity_rps
-    low, high, step = search_shares(setting)
-    if declared is not None:
-        bounds = Range(declared * low, declared * high, declared * step, chosen=True)
-        search = SearchAmounts(setting, own, bounds=bounds, passes=2)
-    else:
-        search = SearchAmounts(setting, own, relative=Range(low, high, step, chosen=True), passes=2)
-    return [replace(each, least=0, least_s=0.0) for each in search.all()]
-
-
-TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs
-)
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
 
 
 THROUGHPUT = "output_token_throughput"

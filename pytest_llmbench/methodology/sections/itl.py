@@ -17,19 +17,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytest_llmbench.methodology.amounts import SPREAD_REQUESTS, plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share, tail, value
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import LEVEL_S, Bounds, ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import LEVEL_S, ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
-from pytest_llmbench.methodology.search_amounts import rated_bounds, searched_bounds
 from pytest_llmbench.methodology.sections.itl_method import (
-    CHARACTERISED_CONCURRENCY,
-    CHARACTERISED_REQUESTS,
     FEWEST_ELIGIBLE,
     HANDLING,
     Method,
@@ -554,54 +550,4 @@ def _left_out(level: LevelItl) -> str:
 procedure = framed(HEADING, measure)
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    declared = parameters.capacity_rps
-    found, before = searched_bounds(setting, declared, RequestSlice(setting.workload))
-    shown = before.next_part(setting, "characterisation").closed_loop(
-        setting,
-        "characterisation",
-        CHARACTERISED_CONCURRENCY,
-        duration_s=None,
-        at_least=CHARACTERISED_REQUESTS,
-    )
-    found.append(plan_bounds(shown, least=None if declared is not None else 0))
-    good, poor = (Method("direct", "", share, gaps) for share, gaps in ((1.0, 1e9), (FEWEST_ELIGIBLE, 1.0)))
-    usual = usual_method(setting)
-    for percent in parameters.levels_percent:
-        if declared is not None:
-            own = requests_of(parameters, setting, before, percent)
-            capacity_ = SaturationRate(declared, "", before)
-            plans = [
-                level_plan(parameters, setting, capacity_, method, percent, own)
-                for method in (good, usual, poor)
-            ]
-            least, most, worst = (plan.requests for plan in plans)
-            level = plan_bounds(plans[1])
-            found.append(replace(level, least=min(least, most), most=max(least, most), worst=worst))
-        else:
-            found.append(_itl_level(parameters, setting, before, percent, usual, poor))
-    return [*warm_up_bounds(setting), *found]
-
-
-def _itl_level(
-    parameters: Parameters,
-    setting: Setting,
-    before: RequestSlice,
-    percent: float,
-    usual: Method,
-    poor: Method,
-) -> Bounds:
-    """The bounds of an ITL level: as many requests as the floors require, or as the shortest duration has at
-    the rate."""
-    own = requests_of(parameters, setting, before, percent)
-    most, worst = (
-        math.ceil(1.05 * requests_of_level(parameters, setting, method)) + SPREAD_REQUESTS
-        for method in (usual, poor)
-    )
-    plan = own.closed_loop(setting, f"{percent:g}% of saturation", 1, duration_s=None, at_least=most)
-    seconds = LEVEL_S.at(setting.scale, parameters.duration_s)
-    level = rated_bounds(plan.with_(duration_s=seconds), None, percent / 100, most)
-    return replace(level, worst=worst, open_ended=True)
-
-
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds)
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)

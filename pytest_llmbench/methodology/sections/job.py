@@ -20,7 +20,6 @@ from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     GATE_REQUESTS,
     intended,
-    one_load_bounds,
     one_load_plans,
     one_load_procedure,
 )
@@ -199,4 +198,4 @@ def _table(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Tabl
 
 plans = one_load_plans
 procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds, result=result)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)

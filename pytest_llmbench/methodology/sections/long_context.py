@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import interval, number, value
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per_1k_tokens, prefill_scaling
@@ -605,17 +604,6 @@ def _plain(share: float | None) -> str:
 procedure = framed(HEADING, measure, warm=False)
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    """The bounds of all lengths. A length that the server refuses ends the test, so only the first is
-    certain."""
-    (short,) = warmups(parameters, setting)
-    levels = [
-        plan_bounds(plan, least=None if number == 0 else 0)
-        for number, plan in enumerate(plans(parameters, setting))
-    ]
-    return [*warm_up_bounds(setting, workload=short), *levels]
-
-
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs, warmups
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
 )

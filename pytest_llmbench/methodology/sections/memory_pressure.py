@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
@@ -30,9 +29,7 @@ from pytest_llmbench.methodology.measuring.session_memory import IdleSessions, n
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.pressure import (
-    MOST_PROBES,
     PRESSED,
-    PROBES_BEFORE,
     Calm,
     Recovery,
     before_overload,
@@ -41,23 +38,18 @@ from pytest_llmbench.methodology.pressure import (
     pressure_finding,
     recovery_probes,
 )
-from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.capacity_search import (
-    FIRST_LEVEL,
-    HIGHEST_LEVEL,
-    QUICK_MAXIMUM,
     Criteria,
     find_capacity,
     level_plan,
 )
-from pytest_llmbench.methodology.search.capacity_search import LEVEL_S as SLOTS_S
 from pytest_llmbench.methodology.search.session_capacity import (
     SessionsAsked,
     session_level,
     session_slots_plan,
 )
-from pytest_llmbench.methodology.search_amounts import slots_bounds
 from pytest_llmbench.metrics.memory_pressure import (
     out_of_memory_errors,
     preemption_loss,
@@ -69,7 +61,6 @@ from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import PROBE, Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.session import OfSessions, TurnClass
@@ -636,48 +627,6 @@ def completion_plot(levels: Mapping[float, Seen]) -> Plot:
 procedure = framed(HEADING, measure, warm=False)
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    if isinstance(setting.workload, OfSessions):
-        levels = [plan_bounds(plan, least=0) for plan in plans(parameters, setting)]
-        probes = _session_probes(parameters, setting)
-        return [
-            *warm_up_bounds(setting, workload=SYNTHETIC_UNIFORM),
-            *levels,
-            _recovery(probes, len(levels)),
-        ]
-    told = fitted(setting)
-    sequence, declared = RequestSlice(told.workload), parameters.capacity
-    found = warm_up_bounds(told, workload=SYNTHETIC_UNIFORM)
-    most = HIGHEST_LEVEL if declared is None else declared
-    if declared is None:
-        if parameters.ttft_p99_ms is None:
-            found.append(plan_bounds(_unloaded_plan(told, _unloaded(told, sequence))))
-        seconds = SLOTS_S.at(told.scale)
-        key = str(parameters.ttft_p99_ms)
-        found.append(slots_bounds(told, sequence, FIRST_LEVEL, most, seconds, None, key))
-        most = min(most, QUICK_MAXIMUM) if told.scale == "quick" else most
-    for percent in parameters.levels_percent:
-        own = _pressing(parameters, told, sequence, percent)
-        plan = _pressure_plan(parameters, told, own, most, percent, None)
-        level = plan_bounds(plan, least=0)
-        key = f"{plan.part} {declared}"
-        found.append(replace(level, key=key, most=plan.requests, per_rps=level.most_s, open_ended=True))
-    return [*found, _recovery(probes_of(parameters, told, sequence), len(parameters.levels_percent))]
-
-
-def _recovery(probes: RequestSlice, levels: int) -> Bounds:
-    assert probes.part is not None
-    return Bounds(
-        probes.workload,
-        probes.part.seed,
-        probes.part.name,
-        least=0,
-        most=PROBES_BEFORE + levels * MOST_PROBES,
-        open_ended=True,
-        phase=Phase.PROBE,
-    )
-
-
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs, warmups
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
 )

@@ -20,14 +20,13 @@ from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
-    one_load_bounds,
     one_load_plans,
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import cdf_plot
 from pytest_llmbench.metrics.latency import distribution_of, request_latency_ms
 from pytest_llmbench.metrics.throughput import rates
@@ -224,8 +223,4 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     return one_load_plans(parameters, _of_inputs(setting))
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    return one_load_bounds(parameters, _of_inputs(setting))
-
-
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, bounds, result=result)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)

@@ -15,13 +15,12 @@ alone, so clauses about these are not met then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cache_by_turn import (
     cache_by_turn_plots,
     cache_by_turn_table,
@@ -43,7 +42,7 @@ from pytest_llmbench.methodology.measuring.session_levels import (
 from pytest_llmbench.methodology.measuring.variants import missing_variants, same_system, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
-from pytest_llmbench.methodology.procedure import Bounds, ByScale, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.metrics.differences import (
     Unexplained,
@@ -577,23 +576,6 @@ def _cold_cell(metrics: Mapping[str, Estimate], name: str) -> str:
 procedure = framed(HEADING, measure, warm=False)
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    info = setting.variants.get(parameters.enabled)
-    fresh = info is not None and info.can_be_fresh
-    disabled, cold, warm = plans(parameters, setting)
-    populate = populating(parameters, setting)
-
-    def warmed(variant: str, *, anew: bool) -> list[Bounds]:
-        return warm_up_bounds(setting, workload=SYNTHETIC_UNIFORM, variant=variant, fresh=anew)
-
-    found = [*warmed(parameters.disabled, anew=False), plan_bounds(disabled)]
-    if fresh and _has_cold_run(parameters, setting):
-        found += [*warmed(parameters.enabled, anew=True), replace(plan_bounds(cold), fresh=True)]
-    found += warmed(parameters.enabled, anew=fresh)
-    found += [plan_bounds(populate)] if populate is not None else []
-    return [*found, replace(plan_bounds(warm), fresh=True)]
-
-
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs, warmups
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
 )

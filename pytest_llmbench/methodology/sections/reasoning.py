@@ -28,7 +28,6 @@ from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
-    one_load_bounds,
     one_load_plans,
     one_load_procedure,
 )
@@ -364,4 +363,4 @@ def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: 
 
 plans = one_load_plans
 procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds, result=result)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)

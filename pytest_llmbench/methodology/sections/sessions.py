@@ -18,7 +18,6 @@ from typing import Literal
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.job_figures import is_decided
@@ -39,7 +38,6 @@ from pytest_llmbench.methodology.measuring.session_probes import (
     QUICK_PROBES,
     Probed,
     not_probed,
-    probe_bounds,
     probed,
 )
 from pytest_llmbench.methodology.measuring.summary import configuration
@@ -53,7 +51,7 @@ from pytest_llmbench.methodology.parameters import (
     parameter,
 )
 from pytest_llmbench.methodology.patience import patient
-from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.session_search import (
     FIRST_LEVEL,
     HIGHEST_LEVEL,
@@ -62,7 +60,6 @@ from pytest_llmbench.methodology.search.session_search import (
     find_jobs_per_hour,
     level_duration_s,
     session_level,
-    session_search_bounds,
 )
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.definitions import SLOWDOWNS
@@ -411,16 +408,6 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     return tuple(_plan(parameters, setting, run) for run in range(run_count(parameters, setting)))
 
 
-def bounds(parameters: Parameters, setting: Setting) -> Sequence[Bounds]:
-    if parameters.searches:
-        levels = session_search_bounds(setting, _jobs_asked(parameters, setting))
-        return [*warm_up_bounds(setting), levels]
-    loads, probes = plans(parameters, setting), _probe_count(parameters, setting)
-    count = session_count(parameters, setting)
-    alone = [probe_bounds(setting, load, probes, count) for load in loads if probes]
-    return [*warm_up_bounds(setting, concurrency=parameters.at_once), *alone, *map(plan_bounds, loads)]
-
-
 def needs(parameters: Parameters, setting: Setting) -> list[str]:
     return too_long(setting, plans(parameters, setting))
 
@@ -697,4 +684,4 @@ def _slowest_job(seen: Sequence[Observation], jobs: Sequence[Jobs]) -> tuple[Plo
     return (Plot("slowest_job", title, "s from the start of the session", "turn", series, rows=rows),)
 
 
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, bounds, needs)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, needs)

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import (
     INDICATIVE_BELOW,
     NOT_MEASURED,
@@ -30,7 +29,7 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, arrival_law, parameter
-from pytest_llmbench.methodology.procedure import REPORTED_S, Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import REPORTED_S, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.probing import (
     Holds,
     LoadModel,
@@ -45,7 +44,6 @@ from pytest_llmbench.methodology.search.probing import (
 )
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
 from pytest_llmbench.methodology.search.sustained import Sustained, sustained
-from pytest_llmbench.methodology.search_amounts import SearchAmounts
 from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
@@ -423,24 +421,7 @@ def _columns(
     )
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    search = SearchAmounts(
-        setting,
-        RequestSlice(setting.workload),
-        bounds=parameters.bounds,
-        load_model=parameters.model,
-        law=parameters.law,
-        limits=parameters.limits,
-        duration_s=parameters.probe_s,
-    )
-    seconds = REPORTED_S.at(setting.scale, parameters.duration_s)
-    runs = max(setting.least_runs, 1 if setting.scale == "quick" else parameters.run_count)
-    roles = (REPORTED, CONSTRAINED) if parameters.limits else (REPORTED,)
-    held = [search.held(role, seconds=seconds, runs=runs) for role in roles]
-    return [*warm_up_bounds(setting), *search.all(), *held]
-
-
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds)
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
 
 
 _OF_THE_SEARCH = ("sustainable_rate", "sustainable_concurrency")

@@ -16,7 +16,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share, tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
@@ -26,7 +25,6 @@ from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import (
     LEVEL_S,
     PROBE_REQUESTS,
-    Bounds,
     Procedure,
     Setting,
     TestDefinition,
@@ -35,7 +33,6 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.probing import Holds, known_to_bracket, meets, value_of
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
-from pytest_llmbench.methodology.search_amounts import NOT_SLOW_RPS, rated_bounds, searched_bounds
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -446,20 +443,7 @@ def curve_plot(curve: Curve) -> Plot:
     )
 
 
-def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
-    declared = parameters.capacity_rps
-    found, before = searched_bounds(setting, declared, RequestSlice(setting.workload))
-    grid = percents(parameters, setting)
-    for percent in with_further(grid):
-        plan = level_plan(
-            parameters, setting, before, percent, NOT_SLOW_RPS if declared is None else declared
-        )
-        level = rated_bounds(plan, declared, percent / 100)
-        found.append(level if percent in grid else replace(level, least=0, least_s=0.0))
-    return [*warm_up_bounds(setting), *found]
-
-
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds)
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
 
 
 KNEE_FACTOR = 2.0

@@ -19,7 +19,6 @@ from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
-    one_load_bounds,
     one_load_plans,
     one_load_procedure,
 )
@@ -331,4 +330,4 @@ plans = one_load_plans
 
 procedure = one_load_procedure(result)
 
-TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans, one_load_bounds, result=result)
+TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans, result=result)

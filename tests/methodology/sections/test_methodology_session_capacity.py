@@ -27,7 +27,7 @@ from pytest_llmbench.metrics.throughput import level_window, window_of
 from pytest_llmbench.model.judgement import Gate, GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
-from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
@@ -290,14 +290,3 @@ def test_mistakes(keywords: dict[str, Any], told: str) -> None:
 def test_other_tests_say_which_take_sessions() -> None:
     with pytest.raises(SuiteError, match=r"which @llmbench\.sessions, capacity, .* send"):
         build(throughput.Parameters, {"workload": TALK})
-
-
-def test_what_is_sent_at_least_and_at_most() -> None:
-    server = SessionServer()
-    result = canned(server, turn_ttft_p95_ms={"2+": 25}, maximum=64)
-    parameters = build(capacity.Parameters, {"workload": TALK, "maximum": 64})
-    setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    *_, levels = capacity.bounds(parameters, setting)
-    sent = sum(len(run.records) for run in result.observations)
-    assert levels.least <= sent <= levels.most
-    assert {plan.phase for plan in server.plans} == {Phase.MEASURE}

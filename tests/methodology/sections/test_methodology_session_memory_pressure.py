@@ -383,14 +383,6 @@ def test_it_wants_to_be_allowed_and_sessions_with_a_history_that_fits() -> None:
         assert told in missing
 
 
-def test_what_is_sent_at_least_and_at_most() -> None:
-    parameters = build(Parameters, {"workload": TALK, "sessions": [8, 16]})
-    setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
-    *_, first, second, probes = memory_pressure.bounds(parameters, setting)
-    assert (first.most, second.most) == (8 * 4 * 3, 16 * 4 * 3)
-    assert probes.phase is Phase.PROBE
-
-
 @pytest.mark.parametrize(
     ("keywords", "told"),
     [

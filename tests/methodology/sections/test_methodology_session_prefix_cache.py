@@ -239,12 +239,3 @@ def test_sessions_of_one_turn_and_sessions_that_are_too_long_are_refused_before_
     (missing,) = TEST.needs(parameters, sut.setting(parameters.workload))
     assert "a model with a longer context" in missing
     assert not TEST.needs(build(Parameters, {"workload": TALK}), sut.setting(TALK))
-
-
-def test_what_is_sent_is_what_the_plan_says(varied: tuple[ReplayedSUT, TestResult]) -> None:
-    sut, _ = varied
-    parameters = build(Parameters, {"workload": VARIED, "total_sessions": 100})
-    bounds = TEST.bounds(parameters, sut.setting(parameters.workload))
-    told = [(each.variant, each.most) for each in bounds if each.phase is Phase.MEASURE]
-    measured = [plan for plan in sut.plans if plan.phase is Phase.MEASURE]
-    assert told == [(plan.variant, plan.requests) for plan in measured]

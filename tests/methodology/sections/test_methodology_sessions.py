@@ -284,8 +284,6 @@ def test_the_plan_is_known_beforehand() -> None:
     parameters = build(sessions.Parameters, {"workload": SHORT, "total_sessions": 30, "rate": 1.0})
     setting = ReplayedSUT().setting(SHORT)
     (plan,) = sessions.plans(parameters, setting)
-    *_, measured_load = sessions.bounds(parameters, setting)
-    assert measured_load.most == measured_load.least == plan.requests
     quick = replace(setting, scale="quick")
     (small,) = sessions.plans(parameters, quick)
     assert small.requests < plan.requests
@@ -516,22 +514,6 @@ def test_probes_that_are_cut_off_have_no_slowdown() -> None:
     assert f"{lacking} of 20 probes were cut off: they have no slowdown" in result.notes
 
 
-def test_the_pauses_of_probes_are_time_that_is_told_beforehand() -> None:
-    given = {"workload": TRACE, "arrival": "trace", "probe_sessions": 10}
-    parameters = build(sessions.Parameters, given)
-    setting = ReplayedSUT().setting(TRACE)
-    (probes,) = (
-        each
-        for each in sessions.bounds(parameters, setting)
-        if each.workload != TRACE and each.workload.name.endswith("(probes)")
-    )
-    assert probes.least == probes.most == 40
-    assert probes.least_s == pytest.approx(10 * 0.9005)
-    quick = replace(setting, scale="quick")
-    (fewer,) = (each for each in sessions.bounds(parameters, quick) if "(probes)" in each.workload.name)
-    assert fewer.most == 6 * 4
-
-
 def test_an_undecided_slowdown_needs_more_probes() -> None:
     given: dict[str, Any] = {"workload": SHORT, "total_sessions": 40, "probe_sessions": 20, "max_slowdown": 2}
     result = measured(**given)
@@ -740,21 +722,3 @@ def test_a_level_lasts_for_the_pauses_of_its_sessions() -> None:
     assert level_duration_s(setting, None) == 300
     assert level_duration_s(ReplayedSUT().setting(long), None) == 1_000
     assert level_duration_s(ReplayedSUT().setting(long), 60.0) == 60
-
-
-def test_what_a_search_may_send_is_known_beforehand() -> None:
-    given = {
-        "workload": JOBS,
-        "find": "jobs_per_hour",
-        "job_p95_s": 5,
-        "duration_s": 30,
-        "total_sessions": 30,
-    }
-    parameters, setting = build(sessions.Parameters, given), ReplayedSUT().setting(JOBS)
-    *_, told = sessions.bounds(parameters, setting)
-    for end in (0, 60, 210, 1500, 6_000, 9_999):
-        _, sut = searched(lambda jobs, end=end: jobs <= end)
-        sent = [plan for plan in sut.plans if isinstance(plan.load, SessionStarts)]
-        assert told.least <= sum(plan.requests for plan in sent) <= told.most
-        starts_s = sum(plan.requests / 2 / plan.load.rate for plan in sent)  # type: ignore[union-attr]
-        assert told.least_s - 1e-6 <= starts_s <= told.most_s + 1e-6
