@@ -291,14 +291,14 @@ class BenchSession:
         return replace(result, notes=(*opened.notes, *result.notes), findings=found)
 
     def _sent_by_others(self, opened: OpenSUT) -> tuple[Finding, ...]:
-        """Prompts by a name of the user's own go to a server that may know them."""
-        keeps = opened.facts.value("sut.prefix_caching") != "disabled"
-        if self.settings.prompts == AUTO or not (keeps and SUT(opened.endpoint).was_there_before):
+        """Prompts by a name of the user's own go to a server that may know them: also where its prefix cache
+        is declared off, as what answers may be a cache of whole replies."""
+        if self.settings.prompts == AUTO or not SUT(opened.endpoint).was_there_before:
             return ()
         option = f"--llm-prompts={self.settings.prompts}"
         message = (
             f"earlier sessions with {option} may have sent the same prompts to this server, and its prefix "
-            "cache may hold them: leave that option out, or switch the cache off"
+            "cache, or one of whole replies, may hold them: leave that option out"
         )
         return (Finding("prompts_of_others", ok=False, voids=False, message=message),)
 

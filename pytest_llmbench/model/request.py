@@ -7,8 +7,10 @@ is refused, or stands in the manifest and is held against the workload (AMB-33).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from pytest_llmbench.model.session import Turn
@@ -161,9 +163,44 @@ INPUT_FIELDS = frozenset(
     }
 )
 """Body fields that are, or change, the prompt."""
-SAMPLING_FIELDS = frozenset({"temperature", "n", "best_of", "use_beam_search", "beam_width", "logit_bias"})
+_PENALTY = "penalty"
+SAMPLING_FIELDS = frozenset(
+    {"temperature", "n", "best_of", "use_beam_search", "beam_width", "logit_bias", _PENALTY}
+)
 """Body fields that decide how tokens are chosen, and how many replies there are."""
 MEANING_FIELDS = OUTPUT_FIELDS | INPUT_FIELDS | SAMPLING_FIELDS
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_ENDING = frozenset(
+    {
+        *("stop", "stops", "stopping", "eos", "eot", "eog", "predict", "timeout", "deadline"),
+        *("effort", "verbosity", "grammar", "guided"),
+    }
+)
+"""Words in the names of fields that end replies or shorten them, as ``stop_words_list``, ``end_id`` and
+``t_max_predict_ms`` do: every server has names of its own."""
+_BOUND = frozenset({"max", "maximum", "min", "minimum", "limit", "budget", "end"})
+_BOUNDED = frozenset({"token", "tokens", "length", "len", "output", "words", "time", "seconds", "id", "ids"})
+_ABOUT_OTHERS = frozenset({"include_stop_str_in_output", "no_stop_trim", "max_time_in_queue"})
+
+
+@cache
+def _known_as(name: str) -> str:
+    """The name among ``MEANING_FIELDS`` that stands for a field: for one that is written otherwise
+    (``maxOutputTokens``), and for one whose words say that it ends replies. Else the name itself."""
+    if name in MEANING_FIELDS or name in _ABOUT_OTHERS:
+        return name
+    plain = _plain(name)
+    alike = next((each for each in sorted(MEANING_FIELDS) if _plain(each) == plain), None)
+    words = {word.lower() for word in _WORD.findall(name)}
+    if alike is None and (words & _ENDING or (words & _BOUND and words & _BOUNDED)):
+        return "stop"
+    return alike or (_PENALTY if _PENALTY in words else name)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
 
 ASKED_LIMIT: Final = "{max_tokens}"
 """Value of an extra field that stands for the most output tokens of each request."""
@@ -183,8 +220,16 @@ def present(body: Mapping[str, Any], names: Collection[str]) -> list[str]:
     return [
         dotted
         for dotted, name, value in _fields(body, "")
-        if name in names and value != ASKED_LIMIT and (value is not None or name == "temperature")
+        if name in names and not _is_neutral(dotted, name, value)
     ]
+
+
+def _is_neutral(dotted: str, name: str, value: Any) -> bool:
+    """Whether the value is that of the workload, or what a server does without the field: penalties of
+    repetition and length are factors."""
+    if name == _PENALTY and value == (1 if re.search("repe|length", dotted) else 0):
+        return True
+    return bool(value == ASKED_LIMIT or (value is None and name != "temperature"))
 
 
 def meaning(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,6 +239,7 @@ def meaning(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fields(body: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, Any]]:
     for name, value in body.items():
-        yield prefix + name, name, value
-        if isinstance(value, Mapping) and name not in MEANING_FIELDS:
+        known = _known_as(name)
+        yield prefix + name, known, value
+        if isinstance(value, Mapping) and known not in MEANING_FIELDS:
             yield from _fields(value, f"{prefix}{name}.")

@@ -470,7 +470,7 @@ def _variant_mistakes(content: Mapping[str, Any]) -> list[str]:
 def _body_mistakes(extra: Mapping[str, Any], where: str) -> list[str]:
     found = [f"{where}.{name}: the plugin decides this field" for name in _OURS if name in extra]
     if where.endswith("extra_body"):
-        nested = [name for name in present(extra, OUTPUT_LIMITS) if "." in name]
+        nested = [name for name in present(extra, OUTPUT_LIMITS) if name not in _OURS]
         found += [f"{where}.{name}: the plugin decides how long a reply may be" for name in nested]
     if "ignore_eos" in extra:
         found.append(f"{where}.ignore_eos: set request.ignore_eos, so that it is declared")

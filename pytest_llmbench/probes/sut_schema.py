@@ -74,7 +74,8 @@ class Software(Table):
 class System(Table):
     boundary: Literal["model_engine", "application_gateway", "compound_system", "custom"] | None = Field(
         default=None,
-        description="What is measured (METHODOLOGY §2). `custom` needs `components`. There is no default.",
+        description="What is measured (METHODOLOGY §2). `custom` needs `components`. What the draft says of "
+        "the gateway binds every boundary but `model_engine`. There is no default.",
     )
     components: list[Text] | None = Field(default=None, description="What lies inside the boundary.")
     profile: Text | None = Field(default=None, description="A label of your own for the kind of deployment.")

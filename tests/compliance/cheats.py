@@ -120,6 +120,22 @@ BODIES = (
     gateway("a grammar of one word", "M-4.3.1-output-length-spec", body(guided_choice=["yes"])),
     gateway("prompts cut by the server", "M-4.3.1-input-length-spec", body(truncate_prompt_tokens=16)),
     gateway("another temperature", "P-A.1-synthetic-uniform-params", body(temperature=1.5)),
+    *(
+        gateway(f"{name} of {value}", "M-4.3.1-output-length-spec", body(**{name: value}))
+        for name, value in {
+            "stop_words_list": [[13]],
+            "stopSequences": ["."],
+            "eos_token_id": 13,
+            "end_id": 13,
+            "t_max_predict_ms": 50,
+            "max_time": 0.1,
+            "timeout": 0.1,
+            "generation_config": {"maxNewTokens": 8},
+            "thinking": {"type": "enabled", "budget_tokens": 64},
+            "reasoning": {"effort": "low"},
+        }.items()
+    ),
+    gateway("a penalty for repetition", "P-A.1-synthetic-uniform-params", body(repeat_penalty=1.8)),
     gateway("beam search", "P-A.1-synthetic-uniform-params", body(best_of=4)),
     gateway(
         "replies held to a limit of the server's",
