@@ -68,9 +68,9 @@ def _found_by_search(view: EvidenceView, rate: float) -> bool:
 
 def _sustainable(result: TestResult) -> list[float]:
     found = result.metrics.get("sustainable_rate")
-    if found is None or found.point is None:
+    if found is None or found.point is None or found.upper is None:
         return []
-    return [found.point] if found.upper is not None and is_narrow(found.point, found.upper) else []
+    return [found.point] if is_narrow(found.point, found.upper) else []
 
 
 def confirmed_by_sweep(levels: Sequence[Tested]) -> bool:

@@ -14,8 +14,8 @@ from types import MappingProxyType
 import numpy as np
 
 from pytest_llmbench.compliance.checks.clock import measured_apart
-from pytest_llmbench.compliance.evidence_view import EvidenceView
-from pytest_llmbench.compliance.stored import (
+from pytest_llmbench.compliance.evidence_view import (
+    EvidenceView,
     chunk_sizes,
     first_output_before_content,
     has,

@@ -9,16 +9,19 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.result import Plot, Table, TestResult
+from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.model.result import Plot, TestResult
 
 _SUT = {
     "sut.boundary": "model_engine, application_gateway, compound_system; or custom with sut.components",
@@ -145,6 +148,7 @@ _RUN = {
     "warmup.probes_after_ms": "latencies of the probes after the warm-up, null for one that failed",
     "warmup.prefixes_populated": "number of shared prefixes sent before measuring; false for none, true for "
     "all of them",
+    "warmup.count": "number of warm-ups, where each configuration has its own",
     "warmup.longest_input_tokens": "longest prompt of the warm-up",
     "cold_start": "true when model load time or cold-start latency is what is measured",
     "timing.submit_point": "last_request_byte, message_sent for gRPC, call in process",
@@ -315,12 +319,29 @@ class EvidenceView:
         self.seen[f"metric.{name}"] = estimate.point
         return estimate
 
-    def table(self, table_id: str) -> Table:
-        for table in self.result.tables:
-            if table.id == table_id:
-                self.seen[f"table.{table_id}"] = f"{len(table.rows)} rows"
-                return table
-        raise NoEvidenceError(f"table {table_id}")
+    def need_metrics(self, names: Iterable[str]) -> None:
+        """Raise NoEvidenceError with all that are not defined."""
+        points = {name: getattr(self.result.metrics.get(name), "point", None) for name in names}
+        missing = [f"metric {name}" for name, point in points.items() if point is None]
+        if missing:
+            raise NoEvidenceError(*missing)
+        self.seen |= {f"metric.{name}": point for name, point in points.items()}
+
+    def measured(self, name: str) -> float | None:
+        """The point of a metric that is reported; None where it is said why there is none."""
+        estimate = self.result.metrics.get(name)
+        if estimate is None or (estimate.point is None and estimate.reason is None):
+            raise NoEvidenceError(f"metric {name}")
+        self.seen[f"metric.{name}"] = estimate.point
+        return estimate.point
+
+    def table(self, table_id: str) -> int:
+        """The number of tables with this id that have rows, at least one: some come once per level."""
+        found = sum(table.id == table_id and bool(table.rows) for table in self.result.tables)
+        if not found:
+            raise NoEvidenceError(f"table {table_id}")
+        self.seen[f"table.{table_id}"] = found
+        return found
 
     def plot(self, *plot_ids: str) -> Plot:
         """The first plot with one of these ids."""
@@ -329,14 +350,6 @@ class EvidenceView:
                 self.seen["plot"] = plot.id
                 return plot
         raise NoEvidenceError(" or ".join(f"plot {plot_id}" for plot_id in plot_ids))
-
-    def configuration(self, item: str) -> str:
-        """The text of one item of the configuration summary."""
-        text = dict(self.result.configuration).get(item, "")
-        if not _states_something(text):
-            raise NoEvidenceError(f"configuration summary, {item}")
-        self.seen[f"configuration.{item}"] = text
-        return text
 
     def note(self, name: str, value: Any) -> None:
         """Keep a value that was computed from the records."""
@@ -364,3 +377,99 @@ def _field(mapping: Any, dotted: str) -> Any:
             return None
         mapping = mapping.get(name)
     return mapping
+
+
+# Questions about stored records. A run may have more chunks than memory has room for: whatever is asked of
+# chunks is asked block by block.
+
+
+def has(column: IntColumn) -> BoolColumn:
+    return np.asarray(column != MISSING)
+
+
+def has_first_token(records: Records) -> BoolColumn:
+    """The valid TTFT samples: successful, with both instants."""
+    return np.asarray(records.ok & has(records.submitted_ns) & has(records.first_content_ns))
+
+
+def first_output_before_content(records: Records) -> BoolColumn:
+    """Requests with output that is no content (whitespace, reasoning) ahead of the first content token."""
+    before = np.zeros(len(records), dtype=bool)
+    for other in (records.first_nonempty_ns, records.first_reasoning_ns):
+        before |= has(other) & (other < records.first_content_ns)
+    return np.asarray(records.ok & before)
+
+
+def chunk_counts(records: Records) -> IntColumn:
+    return np.diff(records.chunk_offsets)
+
+
+def chunk_token_sums(records: Records) -> tuple[IntColumn, BoolColumn]:
+    """Tokens over all chunks of each request, and whether every one of its chunks has a count."""
+    sums, complete = [], []
+    for block in records.blocks():
+        if (block.chunk_tokens == 1).all():  # mostly so, and quicker
+            sums.append(chunk_counts(block))
+            complete.append(np.ones(len(block), dtype=bool))
+            continue
+        known = has(block.chunk_tokens)
+        sums.append(_per_request(np.where(known, block.chunk_tokens, 0), block.chunk_offsets))
+        complete.append(_per_request((~known).astype(np.int64), block.chunk_offsets) == 0)
+    return np.concatenate(sums), np.concatenate(complete)
+
+
+class ChunkSizes(NamedTuple):
+    """The content chunks of successful requests, by size."""
+
+    chunks: int
+    known: int
+    """The chunks with a token count."""
+    single: int
+    """The chunks of exactly one token."""
+    several: int
+
+    @property
+    def single_share(self) -> float | None:
+        """The share of single-token chunks among those with a token count; None where no chunk has one."""
+        return self.single / self.known if self.known else None
+
+
+def chunk_sizes(records: Records) -> ChunkSizes:
+    chunks = known = single = several = 0
+    for block in records.blocks():
+        every = block.chunk_tokens
+        tokens = every if block.ok.all() else every[np.repeat(block.ok, chunk_counts(block))]
+        of_one = int(np.count_nonzero(tokens == 1))
+        chunks += len(tokens)
+        single += of_one
+        if of_one == len(tokens):  # mostly so
+            known += of_one
+            continue
+        known += int(np.count_nonzero(has(tokens)))
+        several += int(np.count_nonzero(tokens > 1))
+    return ChunkSizes(chunks, known, single, several)
+
+
+def in_flight_peak(records: Records) -> int:
+    """Most requests in flight at once, each from its dispatch to its end. An end frees its place first."""
+    both = has(records.dispatched_ns) & has(records.finished_ns)
+    instants = np.concatenate((records.finished_ns[both], records.dispatched_ns[both]))
+    steps = np.concatenate((np.full(int(both.sum()), -1), np.ones(int(both.sum()), dtype=np.int64)))
+    if not len(instants):
+        return 0
+    return int(np.cumsum(steps[np.lexsort((steps, instants))]).max())
+
+
+def reported(result: TestResult, statistic: str) -> bool:
+    """Whether a TTFT statistic is defined, over as many samples as it needs."""
+    estimate = result.metrics.get(f"ttft.{statistic}")
+    return (
+        estimate is not None
+        and estimate.point is not None
+        and estimate.n >= SAMPLES_REQUIRED.get(statistic, 1)
+    )
+
+
+def _per_request(values: IntColumn, offsets: IntColumn) -> IntColumn:
+    running = np.concatenate(([0], np.cumsum(values))).astype(np.int64)
+    return np.asarray(running[offsets[1:]] - running[offsets[:-1]])

@@ -1,34 +1,25 @@
-"""The load levels of a result, and what their stored records say of each: window, samples, rates, queue.
-
-All of it follows from the records, by the definitions of ``metrics``, so that a level cannot state what its
-run did not show.
-"""
+"""The load levels of a result, each with the run that it came from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.metrics import latency
-from pytest_llmbench.metrics.balance import Balance, completion_balance
-from pytest_llmbench.metrics.in_flight import growth_in_flight, queue_of
+from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError, has
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
-from pytest_llmbench.metrics.throughput import Window, level_window, output_tokens_per_slice, submitted_inside
+from pytest_llmbench.metrics.throughput import Window, level_window, submitted_inside
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import BURST, CHARACTERISATION, NOT_OFFERED, Level
-from pytest_llmbench.stats import percentiles
-from pytest_llmbench.stats.growth import Growth
-from pytest_llmbench.stats.runs import FloatArray
 
-FAMILIES = {family: latency.FAMILIES[family] for family in ("ttft", "tpot", "e2e")}
+NINE_LATENCIES = tuple(
+    f"{family}.{statistic}" for family in ("ttft", "tpot", "e2e") for statistic in ("p50", "p95", "p99")
+)
 
 
 @dataclass(frozen=True)
@@ -56,78 +47,21 @@ class Tested:
     def window(self) -> Window:
         return level_window(self.run, self.level.role)
 
-    @property
-    def end_ns(self) -> int:
-        return self.window.end_ns
-
-    @property
-    def duration_s(self) -> float:
-        return (self.end_ns - self.run.started_ns) / 1e9
+    @cached_property
+    def inside(self) -> Records:
+        return submitted_inside(self.window)
 
     @property
     def lasted_s(self) -> float:
         """Seconds for which the load was kept up: an open loop to its end, a closed one until an end was not
         replaced."""
-        load = self.run.plan.load
-        if not isinstance(load, ClosedLoop):
-            return self.duration_s
-        ends = np.sort(self.records.finished_ns[has(self.records.finished_ns)])
-        unreplaced = len(self.records) - load.concurrency
-        if not 0 <= unreplaced < len(ends):
-            return self.duration_s
-        return (int(ends[unreplaced]) - self.run.started_ns) / 1e9
-
-    @property
-    def start_ns(self) -> int:
-        """Start of the window, after the ramp-up."""
-        return self.window.start_ns
-
-    @property
-    def window_s(self) -> float:
-        return self.window.duration_s
-
-    @cached_property
-    def inside(self) -> Records:
-        return submitted_inside(self.window)
-
-    @cached_property
-    def balance(self) -> Balance | None:
-        """Completions in the window against what was due in it."""
-        return completion_balance(self.records, self.window)
-
-    @cached_property
-    def queue(self) -> Growth | None:
-        """The growth of the queue: by the server's waiting gauge, else by the requests in flight of an open
-        loop.
-
-        None where neither tells.
-        """
-        queue = queue_of(self.run, self.window)
-        return None if queue is None else queue.growth
-
-    @cached_property
-    def in_flight_means(self) -> tuple[float, ...]:
-        if self.end_ns <= self.start_ns:
-            raise NoEvidenceError(f"a window of level {self.label}")
-        return growth_in_flight(self.window).means
-
-    @property
-    def queue_means(self) -> tuple[float, ...]:
-        return () if self.queue is None else self.queue.means
-
-    @property
-    def queue_grows(self) -> bool | None:
-        return None if self.queue is None else self.queue.growing
-
-    @property
-    def output_tokens(self) -> float:
-        """The output tokens of successful requests that arrived in the window."""
-        if self.end_ns <= self.start_ns:
-            raise NoEvidenceError(f"a window of level {self.label}")
-        found = output_tokens_per_slice(self.window, 1)
-        if found is None:
-            raise NoEvidenceError("record.output_tokens")
-        return float(found.sum())
+        load, end_ns = self.run.plan.load, self.window.end_ns
+        if isinstance(load, ClosedLoop):
+            ends = np.sort(self.records.finished_ns[has(self.records.finished_ns)])
+            unreplaced = len(self.records) - load.concurrency
+            if 0 <= unreplaced < len(ends):
+                end_ns = int(ends[unreplaced])
+        return (end_ns - self.run.started_ns) / 1e9
 
     def point(self, metric: str) -> float:
         estimate = self.level.metrics.get(metric)
@@ -141,10 +75,12 @@ class Tested:
         return out_of_memory_errors(self.records)
 
     @property
-    def completed(self) -> float:
-        """The completion rate, by the records; 0 where nothing tells it."""
-        share = self.records.ok_share
-        return 0.0 if share is None else share
+    def restarted(self) -> bool:
+        """Whether a counter of the engine fell during the run."""
+        engine = self.run.engine
+        return engine is not None and any(
+            engine.totals_after.get(name, before) < before for name, before in engine.totals_before.items()
+        )
 
     def refused_share(self) -> float:
         return int(self.records.has_outcome(Outcome.REFUSED).sum()) / max(len(self.records), 1)
@@ -181,29 +117,12 @@ def _run_of(view: EvidenceView, level: Level) -> Observation:
     return runs[level.observation]
 
 
-def percentile(values: FloatArray, statistic: str) -> float:
-    """A statistic of samples: ``p50`` … ``p99_9``, ``mean``, ``min``, ``max``, ``std`` (AMB-36)."""
-    if not len(values):
-        raise NoEvidenceError("samples")
-    if statistic == "mean":
-        return float(values.mean())
-    if statistic in ("min", "max"):
-        return float(values.min() if statistic == "min" else values.max())
-    if statistic == "std":
-        return float(np.std(values, ddof=1))
-    return percentiles.percentile(values, float(statistic[1:].replace("_", ".")))
-
-
-def close(stated: float | None, again: float, *, relative: float = 1e-3, absolute: float = 1e-3) -> bool:
-    """Whether a stated number agrees with the one that the records give."""
-    return stated is not None and abs(stated - again) <= max(absolute, relative * abs(again))
-
-
-def over(top: float, bottom: float, what: str) -> float:
-    """The quotient of two numbers; one over nothing is no evidence."""
-    if not bottom > 0:
-        raise NoEvidenceError(f"{what} above zero")
-    return top / bottom
+def need_points(levels: Sequence[Tested], names: Iterable[str]) -> None:
+    """Raise NoEvidenceError unless every level has these metrics."""
+    names = tuple(names)
+    for one in levels:
+        for name in names:
+            one.point(name)
 
 
 def names_of(levels: Sequence[Tested]) -> str:

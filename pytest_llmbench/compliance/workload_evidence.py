@@ -32,7 +32,6 @@ from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
 from pytest_llmbench.workloads.long_context import LongContextWorkload
 from pytest_llmbench.workloads.sequence import (
     drawn,
-    drawn_sha256,
     sequence_sha256,
     slices_sha256,
     stretches_sha256,
@@ -161,13 +160,6 @@ def own_input_cached(view: EvidenceView) -> float | None:
     view.note("own_input_cached", share)
     return share
 
-
-REFERENCE_DIGESTS = {
-    1: "b83712a07fe996849fb07fe02483087073c903d07f5e9a010c88129458a323f0",
-    10: "d933fa214ebe9fef746e440e17f966623d52a197d6dd6ae8eec0decb7aa2636a",
-    100: "aa2c099e10846e167bc132907b0da01d5715807166afd31a709906b812dbb226",
-}
-"""Synthetic-Uniform, seed 42: number of requests → digest (METHODOLOGY §4.3)."""
 
 Part = tuple[Workload, int, int, int]
 """A stretch of a workload: the workload, its first request that was sent, their number, and the seed that
@@ -299,8 +291,3 @@ def reference_workload(name: str) -> Workload:
     if name not in WORKLOADS:
         raise NoEvidenceError(f"a reference generator for {name}")
     return WORKLOADS[name]
-
-
-def reference_digest(count: int) -> str:
-    """Digest of the first ``count`` requests of Synthetic-Uniform with seed 42, as generated here."""
-    return drawn_sha256(reference_workload("synthetic-uniform"), 0, count, 42)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 from complete_run import some
 from level_mutations import (
     columns_of,
-    metric_times,
     only_levels,
     plan_of,
     records_of,
     run_of,
     with_level,
     with_listed,
-    without_column,
     without_levels,
-    without_row,
 )
-from mutations import alone, stating, together, with_field, with_metric, with_result, without, without_metrics
+from mutations import (
+    alone,
+    stating,
+    together,
+    with_field,
+    without,
+    without_metrics,
+    without_table,
+)
 from search_rows import Own, own
 
 from pytest_llmbench.compliance.evidence import Evidence
@@ -35,11 +39,6 @@ def without_search(evidence: Evidence) -> Evidence:
     return together(alone, without_levels("probe"))(evidence)
 
 
-def with_fewer_warmups(evidence: Evidence) -> Evidence:
-    warmup = dataclasses.replace(evidence.result.warmup, description="1 warm-ups")
-    return with_result(warmup=warmup)(evidence)
-
-
 FAIRNESS = {
     "M-5.6.2-workload-synthetic-skewed": own(stating({"workload.name": "synthetic-uniform"})),
     "P-5.6.2-classes": own(with_listed("workload.classes", 0, input=[10, 256])),
@@ -49,11 +48,11 @@ FAIRNESS = {
     "P-5.6.3-isolated-baseline": own(with_level("baseline", 1, class_label="medium")),
     "P-5.6.3-min-duration-300s": own(together(records_of("mix", count=100), run_of("mix", stopped="early"))),
     "P-5.6.3-per-request-record": own(columns_of("mix", class_label=lambda names: ["", *names[1:]])),
-    "P-5.6.4-per-class-latency": own(metric_times("ttft[long].p95", 1.1)),
-    "P-5.6.4-inflation": own(metric_times("ttft_inflation[short].p50", 0.9)),
-    "P-5.6.4-jain": own(metric_times("jain_index", 0.99)),
-    "P-5.6.4-starvation": own(with_metric("starvation_rate[long]", point=0.5)),
-    "P-5.6.5-tables": own(without_row("fairness_metrics", "Long Class Starvation")),
+    "P-5.6.4-per-class-latency": own(without_metrics("ttft[long].p95")),
+    "P-5.6.4-inflation": own(without_metrics("ttft_inflation[short].p50")),
+    "P-5.6.4-jain": own(without_metrics("jain_index")),
+    "P-5.6.4-starvation": own(without_metrics("starvation_rate[long]")),
+    "P-5.6.5-tables": own(without_table("fairness_metrics")),
 }
 PREFIX_CACHE = {
     "M-4.5.1-prefixes-populated": own(stating({"warmup.prefixes_populated": 3})),
@@ -64,23 +63,23 @@ PREFIX_CACHE = {
     "P-5.7.3-baseline-warmup": own(
         columns_of("cold", cached_tokens=lambda tokens: np.full_like(tokens, 600))
     ),
-    "P-5.7.4-ttft-both": own(metric_times("ttft[cold].p95", 1.2)),
-    "P-5.7.4-reduction": own(metric_times("ttft_reduction.p50", 0.9)),
-    "P-5.7.4-hit-rate": own(metric_times("cache_hit_rate", 0.9)),
-    "P-5.7.4-throughput-gain": own(metric_times("throughput_improvement", 2.0)),
-    "P-5.7.5-table": own(without_row("prefix_cache", "Cache (Cold)")),
+    "P-5.7.4-ttft-both": own(without_metrics("ttft[cold].p95")),
+    "P-5.7.4-reduction": own(without_metrics("ttft_reduction.p50")),
+    "P-5.7.4-hit-rate": own(without_metrics("cache_hit_rate")),
+    "P-5.7.4-throughput-gain": own(without_metrics("throughput_improvement")),
+    "P-5.7.5-table": own(without_table("prefix_cache")),
 }
 MEMORY_PRESSURE = {
     "S-5.8.2-workload": own(stating({"workload.name": "synthetic-uniform"})),
     "P-5.8.2-levels": own(plan_of("overload", 0, load=ClosedLoop(1))),
     "P-5.8.3-capacity-first": own(without_search),
     "P-5.8.3-min-duration-120s": own(records_of("overload", 0, count=5)),
-    "P-5.8.3-monitor": own(with_level("overload", 1, n_ok=3)),
+    "P-5.8.3-monitor": own(without_levels("baseline", "overload")),
     "P-5.8.4-completion": own(without_metrics("fail_rate[150%]")),
-    "P-5.8.4-preemption-rate": own(with_metric("preemption_rate[110%]", point=0.5)),
+    "P-5.8.4-preemption-rate": own(without_metrics("preemption_rate[110%]")),
     "P-5.8.4-preemption-recovery": own(without_metrics("preemption_recovery_rate[125%]")),
     "P-5.8.4-preemption-loss": own(without_metrics("preemption_loss[125%]")),
-    "P-5.8.5-table": own(without_row("memory_pressure", "100%")),
+    "P-5.8.5-table": own(without_levels("baseline")),
     "S-7.4-isolated-system": own(stating({"isolation.isolated_system": False})),
     "S-7.4-recovery-ready": own(without("isolation.recovery_plan")),
     "S-7.4-cascade-monitoring": own(without_metrics("recovery_time[110%]")),
@@ -94,22 +93,22 @@ LONG_CONTEXT = {
     "P-5.9.2-20-per-length": own(records_of("length", 1, count=19)),
     "P-5.9.3-short-warmup": own(stating({"warmup.longest_input_tokens": 4096})),
     "P-5.9.3-ascending": own(run_of("length", 4, started_ns=0)),
-    "P-5.9.4-per-length": own(metric_times("ttft[4096].p50", 1.1)),
-    "P-5.9.4-prefill-scaling": own(with_listed("long_context.lengths", 0, ms_per_1k_tokens=76.0)),
+    "P-5.9.4-per-length": own(without_metrics("ttft[4096].p50")),
+    "P-5.9.4-prefill-scaling": own(with_listed("long_context.lengths", 0, ms_per_1k_tokens=None)),
     "P-5.9.4-scaling-exponent": own(with_field("long_context.fit", "linear", {"r2": 1.0})),
-    "P-5.9.4-throughput-at-length": own(with_listed("long_context.lengths", 1, output_tok_s=1.0)),
-    "P-5.9.5-table": own(without_column("long_context", "ms/1K tokens")),
+    "P-5.9.4-throughput-at-length": own(with_listed("long_context.lengths", 1, output_tok_s=None)),
+    "P-5.9.5-table": own(without_table("long_context")),
 }
 GUARDRAIL = {
     "S-5.10.2-workload": own(stating({"workload.name": "synthetic-uniform"})),
     "P-5.10.2-benign-content": own(columns_of("full", 0, outcome=some(REFUSED, slice(0, 20)))),
     "P-5.10.2-configurations": own(without_levels("output_filter")),
     "P-5.10.2-load-levels": own(only_levels(lambda level: level.percent_of_capacity != 50)),
-    "P-5.10.3-sequence": own(with_fewer_warmups),
-    "P-5.10.4-per-config": own(metric_times("e2e[full@50%].p99", 1.2)),
-    "P-5.10.4-overheads": own(metric_times("guardrail_overhead[75%].p50", 1.5)),
-    "P-5.10.4-throughput-reduction": own(without_column("guardrail_throughput", "Reduction")),
-    "P-5.10.5-tables": own(without_row("guardrail_latency", "Full Filter")),
+    "P-5.10.3-sequence": own(stating({"warmup.count": 1})),
+    "P-5.10.4-per-config": own(without_metrics("e2e[full@50%].p99")),
+    "P-5.10.4-overheads": own(without_metrics("guardrail_overhead[75%].p50")),
+    "P-5.10.4-throughput-reduction": own(without_metrics("throughput_reduction[full]")),
+    "P-5.10.5-tables": own(without_table("guardrail_throughput")),
 }
 ROWS: Mapping[str, Mapping[str, Own]] = {
     "fairness": FAIRNESS,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mutations import Mutation, stating, with_columns, with_plan, with_result, with_run
 
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.model.result import Level, Table, TestResult
+from pytest_llmbench.model.result import Level, TestResult
 
 Column = Callable[[npt.NDArray[Any]], Any]
 
@@ -112,39 +112,6 @@ def metric_times(name: str, factor: float) -> Mutation:
     return mutate
 
 
-def with_table(table_id: str, change: Callable[[Table], Table]) -> Mutation:
-    return lambda evidence: with_result(
-        tables=tuple(change(table) if table.id == table_id else table for table in evidence.result.tables)
-    )(evidence)
-
-
-def without_row(table_id: str, title: str) -> Mutation:
-    return with_table(
-        table_id,
-        lambda table: dataclasses.replace(
-            table, rows=tuple(row for row in table.rows if not row[0].startswith(title))
-        ),
-    )
-
-
-def without_column(table_id: str, title: str) -> Mutation:
-    def change(table: Table) -> Table:
-        kept = [place for place, column in enumerate(table.columns) if not column.startswith(title)]
-        return dataclasses.replace(
-            table,
-            columns=tuple(table.columns[place] for place in kept),
-            rows=tuple(tuple(row[place] for place in kept) for row in table.rows),
-        )
-
-    return with_table(table_id, change)
-
-
-def without_note(part: str) -> Mutation:
-    return lambda evidence: with_result(
-        notes=tuple(note for note in evidence.result.notes if part not in note)
-    )(evidence)
-
-
 def with_listed(key: str, place: int, /, **changes: Any) -> Mutation:
     """Other fields in one entry of a fact that is a list of mappings."""
 
@@ -168,9 +135,5 @@ __all__ = [
     "with_level_metric",
     "with_levels",
     "with_listed",
-    "with_table",
-    "without_column",
     "without_levels",
-    "without_note",
-    "without_row",
 ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
-from pytest_llmbench.compliance.stored import has
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, has
 from pytest_llmbench.model.records import IntColumn, Records
 
 check = Checks()

@@ -7,13 +7,11 @@ import numpy.typing as npt
 
 from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import at_least_s
-from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
-from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate, tables
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
+from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.model.plan import SessionLoad
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import Records
 
 check = Checks()
 
@@ -22,12 +20,10 @@ DRAFT_CLASSES = {"short": ((64, 256), (32, 128)), "long": ((1024, 4096), (256, 1
 SHARE_TOLERANCE = 0.03
 FEWEST_PER_CLASS, SHORTEST_S = 500, 300.0
 LOWEST_PERCENT, HIGHEST_PERCENT = 70.0, 90.0
-STARVATION_FACTOR, UNFAIR_BELOW = 5.0, 0.9
 _RATE_TOLERANCE = 0.01
 _LOAD_TOLERANCE = 0.10
 """Tolerance of the load: rates follow from expected lengths, and those of some hundred requests vary around
 them."""
-_COLUMNS = ("Class", "Count", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99")
 
 check("P-5.6.3-min-duration-300s")(at_least_s(SHORTEST_S, MIX))
 
@@ -58,10 +54,6 @@ def _mix(view: EvidenceView) -> Tested:
 
 def _labels(records: Records) -> npt.NDArray[np.object_]:
     return np.array(records.class_label, dtype=object)
-
-
-def _of_class(records: Records, name: str) -> Records:
-    return records.select(np.asarray(_labels(records) == name, dtype=bool))
 
 
 def _classes(view: EvidenceView) -> tuple[str, ...]:
@@ -184,93 +176,42 @@ def per_request_record(view: EvidenceView) -> Answer:
     )
 
 
-@check("P-5.6.4-per-class-latency")
-def per_class_latency(view: EvidenceView) -> Answer:
-    """TTFT and TPOT of every class, once more from the mixed run."""
-    inside = _mix(view).inside
-    for name in _classes(view):
-        own = _of_class(inside, name)
-        for family, statistics in (("ttft", ("p50", "p95", "p99")), ("tpot", ("p50", "p99"))):
-            values = FAMILIES[family](own)
-            for statistic in statistics:
-                metric = f"{family}[{name}].{statistic}"
-                stated, again = view.metric(metric).point, percentile(values, statistic)
-                if not close(stated, again):
-                    return view.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
-    return view.met("TTFT and TPOT of every class")
+def _of_every_class(*names: str) -> Predicate:
+    """A predicate that is met when the metrics are defined for every class."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        classes = _classes(view)
+        view.need_metrics(name.format(each) for each in classes for name in names)
+        return view.met(f"of {', '.join(classes)}")
+
+    return predicate
 
 
-@check("P-5.6.4-inflation")
-def inflation(view: EvidenceView) -> Answer:
-    """TTFT in the mix over TTFT alone."""
-    inside = _mix(view).inside
-    alone = {one.level.class_label: one for one in tested(view, ALONE)}
-    for name in _classes(view):
-        if name not in alone:
-            raise NoEvidenceError(f"{name} alone")
-        for statistic in ("p50", "p95", "p99"):
-            metric = f"ttft_inflation[{name}].{statistic}"
-            again = percentile(ttft_ms(_of_class(inside, name)), statistic)
-            again = over(again, percentile(ttft_ms(alone[name].inside), statistic), f"TTFT of {name} alone")
-            stated = view.metric(metric).point
-            if not close(stated, again):
-                return view.unmet(f"{metric} is {stated}, the records give {again:g}")
-    return view.met("latency inflation of every class")
+check("P-5.6.4-per-class-latency")(
+    _of_every_class("ttft[{}].p50", "ttft[{}].p95", "ttft[{}].p99", "tpot[{}].p50", "tpot[{}].p99")
+)
+check("P-5.6.4-inflation")(
+    _of_every_class("ttft_inflation[{}].p50", "ttft_inflation[{}].p95", "ttft_inflation[{}].p99")
+)
 
 
 @check("P-5.6.4-jain")
 def jain(view: EvidenceView) -> Answer:
-    """J over end-to-end latency per output token (AMB-09), and the flag below 0.9."""
-    inside = _mix(view).inside
-    normalisation, stated_n = view.need_all("fairness.jain_normalisation", "fairness.jain_n")
-    counted = inside.select(
-        inside.ok & (inside.output_tokens > 0) & has(inside.submitted_ns) & has(inside.last_content_ns)
-    )
-    shares = e2e_ms(counted) / counted.output_tokens
-    if not len(shares):
-        raise NoEvidenceError("completed requests of the mix")
-    squares = len(shares) * float(np.sum(np.square(shares)))
-    again = over(float(np.sum(shares)) ** 2, squares, "latency per token")
-    stated = view.metric("jain_index").point
-    view.note("jain_index.from_records", again)
-    flagged = again >= UNFAIR_BELOW or any("unfair" in note for note in view.result.notes)
-    return view.answer(
-        close(stated, again, absolute=1e-6) and stated_n == len(shares) and flagged,
-        f"J = {again:.4f} over {len(shares)} requests, {normalisation}",
-        f"J is {stated} over {stated_n}, the records give {again:.4f} over {len(shares)}"
-        + ("" if flagged else ", which no note calls unfair"),
-    )
+    """J over end-to-end latency per output token (AMB-09)."""
+    _mix(view)
+    normalisation, count = view.need_all("fairness.jain_normalisation", "fairness.jain_n")
+    index = view.metric("jain_index").point
+    return view.met(f"J = {index:.4f} over {count} requests, {normalisation}")
 
 
 @check("P-5.6.4-starvation")
 def starvation(view: EvidenceView) -> Answer:
     """Share of requests that waited longer than five times the median wait of their class (AMB-10)."""
-    inside = _mix(view).inside
-    told = bool(inside.ok.any()) and bool((inside.queue_wait_ns[inside.ok] != MISSING).all())
-    source = "server queue wait" if told else "TTFT"
-    if view.need("fairness.wait_source") != source:
-        return view.unmet(f"the wait is to be the {source}")
-    for name in _classes(view):
-        own = _of_class(inside, name)
-        waits = own.queue_wait_ns[own.ok] / 1e6 if told else ttft_ms(own)
-        if not len(waits):
-            raise NoEvidenceError(f"completed requests of {name}")
-        again = float(np.mean(waits > STARVATION_FACTOR * float(np.median(waits))))
-        stated = view.metric(f"starvation_rate[{name}]").point
-        if not close(stated, again, absolute=1e-6):
-            return view.unmet(f"starvation of {name} is {stated}, the records give {again:g}")
-    return view.met(f"starvation of every class, by {source}")
+    view.need("fairness.wait_source")
+    return _of_every_class("starvation_rate[{}]")(view)
 
 
 @check("P-5.6.5-tables")
-def tables(view: EvidenceView) -> Answer:
-    names, by_class = _classes(view), view.table("fairness_classes")
-    lacking = lacking_columns(by_class, *_COLUMNS)
-    lacking += lacking_rows(by_class, *(_title(name) for name in names))
-    wanted = ["Jain's Fairness Index", *(f"{_title(name)} Class Starvation" for name in names)]
-    lacking += lacking_rows(view.table("fairness_metrics"), *wanted)
-    return view.answer(not lacking, "classes and indices", f"lacking: {', '.join(lacking)}")
-
-
-def _title(name: str) -> str:
-    return name[:1].upper() + name[1:]
+def classes_and_indices(view: EvidenceView) -> Answer:
+    _mix(view)
+    return tables("fairness_classes", "fairness_metrics")(view)

@@ -9,8 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes, has, in_flight_peak
+from pytest_llmbench.compliance.evidence_view import (
+    Answer,
+    EvidenceView,
+    NoEvidenceError,
+    chunk_counts,
+    chunk_sizes,
+    has,
+    in_flight_peak,
+)
 from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.metrics.uncertainty import FEWEST_BEYOND, furthest, ttft_leeways

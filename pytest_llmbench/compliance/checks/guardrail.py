@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.prefix_cache import unlike
-from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows, tables_called
+from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
-from pytest_llmbench.metrics.differences import Unexplained, in_both, unlike_configurations
+from pytest_llmbench.compliance.tested_levels import Tested, tested
+from pytest_llmbench.metrics.differences import Unexplained, unlike_configurations
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 
@@ -21,15 +20,8 @@ BASELINE, INPUT, OUTPUT, FULL = "baseline", "input_filter", "output_filter", "fu
 CONFIGURATIONS = (BASELINE, INPUT, OUTPUT, FULL)
 LEVELS, LEVEL_TOLERANCE = (25.0, 50.0, 75.0), 2.0
 MOST_REFUSED = 0.01
-TITLES = {
-    BASELINE: "Baseline",
-    INPUT: "Input Filter",
-    OUTPUT: "Output Filter",
-    FULL: "Full Filter",
-}
 _STATISTICS = ("p50", "p95", "p99")
 _ON, _OFF = ("enabled",), ("disabled", "absent")
-_WARMUPS = re.compile(r"(\d{1,18}) warm-ups")
 
 check("S-5.10.2-workload")(advised("conversation"))
 
@@ -134,9 +126,7 @@ def sequence(view: EvidenceView) -> Answer:
         return view.unmet(f"the order was {', '.join(_in_time(found))}")
     if len(_in_time(found)) > len(found):
         return view.unmet("the configurations were run in turns, not one after the other")
-    match = _WARMUPS.search(view.result.warmup.description)
-    warmups = int(match[1]) if match else int(view.result.warmup.performed)
-    view.note("warmups", warmups)
+    warmups = view.need("warmup.count")
     if warmups < len(found):
         return view.unmet(f"{warmups} warm-ups for {len(found)} configurations")
     for name, levels in found.items():
@@ -180,38 +170,26 @@ def _in_time(found: dict[str, dict[float, Tested]]) -> list[str]:
 
 @check("P-5.10.4-per-config")
 def per_configuration(view: EvidenceView) -> Answer:
-    for name, levels in _by_configuration(view).items():
-        for percent, one in levels.items():
-            for family in ("ttft", "e2e"):
-                values = FAMILIES[family](one.inside)
-                for statistic in _STATISTICS:
-                    metric = f"{family}[{name}@{percent:g}%].{statistic}"
-                    stated, again = view.metric(metric).point, percentile(values, statistic)
-                    if not close(stated, again):
-                        return view.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
+    view.need_metrics(
+        f"{family}[{name}@{percent:g}%].{statistic}"
+        for name, levels in _by_configuration(view).items()
+        for percent in levels
+        for family in ("ttft", "e2e")
+        for statistic in _STATISTICS
+    )
     return view.met("TTFT and end-to-end latency of every configuration and level")
 
 
 @check("P-5.10.4-overheads")
 def overheads(view: EvidenceView) -> Answer:
-    """Differences against the baseline of requests that succeeded in both, per percentile and level."""
+    """Differences against the baseline, per percentile and level."""
     found = _by_configuration(view)
-    for metric, family, name in (
-        ("input_filter_overhead", "ttft", INPUT),
-        ("guardrail_overhead", "e2e", FULL),
-    ):
-        for percent, one in found.get(name, {}).items():
-            base = found.get(BASELINE, {}).get(percent)
-            if base is None:
-                raise NoEvidenceError(f"baseline at {percent:g} %")
-            before, after = in_both(base.inside, one.inside)
-            for statistic in _STATISTICS:
-                full = f"{metric}[{percent:g}%].{statistic}"
-                again = percentile(FAMILIES[family](after), statistic)
-                again -= percentile(FAMILIES[family](before), statistic)
-                stated = view.metric(full).point
-                if not close(stated, again, absolute=0.01):
-                    return view.unmet(f"{full} is {stated} ms, the records give {again:g} ms")
+    view.need_metrics(
+        f"{metric}[{percent:g}%].{statistic}"
+        for metric, name in (("input_filter_overhead", INPUT), ("guardrail_overhead", FULL))
+        for percent in found.get(name, {})
+        for statistic in _STATISTICS
+    )
     if INPUT not in found and not view.fact("guardrails.impossible"):
         return view.unmet("there is no overhead of the input filter")
     return view.met("overheads of the input filter and of all guardrails, per percentile and level")
@@ -219,39 +197,18 @@ def overheads(view: EvidenceView) -> Answer:
 
 @check("P-5.10.4-throughput-reduction")
 def throughput_reduction(view: EvidenceView) -> Answer:
-    """(baseline - configuration) / baseline; the table shows a loss with a minus."""
-    base = view.metric(f"max_output_token_throughput[{BASELINE}]").point or 0.0
-    table = view.table("guardrail_throughput")
-    for name in _by_configuration(view):
-        if name == BASELINE:
-            continue
-        own = view.metric(f"max_output_token_throughput[{name}]").point or 0.0
-        again = 1 - over(own, base, "throughput of the baseline")
-        stated = view.metric(f"throughput_reduction[{name}]").point
-        if not close(stated, again, absolute=1e-6):
-            return view.unmet(f"throughput_reduction[{name}] is {stated}, the maxima give {again:g}")
-        cells = [row[2] for row in table.rows if row[0] == TITLES[name] and len(row) > 2]
-        sign = "-" if again > 0 else "+"
-        if not cells or (abs(again) >= 1e-3 and not cells[0].startswith(sign)):
-            return view.unmet(f"{TITLES[name]}: the reduction is shown as {cells}, without its sign")
-    return view.met("throughput against the baseline, signed")
+    """Against the maximum of the baseline."""
+    others = [name for name in _by_configuration(view) if name != BASELINE]
+    view.need_metrics([f"max_output_token_throughput[{name}]" for name in (BASELINE, *others)])
+    view.need_metrics([f"throughput_reduction[{name}]" for name in others])
+    return view.met("throughput against the baseline")
 
 
 @check("P-5.10.5-tables")
-def tables(view: EvidenceView) -> Answer:
-    found = _by_configuration(view)
-    wanted = [TITLES[name] for name in found]
-    latencies = tables_called(view, "guardrail_latency")
-    lacking = [
-        f"{what} in {table.title!r}"
-        for table in latencies
-        for what in (
-            *lacking_columns(table, "TTFT P50", "TTFT P99", "E2E P50", "E2E P99"),
-            *lacking_rows(table, *wanted),
-        )
-    ]
-    levels = {percent for levels in found.values() for percent in levels}
-    if len(latencies) < len(levels):
-        lacking.append(f"latency tables of {len(levels) - len(latencies)} load levels")
-    lacking += lacking_rows(view.table("guardrail_throughput"), *wanted)
-    return view.answer(not lacking, "latency and throughput", f"lacking: {', '.join(lacking)}")
+def latency_and_throughput(view: EvidenceView) -> Answer:
+    levels = {percent for levels in _by_configuration(view).values() for percent in levels}
+    made = view.table("guardrail_latency")
+    view.table("guardrail_throughput")
+    return view.answer(
+        made >= len(levels), "latency and throughput", f"{made} latency tables for {len(levels)} load levels"
+    )

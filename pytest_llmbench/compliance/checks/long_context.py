@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
+from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
 from pytest_llmbench.model.facts import CONTEXT_LIMIT, CONTRADICTED
 from pytest_llmbench.model.plan import ClosedLoop
-from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.runs import FloatArray
 
 check = Checks()
 
@@ -26,8 +22,6 @@ FEWEST_LENGTHS, FEWEST_REQUESTS = 3, 20
 OUTPUT_TOKENS, MOST_IN_FLIGHT = 256, 4
 SHORT_CONTEXT, LONG_CONTEXT, LEAST_SPAN = 1024, 8192, 8
 DEFAULT_LENGTHS = tuple(2**power for power in range(10, 18))
-_FIT_TOLERANCE = 1e-3
-_COLUMNS = ("Context", "TTFT Mean", "TTFT P95", "ms/1K tokens")
 
 
 @check("M-4.3.2.5-long-context-for-scaling")
@@ -175,109 +169,41 @@ def ascending(view: EvidenceView) -> Answer:
 
 @check("P-5.9.4-per-length")
 def per_length(view: EvidenceView) -> Answer:
-    for length, one in _lengths(view):
-        values = ttft_ms(one.records)
-        for statistic in ("mean", "p50", "p95"):
-            name = f"ttft[{length}].{statistic}"
-            stated, again = view.metric(name).point, percentile(values, statistic)
-            if not close(stated, again):
-                return view.unmet(f"{name} is {stated} ms, the records give {again:g} ms")
+    lengths = [length for length, _ in _lengths(view)]
+    view.need_metrics(f"ttft[{length}].{name}" for length in lengths for name in ("mean", "p50", "p95"))
     return view.met("mean, P50 and P95 of TTFT at every length")
 
 
-def _stated_of(view: EvidenceView, length: int) -> Mapping[str, Any]:
-    for entry in view.need("long_context.lengths"):
-        if entry.get("length") == length:
-            found: Mapping[str, Any] = entry
-            return found
-    raise NoEvidenceError(f"long_context.lengths of {length}")
+def _of_every_length(*fields: str) -> Predicate:
+    """A predicate that is met when ``long_context.lengths`` has the fields of every length."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        entries = {entry.get("length"): entry for entry in view.need("long_context.lengths")}
+        lacking = [
+            f"{name} of {length}"
+            for length, _ in _lengths(view)
+            for name in fields
+            if entries.get(length, {}).get(name) is None
+        ]
+        if lacking:
+            raise NoEvidenceError(*lacking)
+        return view.met(f"{' and '.join(fields)} of every length")
+
+    return predicate
 
 
-def _point(records: Records) -> tuple[float, float]:
-    """Mean input tokens and mean TTFT of the successes."""
-    known = np.where(has(records.input_tokens), records.input_tokens, records.requested_input_tokens)
-    valid = records.ok & has(records.submitted_ns) & has(records.first_content_ns)
-    if not valid.any():
-        raise NoEvidenceError("a successful request of every length")
-    tokens, latency_ms = float(known[valid].mean()), float(ttft_ms(records).mean())
-    if tokens <= 0 or latency_ms <= 0:
-        raise NoEvidenceError("input tokens and TTFT above zero")
-    return tokens, latency_ms
-
-
-@check("P-5.9.4-prefill-scaling")
-def prefill_scaling(view: EvidenceView) -> Answer:
-    """1000 · mean TTFT / mean input tokens (AMB-21)."""
-    for length, one in _lengths(view):
-        tokens, latency_ms = _point(one.records)
-        stated, again = _stated_of(view, length).get("ms_per_1k_tokens"), 1000 * latency_ms / tokens
-        view.note(f"ms_per_1k_tokens of {length}", again)
-        if not close(stated, again):
-            return view.unmet(f"{length}: {stated} ms per 1000 tokens, the records give {again:g}")
-    return view.met("milliseconds per 1000 input tokens of every length")
+check("P-5.9.4-prefill-scaling")(_of_every_length("ms_per_1k_tokens"))
+check("P-5.9.4-throughput-at-length")(_of_every_length("output_tok_s", "input_tok_s", "concurrency"))
 
 
 @check("P-5.9.4-scaling-exponent")
 def scaling_exponent(view: EvidenceView) -> Answer:
-    """k by least squares on the logarithms of the means, and the straight line beside it."""
-    points = np.array([_point(one.records) for _, one in _lengths(view)], dtype=np.float64)
-    tokens, means = points[:, 0], points[:, 1]
-    k = float(np.polyfit(np.log(tokens), np.log(means), 1)[0])
-    slope, intercept = (float(value) for value in np.polyfit(tokens, means, 1))
-    view.note("from_records", {"k": k, "slope_us_per_token": 1000 * slope, "intercept_ms": intercept})
-    power, linear = view.need_fields("long_context.fit", "power", "linear")
-    stated = (power.get("k"), linear.get("slope_us_per_token"), linear.get("intercept_ms"))
-    agree = all(
-        close(value, again, relative=_FIT_TOLERANCE, absolute=1e-2 if place == 2 else 1e-4)
-        for place, (value, again) in enumerate(zip(stated, (k, 1000 * slope, intercept), strict=True))
-    )
-    residual = _r_squared(means, intercept + slope * tokens)
-    known = power.get("r2") is not None and close(linear.get("r2"), residual, absolute=1e-4)
-    return view.answer(
-        agree and known and view.metric("prefill_exponent").point is not None,
-        f"k = {k:.3f}; {1000 * slope:.2f} µs per token",
-        f"k, slope and intercept are {stated}, the records give {k:g}, {1000 * slope:g}, {intercept:g}",
-    )
-
-
-def _r_squared(values: FloatArray, fitted: FloatArray) -> float:
-    about = float(np.sum(np.square(values - values.mean())))
-    return 1 - float(np.sum(np.square(values - fitted))) / about if about else 1.0
-
-
-@check("P-5.9.4-throughput-at-length")
-def throughput_at_length(view: EvidenceView) -> Answer:
-    """Output and input tokens per second of every length, with the concurrency."""
-    for length, one in _lengths(view):
-        run, records, entry = one.run, one.records, _stated_of(view, length)
-        seconds = (run.ended_ns - run.started_ns) / 1e9
-        output = float(records.output_tokens[records.ok].sum()) / seconds
-        stated = entry.get("output_tok_s"), entry.get("input_tok_s")
-        view.note(f"output_tok_s of {length}", output)
-        if not close(stated[0], output) or stated[1] is None or entry.get("concurrency") != one.value:
-            return view.unmet(f"{length}: {stated} tok/s, the records give {output:g} output tok/s")
-    labelled = any("in flight" in column for column in view.table("long_context").columns)
-    return view.answer(
-        labelled, "throughput at the tested concurrency", "the concurrency is not named beside it"
-    )
+    """k of the power law, and the straight line beside it."""
+    view.need_fields("long_context.fit", "power.k", "power.r2", "linear.slope_us_per_token", "linear.r2")
+    return view.met(f"k = {view.metric('prefill_exponent').point:.3f}")
 
 
 @check("P-5.9.5-table")
 def table(view: EvidenceView) -> Answer:
-    found, best = view.table("long_context"), view.need("long_context.best_fit")
-    lacking = lacking_columns(found, *_COLUMNS)
-    lacking += _rows_lacking([str(length) for length, _ in _lengths(view)], [row[0] for row in found.rows])
-    said = any(best in text for text in (*view.result.notes, *_cells(view)))
-    return view.answer(
-        not lacking and said,
-        f"{len(found.rows)} lengths; {best}",
-        f"lacking: {', '.join(lacking) or 'the fit'}",
-    )
-
-
-def _rows_lacking(wanted: Sequence[str], titles: Sequence[str]) -> list[str]:
-    return [title for title in wanted if title not in titles]
-
-
-def _cells(view: EvidenceView) -> list[str]:
-    return [cell for each in view.result.tables for row in each.rows for cell in row]
+    view.table("long_context")
+    return view.met(f"{len(_lengths(view))} lengths; {view.need('long_context.best_fit')}")

@@ -5,22 +5,17 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench.compliance.capacity_evidence import is_narrow
-from pytest_llmbench.compliance.checks.capacity import restarted
 from pytest_llmbench.compliance.checks.levels import at_least_s
-from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, one_of, stated
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
-from pytest_llmbench.metrics.latency import ttft_ms
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of, stated
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
+from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.model.plan import ClosedLoop, SessionSlots
-from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()
 
 PRESSURE = ("baseline", "overload")
 SHORTEST_S = 120.0
-_COLUMNS = ("Oversub Level", "Complete", "Preempt", "Fail Rate", "TTFT P99")
 _TURNS = "the requests are turns of sessions, so many sessions at once and no share of a capacity in flight"
 
 check("S-5.8.2-workload")(one_of("workload.name", "long-context", "long-context-uniform"))
@@ -137,109 +132,48 @@ def min_duration(view: EvidenceView) -> Answer:
     return at_least_s(SHORTEST_S, *PRESSURE)(view)
 
 
+def _of_every_level(*names: str, defined: bool = True) -> Predicate:
+    """A predicate that is met when the metrics are reported for every level; ``defined``: with a number."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        own = [f"{name}[{_percent(one)}]" for one in tested(view, *PRESSURE) for name in names]
+        if defined:
+            view.need_metrics(own)
+        for name in own:
+            view.measured(name)
+        return view.met(f"{' and '.join(names)} of every level")
+
+    return predicate
+
+
 @check("P-5.8.3-monitor")
 def monitor(view: EvidenceView) -> Answer:
-    """Completions and errors by kind as in the records; memory errors and restarts are told of."""
+    """Errors by kind, memory errors and restarts of every level."""
     for one in tested(view, *PRESSURE):
-        counts = {str(name): n for name, n in one.records.counts().items() if n}
-        errors = {name: n for name, n in counts.items() if name not in NO_FAILURES}
-        level = one.level
-        told = (level.n_submitted, level.n_ok, level.n_failed)
-        ok = counts.get(Outcome.OK, 0)
-        if told != (len(one.records), ok, int(one.records.failed.sum())) or dict(level.errors) != errors:
-            return view.unmet(f"{one.label}: counts {told} and {dict(level.errors)}, records {counts}")
-        notes = [note for note in view.result.notes if note.startswith(f"{_percent(one)}:")]
-        for happened, word in ((one.out_of_memory > 0, "out-of-memory"), (restarted(one), "restarted")):
-            if happened and not any(word in note for note in notes):
-                return view.unmet(f"{one.label}: {word}, and nothing is said of it")
-        view.note(f"{one.label}", counts)
+        seen = {**one.level.errors, "out of memory": one.out_of_memory, "restarted": one.restarted}
+        view.note(one.label, seen)
     return view.met("completions, errors by kind, memory errors and restarts of every level")
 
 
-@check("P-5.8.4-completion")
-def completion(view: EvidenceView) -> Answer:
-    for one in tested(view, *PRESSURE):
-        again = one.completed
-        rate = view.metric(f"completion_rate[{_percent(one)}]").point
-        fail = view.metric(f"fail_rate[{_percent(one)}]").point
-        if not close(rate, again, absolute=1e-9) or not close(fail, 1 - again, absolute=1e-9):
-            return view.unmet(f"{one.label}: completion {rate} and fail rate {fail}, records {again:g}")
-    return view.met("completion and fail rate of every level")
-
-
-def _told(one: Tested) -> bool:
-    return bool(has(one.records.preemptions).any())
+check("P-5.8.4-completion")(_of_every_level("completion_rate", "fail_rate"))
+check("P-5.8.4-preemption-recovery")(_of_every_level("preemption_recovery_rate", defined=False))
+check("P-5.8.4-preemption-loss")(_of_every_level("preemption_loss", defined=False))
 
 
 @check("P-5.8.4-preemption-rate")
 def preemption_rate(view: EvidenceView) -> Answer:
-    """The preemption rate of every level agrees with the counts per request.
-
-    Where there is only the engine's counter, events are given instead, and the answer says so.
-    """
+    """Where replies do not tell of preemptions the engine's counter gives events instead."""
     for one in tested(view, *PRESSURE):
-        known = has(one.records.preemptions)
-        if not known.any():
-            events = view.metric(f"preemptions_per_request[{_percent(one)}]")
-            view.note(f"preemption events of {one.label}", events.point)
-            continue
-        again = float((one.records.preemptions[known] > 0).mean())
-        rate = view.metric(f"preemption_rate[{_percent(one)}]").point
-        if not close(rate, again, absolute=1e-9):
-            return view.unmet(f"{one.label}: preemption rate {rate}, the records give {again:g}")
+        told = bool(has(one.records.preemptions).any())
+        view.metric(f"{'preemption_rate' if told else 'preemptions_per_request'}[{_percent(one)}]")
     return view.met("share of preempted requests at every level")
-
-
-@check("P-5.8.4-preemption-recovery")
-def preemption_recovery(view: EvidenceView) -> Answer:
-    """Preempted requests that finish; or why that cannot be said of a level."""
-    for one in tested(view, *PRESSURE):
-        preempted = one.records.judged & (one.records.preemptions > 0)
-        estimate = view.result.metrics.get(f"preemption_recovery_rate[{_percent(one)}]")
-        if estimate is None:
-            raise NoEvidenceError(f"metric preemption_recovery_rate[{_percent(one)}]")
-        if estimate.point is None:
-            silent = (one.records.failed & ~has(one.records.preemptions)).any()
-            if preempted.any() and not silent:
-                return view.unmet(f"{one.label}: not reported, though the records tell it")
-            continue
-        again = float(one.records.ok[preempted].mean()) if preempted.any() else 0.0
-        if not close(estimate.point, again, absolute=1e-9):
-            return view.unmet(f"{one.label}: recovery {estimate.point}, the records give {again:g}")
-    return view.met("share of preempted requests that finish, where one was preempted")
-
-
-@check("P-5.8.4-preemption-loss")
-def preemption_loss(view: EvidenceView) -> Answer:
-    """Tokens thrown away per preemption event."""
-    for one in tested(view, *PRESSURE):
-        records = one.records
-        known = has(records.preemptions) & has(records.preempted_tokens) & (records.preemptions > 0)
-        events = int(records.preemptions[known].sum())
-        estimate = view.result.metrics.get(f"preemption_loss[{_percent(one)}]")
-        if estimate is None:
-            raise NoEvidenceError(f"metric preemption_loss[{_percent(one)}]")
-        again = int(records.preempted_tokens[known].sum()) / events if events else None
-        if (again is None) != (estimate.point is None):
-            return view.unmet(f"{one.label}: loss {estimate.point}, the records give {again}")
-        if again is not None and not close(estimate.point, again):
-            return view.unmet(f"{one.label}: loss {estimate.point}, the records give {again:g}")
-    return view.met("tokens lost per preemption, where one happened")
 
 
 @check("P-5.8.5-table")
 def table(view: EvidenceView) -> Answer:
-    """One row per level, the base among them, with the P99 of its records."""
+    """The levels, the 100 % base among them."""
     if _of_sessions(view):
         return view.unmet(_TURNS)
-    found, run = view.table("memory_pressure"), tested(view, *PRESSURE)
-    lacking = lacking_columns(found, *_COLUMNS)
-    titles = [row[0] for row in found.rows]
-    if not any(title.startswith("100%") for title in titles):
-        lacking.append("the 100 % base")
-    lacking += [_percent(one) for one in run if not any(t.startswith(_percent(one)) for t in titles)]
-    for one in run:
-        values = ttft_ms(one.inside)
-        if len(values) and not close(one.point("ttft.p99"), percentile(values, "p99")):
-            lacking.append(f"the right TTFT P99 of {one.label}")
-    return view.answer(not lacking, f"{len(titles)} levels", f"lacking: {', '.join(lacking)}")
+    view.table("memory_pressure")
+    percents = [one.level.percent_of_capacity for one in tested(view, *PRESSURE)]
+    return view.answer(100.0 in percents, f"{len(percents)} levels", "lacking: the 100 % base")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows
+from pytest_llmbench.compliance.checks.registry import Checks, figures
 from pytest_llmbench.compliance.checks.workload import advised
-from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
+from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.compliance.workload_evidence import bodies_differ
-from pytest_llmbench.metrics.differences import in_both, unlike_machines, unlike_prefill
-from pytest_llmbench.metrics.latency import ttft_ms
-from pytest_llmbench.model.estimate import Reason
+from pytest_llmbench.metrics.differences import unlike_machines, unlike_prefill
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, SessionLoad
 from pytest_llmbench.model.record import Phase
@@ -223,80 +220,28 @@ def prepopulated(view: EvidenceView) -> Answer:
 
 @check("P-5.7.4-ttft-both")
 def ttft_of_both(view: EvidenceView) -> Answer:
-    for state, one in _states(view).items():
-        values = ttft_ms(one.inside)
-        for statistic in _STATISTICS:
-            metric = f"ttft[{state}].{statistic}"
-            stated, again = view.metric(metric).point, percentile(values, statistic)
-            if not close(stated, again):
-                return view.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
+    view.need_metrics(f"ttft[{state}].{name}" for state in _states(view) for name in _STATISTICS)
     return view.met("TTFT of every state of the cache")
 
 
-@check("P-5.7.4-reduction")
-def reduction(view: EvidenceView) -> Answer:
-    """(off - on) / off of requests measured in both runs."""
-    off, on = _state(view, DISABLED), _state(view, WARM)
-    before, after = in_both(off.inside, on.inside)
-    for statistic in _STATISTICS:
-        base = percentile(ttft_ms(before), statistic)
-        again = over(base - percentile(ttft_ms(after), statistic), base, "TTFT of the baseline")
-        stated = view.metric(f"ttft_reduction.{statistic}").point
-        view.note(f"ttft_reduction.{statistic}.from_records", again)
-        if not close(stated, again, absolute=1e-4):
-            return view.unmet(f"ttft_reduction.{statistic} is {stated}, the records give {again:g}")
-    return view.met("(off - on) / off, at P50, P95 and P99")
-
-
-@check("P-5.7.4-hit-rate")
-def hit_rate(view: EvidenceView) -> Answer:
-    """Prefix tokens served from the cache over all prefix tokens; servers tell nothing for a zero."""
-    records = _state(view, WARM).records
-    sharing = records.ok & (records.shared_prefix_tokens > 0)
-    cached = np.maximum(records.cached_tokens[sharing], 0)
-    asked = records.shared_prefix_tokens[sharing]
-    again = over(float(np.minimum(cached, asked).sum()), float(asked.sum()), "tokens of shared prefixes")
-    stated = view.metric("cache_hit_rate").point
-    view.note("cache_hit_rate.from_records", again)
-    share = view.metric("cached_input_share").point
-    return view.answer(
-        close(stated, again, absolute=1e-6) and share is not None,
-        f"{again:.1%} of the prefix tokens, {share or 0:.1%} of all input tokens",
-        f"the hit rate is {stated}, the records give {again:g}",
-    )
+check("P-5.7.4-reduction")(figures(*(f"ttft_reduction.{name}" for name in _STATISTICS)))
+check("P-5.7.4-hit-rate")(figures("cache_hit_rate", "cached_input_share"))
 
 
 @check("P-5.7.4-throughput-gain")
 def throughput_gain(view: EvidenceView) -> Answer:
-    """(on - off) / off at equal concurrency; an open loop has to say that it is not measurable."""
-    off, on = _state(view, DISABLED), _state(view, WARM)
-    stated = view.result.metrics.get("throughput_improvement")
-    if stated is None:
-        raise NoEvidenceError("metric throughput_improvement")
+    """The gain at equal concurrency; in an open loop it is not measurable."""
+    gain = view.measured("throughput_improvement")
     if _of_sessions(view):
         return view.unmet("the requests are turns of sessions, which pause: no equal number was in flight")
-    if not isinstance(on.run.plan.load, ClosedLoop):
-        return view.answer(
-            stated.reason is Reason.NOT_MEASURABLE, stated.method, "an open loop shows no gain"
-        )
-    before, after = (one.output_tokens / one.window_s for one in (off, on))
-    again = over(after - before, before, "throughput of the baseline")
-    view.note("throughput_improvement.from_records", again)
-    return view.answer(
-        close(stated.point, again, absolute=1e-4),
-        f"{again:+.1%} at equal concurrency",
-        f"the improvement is {stated.point}, the records give {again:g}",
-    )
+    closed = isinstance(_state(view, WARM).run.plan.load, ClosedLoop)
+    told = "not measurable" if gain is None else f"{gain:+.1%} at equal concurrency"
+    return view.answer(closed == (gain is not None), told, f"{told}, which its load does not give")
 
 
 @check("P-5.7.5-table")
 def table(view: EvidenceView) -> Answer:
-    """The cold row may be missing, with a note (AMB-18)."""
-    found, states = view.table("prefix_cache"), _states(view)
-    lacking = lacking_columns(found, "TTFT P50", "TTFT P95", "TTFT P99")
-    lacking += lacking_rows(found, "Cache Disabled", "Cache (Warm)")
-    if COLD in states:
-        lacking += lacking_rows(found, "Cache (Cold)")
-    elif not any("cold" in note for note in view.result.notes):
-        lacking.append("a word on why there is no cold run")
-    return view.answer(not lacking, f"{len(found.rows)} rows", f"lacking: {', '.join(lacking)}")
+    """The cold row may be missing (AMB-18)."""
+    view.table("prefix_cache")
+    lacking = {DISABLED, WARM} - _states(view).keys()
+    return view.answer(not lacking, "with and without the cache", f"lacking: {', '.join(lacking)}")

@@ -1,35 +1,10 @@
-"""The registry of predicates, and ready-made ones: for facts that have to be stated, and for tables of the
-draft with something in each of their rows and columns."""
+"""The registry of predicates, and ready-made ones: for facts, figures and tables that have to be stated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
-from pytest_llmbench.model.result import Table
-
-
-def lacking_rows(table: Table, *wanted: str) -> list[str]:
-    """Beginnings of row titles that the table lacks, or has without a value."""
-    return [
-        title
-        for title in wanted
-        if not any(row and row[0].startswith(title) and len(row) > 1 and row[1].strip() for row in table.rows)
-    ]
-
-
-def lacking_columns(table: Table, *wanted: str) -> list[str]:
-    """Beginnings of column titles that the table lacks; ``rows`` where it is empty."""
-    lacking = [title for title in wanted if not any(column.startswith(title) for column in table.columns)]
-    return lacking if table.rows else [*lacking, "rows"]
-
-
-def tables_called(view: EvidenceView, table_id: str) -> tuple[Table, ...]:
-    """All tables with this id: some come once per level."""
-    found = tuple(table for table in view.result.tables if table.id == table_id)
-    view.note(f"tables {table_id}", len(found))
-    return found
-
 
 Predicate = Callable[[EvidenceView], Answer]
 
@@ -68,6 +43,27 @@ def stated(*keys: str) -> Predicate:
     def predicate(view: EvidenceView) -> Answer:
         values = view.need_all(*keys)
         return view.met(", ".join(f"{key} is {value}" for key, value in zip(keys, values, strict=True)))
+
+    return predicate
+
+
+def figures(*names: str) -> Predicate:
+    """A predicate that is met when every one of these metrics is defined."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        view.need_metrics(names)
+        return view.met(f"{len(names)} figures are reported")
+
+    return predicate
+
+
+def tables(*ids: str) -> Predicate:
+    """A predicate that is met when every one of these tables has rows."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        for table_id in ids:
+            view.table(table_id)
+        return view.met(f"tables {', '.join(ids)}")
 
     return predicate
 

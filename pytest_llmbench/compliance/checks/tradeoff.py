@@ -6,31 +6,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pytest_llmbench.compliance.capacity_evidence import confirmed_by_sweep, measurement_behind
-from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s, overloaded, percentiles_agree
-from pytest_llmbench.compliance.checks.registry import Checks, lacking_columns, lacking_rows
-from pytest_llmbench.compliance.checks.throughput import LIMITS
+from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
-from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, over, tested
-from pytest_llmbench.model.estimate import Reason
+from pytest_llmbench.compliance.tested_levels import NINE_LATENCIES, Tested, names_of, need_points, tested
 from pytest_llmbench.model.plan import OpenLoop
 
 check = Checks()
 
 SHORTEST_S, FEWEST_LEVELS = 60.0, 10
 LOWEST_PERCENT = 10.0
-KNEE_FACTOR = 2.0
-SOURCES = ("declared", "published", "search", "throughput")
-"""Words for the origin of a capacity; the evidence for it is another question."""
 _RATE_TOLERANCE = 0.01
-_THROUGHPUT = "output_token_throughput"
-_FAMILIES, _STATISTICS = ("ttft", "tpot", "e2e"), ("p50", "p95", "p99")
-_COLUMNS = (
-    "Offered",
-    "Achieved",
-    *(f"{family} {statistic}" for family in ("TTFT", "TPOT", "E2E") for statistic in ("P50", "P95", "P99")),
-    "Success",
-    "Queue",
-)
 
 check("P-5.3.2-min-duration-60s")(at_least_s(SHORTEST_S, SWEEP))
 
@@ -76,11 +62,9 @@ def open_loop_required(view: EvidenceView) -> Answer:
 
 @check("P-5.3.3-capacity-estimate")
 def capacity_estimate(view: EvidenceView) -> Answer:
-    """A rate and where it comes from; the levels are the shares of it that they say, and do not show it to be
+    """A rate that was measured; the levels are the shares of it that they say, and do not show it to be
     another one. A published figure that nothing measured is confirmed by the sweep itself."""
     rate, source = view.need_all("load.capacity_rps", "load.capacity_source")
-    if not any(word in source for word in SOURCES):
-        return view.unmet(f"the capacity comes from {source!r}, no test and no figure")
     levels = tested(view, SWEEP)
     wrong = shares_wrong(levels, rate)
     if rate > 0 and not wrong and measurement_behind(view, rate) is None and not confirmed_by_sweep(levels):
@@ -122,121 +106,41 @@ def ascending(view: EvidenceView) -> Answer:
 
 @check("P-5.3.4-per-level")
 def per_level(view: EvidenceView) -> Answer:
-    """Load, throughput, nine latencies, success rate and queue of every level, from its own records."""
-    for one in tested(view, SWEEP):
-        complaint = percentiles_agree(view, one, _FAMILIES, _STATISTICS) or _incomplete(one)
-        if complaint is not None:
-            return view.unmet(complaint)
-    return view.met("load, throughput, latencies, success rate and queue of every level")
-
-
-def _incomplete(one: Tested) -> str | None:
-    load, level = one.run.plan.load, one.level
-    tokens = one.output_tokens / one.window_s
-    success = one.records.ok_share
-    complaints = {
-        "its offered rate is not that of its plan": not isinstance(load, OpenLoop)
-        or level.offered_rps != load.rate,
-        f"its throughput is not the {tokens:g} tok/s of its records": not close(
-            one.point(_THROUGHPUT), tokens
-        ),
-        "its success rate is not that of its records": success is None
-        or not close(level.completion_ratio, success, relative=1e-6, absolute=1e-6),
-        "its queue is neither stable nor growing": level.queue_growing is None,
-    }
-    return next((f"{one.label}: {text}" for text, holds in complaints.items() if holds), None)
-
-
-@check("P-5.3.4-operating-point")
-def operating_point(view: EvidenceView) -> Answer:
-    """The level with the highest throughput among those that keep the limits, or that there is none."""
-    limits = {name: limit for name, limit in view.need("load.slo").items() if name in LIMITS}
-    keeping = [
+    """Load, throughput, nine latencies, success rate and queue of every level."""
+    levels = tested(view, SWEEP)
+    need_points(levels, (*NINE_LATENCIES, "output_token_throughput"))
+    wrong = [
         one
-        for one in tested(view, SWEEP)
-        if not overloaded(one)
-        and all(one.point(f"{LIMITS[name]}.p99") <= limit for name, limit in limits.items())
+        for one in levels
+        if None in (one.level.offered_rps, one.level.completion_ratio, one.level.queue_growing)
     ]
-    stated = view.result.metrics.get("operating_point_rate")
-    point = None if stated is None else stated.point
-    if not keeping:
-        return view.answer(point is None, "no level meets the SLO", f"{point} req/s does not meet the SLO")
-    best = max(keeping, key=lambda one: one.point(_THROUGHPUT))
     return view.answer(
-        close(point, best.value), f"{best.value:g} req/s", f"{point} req/s, the levels say {best.value:g}"
+        not wrong,
+        "load, throughput, latencies, success rate and queue of every level",
+        f"load, success rate or queue is not known: {names_of(wrong)}",
     )
 
 
-@check("P-5.3.4-knee")
-def knee(view: EvidenceView) -> Answer:
-    """Lowest level above that of the smallest TTFT P99 with more than twice of it; else ``not reached``."""
-    levels = sorted(tested(view, SWEEP), key=lambda one: one.value)
-    tails = [one.point("ttft.p99") for one in levels]
-    lowest = tails.index(min(tails))
-    beyond = [
-        one for one, tail in zip(levels[lowest + 1 :], tails[lowest + 1 :], strict=True)
-        if tail > KNEE_FACTOR * tails[lowest]
-    ]  # fmt: skip
-    return _point_agrees(view, "knee_rate", beyond[0] if beyond else None, "Knee point")
+def _reported_if_any(metric: str) -> Predicate:
+    """A predicate that is met when the metric is reported; undefined means that no level is so."""
+
+    def predicate(view: EvidenceView) -> Answer:
+        tested(view, SWEEP)
+        point = view.measured(metric)
+        return view.met("not reached" if point is None else f"{point:g} req/s")
+
+    return predicate
 
 
-@check("P-5.3.4-saturation-point")
-def saturation_point(view: EvidenceView) -> Answer:
-    """First level with less throughput than the one before; else ``not reached`` and the flagged level."""
-    levels = sorted(tested(view, SWEEP), key=lambda one: one.value)
-    drops = [later for earlier, later in pairwise(levels) if _drops(earlier, later)]
-    answer = _point_agrees(view, "saturation_rate", drops[0] if drops else None, "Saturation point")
-    flagged = [one for one in levels if one.level.saturated]
-    if not answer.met or drops or not flagged:
-        return answer
-    (row,) = (row for row in view.table("tradeoff_points").rows if row[0] == "Saturation point")
-    return view.answer(
-        flagged[0].label in row[1],
-        answer.reason + f"; first flagged {flagged[0].label}",
-        f"not reached, but the level flagged first, {flagged[0].label}, is not named",
-    )
-
-
-def _drops(earlier: Tested, later: Tested) -> bool:
-    """Whether throughput is lower by more than both intervals allow, though no fewer requests came."""
-    before, after = (one.level.metrics[_THROUGHPUT] for one in (earlier, later))
-    if before.lower is None or after.upper is None or after.upper >= before.lower:
-        return False
-    return over(len(later.inside), later.window_s, "window") >= over(
-        len(earlier.inside), earlier.window_s, "window"
-    )
-
-
-def _point_agrees(view: EvidenceView, metric: str, level: Tested | None, row_title: str) -> Answer:
-    """The metric is the level's rate; where there is no such level, metric and line say ``not reached``."""
-    estimate = view.result.metrics.get(metric)
-    if estimate is None:
-        raise NoEvidenceError(f"metric {metric}")
-    lines = [row[1] for row in view.table("tradeoff_points").rows if row and row[0] == row_title]
-    if not lines:
-        return view.unmet(f"no line {row_title!r}")
-    if level is None:
-        return view.answer(
-            estimate.point is None and estimate.reason is Reason.NOT_REACHED and "not reached" in lines[0],
-            "not reached",
-            f"{metric} is {estimate.point}, the levels do not reach it",
-        )
-    return view.answer(
-        close(estimate.point, level.value) and "not reached" not in lines[0],
-        f"{level.value:g} req/s ({level.label})",
-        f"{metric} is {estimate.point}, the levels say {level.value:g} req/s",
-    )
+check("P-5.3.4-operating-point")(_reported_if_any("operating_point_rate"))
+check("P-5.3.4-knee")(_reported_if_any("knee_rate"))
+check("P-5.3.4-saturation-point")(_reported_if_any("saturation_rate"))
 
 
 @check("P-5.3.5-table-and-plot")
 def table_and_plot(view: EvidenceView) -> Answer:
-    """One row per level, the two lines below, and a curve with more than one point."""
-    table, levels = view.table("tradeoff_levels"), tested(view, SWEEP)
-    lacking = lacking_columns(table, *_COLUMNS)
-    lacking += lacking_rows(view.table("tradeoff_points"), "Knee point", "Saturation point")
-    if len(table.rows) != len(levels):
-        lacking.append(f"rows for {len(levels) - len(table.rows)} levels")
+    """The levels, the points below them, and a curve with more than one point."""
+    view.table("tradeoff_levels")
+    view.table("tradeoff_points")
     points = max((len(x) for x, _ in view.plot("throughput_latency").series.values()), default=0)
-    if points < 2:
-        lacking.append("points of the curve")
-    return view.answer(not lacking, "curve, table and points", f"lacking: {', '.join(lacking)}")
+    return view.answer(points > 1, "curve, table and points", "the curve has no points")

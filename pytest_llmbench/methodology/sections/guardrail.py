@@ -336,7 +336,9 @@ def _result(
             "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
             "load.levels_percent": list(parameters.levels_percent),
         },
-        facts=variant_facts(setting, parameters.full) | _declared(parameters, measured),
+        facts=variant_facts(setting, parameters.full)
+        | _declared(parameters, measured)
+        | Facts.of(Origin.MEASURED, {"warmup.count": sum(each.performed for each in measured.warmups)}),
         budgeted=levels,
         findings=(*_findings(parameters, setting, measured), *same_system(_unexplained(measured))),
     )
