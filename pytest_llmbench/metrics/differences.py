@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.summary import PERCENTILES, distribution
+from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
@@ -33,7 +33,7 @@ from pytest_llmbench.stats.difference import (
 )
 from pytest_llmbench.stats.order_statistics import samples_required
 from pytest_llmbench.stats.percentile_intervals import percentile_worth
-from pytest_llmbench.stats.percentiles import percentile
+from pytest_llmbench.stats.percentiles import PERCENTILES, percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
 from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
-from pytest_llmbench.metrics.summary import PERCENTILES, GivenUp, of_quantiles, with_given_up
+from pytest_llmbench.metrics.summary import GivenUp, of_quantiles, with_given_up
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
@@ -25,7 +25,7 @@ from pytest_llmbench.stats.counted import look_up
 from pytest_llmbench.stats.crude import CRUDELY, FEWEST, level_factor
 from pytest_llmbench.stats.order_statistics import ranks, samples_required
 from pytest_llmbench.stats.percentile_intervals import Worth, in_order
-from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
+from pytest_llmbench.stats.percentiles import PERCENTILES, Ordered, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.proportion import exact_share_interval
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, legs, spread, upper_end

@@ -27,7 +27,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -46,14 +45,11 @@ from pytest_llmbench.stats.percentile_intervals import (
     percentile_worths,
     series_memory,
 )
-from pytest_llmbench.stats.percentiles import ordered_percentile
+from pytest_llmbench.stats.percentiles import PERCENTILES, ordered_percentile
 from pytest_llmbench.stats.queues.first_come import BY_LOAD, KnownQueue, known_queue
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, normal_quantile, spread
 
-PERCENTILES: Mapping[str, float] = MappingProxyType(
-    {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
-)
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
 _MOST_TIMES = 16
 """The largest factor by which more samples are recommended to tell a busy system from an overloaded one."""

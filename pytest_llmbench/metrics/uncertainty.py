@@ -22,11 +22,10 @@ import numpy.typing as npt
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.chunking import differences
 from pytest_llmbench.metrics.latency import early_ms, tpot_early_ms
-from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records, empty_slot_share
 from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
-from pytest_llmbench.stats.percentiles import percentiles
+from pytest_llmbench.stats.percentiles import PERCENTILES, percentiles
 
 FloatArray = npt.NDArray[np.float64]
 

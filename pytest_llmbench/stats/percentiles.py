@@ -9,7 +9,8 @@ few samples it makes a blend with the maximum.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -17,6 +18,10 @@ import numpy as np
 from pytest_llmbench.stats.runs import FloatArray
 
 Estimator = Literal["linear", "harrell-davis"]
+PERCENTILES: Mapping[str, float] = MappingProxyType(
+    {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
+)
+"""Name of a statistic of a distribution → its percentile."""
 
 
 class Ordered(Protocol):

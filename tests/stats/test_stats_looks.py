@@ -12,13 +12,14 @@ from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import Looks, Quantity, Watched, judged_name
+from pytest_llmbench.model.plan import Looks, OpenLoop, Quantity, Watched, judged_name
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 from pytest_llmbench.stats.interim.estimates import estimate, is_decided
 from pytest_llmbench.stats.interim.looks import LookTaker, Verdict
 from pytest_llmbench.stats.interim.samples import Ends, values
+from pytest_llmbench.stats.queues.batching import idle_share
 from pytest_llmbench.stats.runs import FloatArray
 
 MS = 1_000_000
@@ -139,6 +140,23 @@ def test_a_spent_error_budget_ends_the_load() -> None:
     assert verdict.budget_spent
     assert not verdict.decided
     assert "error budget" in looks.reason(verdict)
+
+
+def test_looks_allow_for_an_idle_beginning_as_reports_do() -> None:
+    def p50(limit: float) -> Watched:
+        return Watched(Objective("ttft.p50", "<=", limit, "ms"), "ttft", 50.0)
+
+    rows = some(400)
+    assert heard(taker(p50(115.0), most=400), rows) is not None
+    lasting = LookTaker(Looks((p50(115.0),), 0.01), first=0, most=400, load=OpenLoop(1000.0))
+    assert heard(lasting, rows) is None
+    undecided = taker(p50(66.0), most=400)
+    assert heard(undecided, rows) is None
+    (before,), (after,) = undecided.close().estimates, lasting.close().estimates
+    idle = idle_share(Records.from_rows(rows))
+    assert idle > 0.4
+    assert before.upper is not None
+    assert after.upper == pytest.approx(before.upper * (1 + 1.25 * idle / 2))
 
 
 def test_nothing_was_heard() -> None:

@@ -25,7 +25,6 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
 from pytest_llmbench.methodology.parameters import TestParameters, seconds_of
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import FEWEST_RUNS, ComparisonVerdict
 from pytest_llmbench.model.observation import Observation
@@ -34,6 +33,7 @@ from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.stats.interim.boundaries import planned_looks, spent_sooner
+from pytest_llmbench.stats.percentiles import PERCENTILES
 
 ALPHA = 0.03
 """Error of all looks together, both sides: an unchanged build is called slower in 1.5 of 100 sessions."""

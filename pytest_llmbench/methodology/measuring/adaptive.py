@@ -22,7 +22,6 @@ from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, paramet
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
-from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -36,6 +35,7 @@ from pytest_llmbench.model.plan import (
     Watched,
     judged_name,
 )
+from pytest_llmbench.stats.percentiles import PERCENTILES
 
 _WITHOUT_LOOKS = (
     "requests='auto' does not end a load early here: it does at --llm-scale=standard, in a single run; runs "
@@ -284,7 +284,13 @@ def _failures_over_limit(parameters: AdaptiveParameters, seen: Sequence[Observat
 def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
     from pytest_llmbench.stats.interim.looks import LookTaker
 
-    taker = LookTaker(looks, first=run.plan.first, most=run.plan.most_requests)
+    taker = LookTaker(
+        looks,
+        first=run.plan.first,
+        most=run.plan.most_requests,
+        load=run.plan.load,
+        slots=None if run.engine is None else run.engine.max_num_seqs,
+    )
     taker.hear_all(run.records)
     verdict = taker.close()
     most, sent = run.plan.most_requests, len(run.records)
@@ -295,7 +301,7 @@ def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
     level = f"{100 * verdict.estimates[0].level:.6g} %"
     if verdict.budget_spent:
         told = f"ended after {sent} of at most {most} requests: the error budget is spent"
-    elif run.stopped is not None:
+    elif run.stopped is not None and verdict.decided:
         told = f"decided after {verdict.n} of at most {most} requests: {most - sent} saved"
     else:
         end = "decided" if verdict.decided else "not decided"

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench.metrics.definitions import METRICS
-from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS
+from pytest_llmbench.metrics.summary import STATISTICS
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.stats.crude import crude_samples_required
 from pytest_llmbench.stats.order_statistics import samples_required
+from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 
 _TAIL = 0.025

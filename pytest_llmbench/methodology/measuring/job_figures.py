@@ -18,7 +18,6 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
 from pytest_llmbench.metrics.latency import distribution_of
-from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.metrics.throughput import Window, rates, submitted_inside
 from pytest_llmbench.model.estimate import ByRun, Estimate, by_run
 from pytest_llmbench.model.judgement import Finding
@@ -26,6 +25,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, judged_name
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.stats.percentiles import PERCENTILES
 
 _NEAR = 0.02
 """Distance of shares below which a percentile is near the end of the first wave."""

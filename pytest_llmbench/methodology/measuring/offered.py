@@ -18,6 +18,7 @@ from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.result import NOT_OFFERED, Level
+from pytest_llmbench.stats.queues import batching
 
 
 def send_lag(run: Observation) -> Finding | None:
@@ -55,14 +56,7 @@ def _scheduled_rate(run: Observation) -> float | None:
 def offered_rate(run: Observation) -> float | None:
     """The rate of an open loop, per second: that which was asked for, of a trace that of the part that was
     sent. None for a load that waits for replies."""
-    load = run.plan.load
-    if not isinstance(load, OpenLoop):
-        return None
-    if load.arrival != "trace":
-        return load.rate
-    due_ns = run.records.scheduled_ns
-    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
-    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
+    return batching.offered_rate(run.plan.load, run.records.scheduled_ns)
 
 
 def growing_lag(run: Observation) -> Finding | None:

@@ -37,15 +37,16 @@ from pytest_llmbench.methodology.remeasured import disturbed, measured_again, vo
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
-from pytest_llmbench.metrics.overload import as_busy, as_overloaded, idle_share, load_at_full_slots, overload
+from pytest_llmbench.metrics.overload import as_overloaded, overload, with_slots
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, Quantity
+from pytest_llmbench.model.plan import JUDGED, ClosedLoop, Load, LoadPlan, OpenLoop, Quantity
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupReport
+from pytest_llmbench.stats.queues.batching import as_lasting
 from pytest_llmbench.workloads.adapted import lengths_seed_of
 from pytest_llmbench.workloads.stream import draws_anew
 
@@ -149,10 +150,11 @@ def _by_load(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> T
     good_by = [quantity for quantity, _ in limits_ms]
     found = overload([run.records for run in made.observations], rate, good_by)
     if found is None:
-        loads = [load for run in made.observations if (load := load_at_full_slots(run, rate)) is not None]
-        loads = loads if len(loads) == len(made.observations) else []
-        idle = max(map(idle_share, made.observations), default=0.0)
-        return replace(made, metrics=as_busy(made.metrics, loads, limits_ms, idle))
+        lasting = as_lasting(made.metrics, [*map(with_slots, made.observations)], rate, limits_ms)
+        # The ends of looks are these already.
+        if any(run.plan.looks is not None for run in made.observations):
+            lasting |= {name: each for name, each in made.metrics.items() if JUDGED in name}
+        return replace(made, metrics=lasting)
     warning = Finding(
         "overload", ok=False, voids=False, message=str(found), value=found.served_rps, limit=rate
     )

@@ -9,11 +9,11 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.metrics.latency import waiting
-from pytest_llmbench.metrics.overload import load_at_full_slots
+from pytest_llmbench.metrics.overload import with_slots
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.stats.backlog import FEWEST
-from pytest_llmbench.stats.queues.batching import ENOUGH, FullLoad
+from pytest_llmbench.stats.queues.batching import ENOUGH, FullLoad, load_at_full_slots
 from pytest_llmbench.stats.spectral import normal_quantile
 
 RUN_LEVEL, FEWEST_WAITED, MOST_TIMES_LONGER = 0.95, 5, 16
@@ -32,7 +32,7 @@ def _run_length(run: Observation) -> Finding | None:
     rate = offered_rate(run)
     if rate is None:
         return None
-    full = load_at_full_slots(run, rate)
+    full = load_at_full_slots(*with_slots(run), rate)
     if full is not None and full.requests >= FEWEST and full.relaxation_times < ENOUGH:
         return _busy(full)
     samples, waited = waiting("latency", [records])

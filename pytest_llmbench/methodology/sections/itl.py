@@ -46,7 +46,7 @@ from pytest_llmbench.metrics.itl import (
     jitter_ms,
     longest_pause_ms,
 )
-from pytest_llmbench.metrics.summary import PERCENTILES, GivenUp, distribution
+from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.facts import Facts, Origin
@@ -57,7 +57,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.stats.counted import ecdf, ecdf_ranks, look_up
-from pytest_llmbench.stats.percentiles import percentile_ranks
+from pytest_llmbench.stats.percentiles import PERCENTILES, percentile_ranks
 from pytest_llmbench.stats.shape import Modality, modality, tail_class, tail_variation
 
 _PERCENTILES = (("P50", "p50"), ("P90", "p90"), ("P95", "p95"), ("P99", "p99"), ("P99.9", "p99_9"))

@@ -119,6 +119,11 @@ def steps_of(replicas: Sequence[Replica], to_client_ns: int) -> Steps:
     return Steps(tuple(firsts), np.concatenate(ends_ns) + to_client_ns, to_client_ns)
 
 
+def slots_of(replicas: Sequence[Replica]) -> int:
+    """How many requests all replicas have at work at most."""
+    return sum(replica.engine.config.max_num_seqs for replica in replicas)
+
+
 def readings_of(
     replicas: Sequence[Replica], before: dict[str, float], after: dict[str, float]
 ) -> EngineReadings:
@@ -134,6 +139,6 @@ def readings_of(
         gauges=gauges,
         totals_before=before,
         totals_after=after,
-        max_num_seqs=sum(replica.engine.config.max_num_seqs for replica in replicas),
+        max_num_seqs=slots_of(replicas),
         source=SOURCE,
     )

@@ -33,7 +33,7 @@ from pytest_llmbench.simulator.replay.faults import (
 )
 from pytest_llmbench.simulator.replay.load import Arrivals, Delays
 from pytest_llmbench.simulator.replay.records import Flight, Steps
-from pytest_llmbench.simulator.replay.replica import Replica, steps_of
+from pytest_llmbench.simulator.replay.replica import Replica, slots_of, steps_of
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
@@ -216,7 +216,7 @@ class ReplayRun:
         self._stops_when_failing = plan.stop_when_failing
         self._watch = FailureWatch.of(plan)
         self._deadline_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
-        self._looks = look_taker(plan)
+        self._looks = look_taker(plan, slots_of(self.replicas))
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
         self._patience, self._hashes = ClientDeadlines(plan.deadlines, delays), TurnHashes(self._config)
         self.now_ns = start_ns

@@ -9,12 +9,15 @@ if TYPE_CHECKING:
     from pytest_llmbench.stats.interim.looks import LookTaker
 
 
-def look_taker(plan: LoadPlan) -> LookTaker | None:
-    """The look taker of a plan that may end early, imported for it; None for any other plan."""
+def look_taker(plan: LoadPlan, slots: int | None = None) -> LookTaker | None:
+    """The look taker of a plan that may end early, imported for it; None for any other plan.
+
+    ``slots``: the most that the engine has at work; None where it does not say.
+    """
     if plan.looks is None:
         return None
     from pytest_llmbench.stats.interim.looks import LookTaker
 
     # A share that was dealt to a worker is numbered from 0, its requests as in the whole sequence.
     first = plan.first or plan.workload.requests(1, plan.seed)[0].index
-    return LookTaker(plan.looks, first=first, most=plan.most_requests)
+    return LookTaker(plan.looks, first=first, most=plan.most_requests, load=plan.load, slots=slots)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.plan import Looks
+from pytest_llmbench.model.plan import Load, Looks
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
 from pytest_llmbench.stats.interim.boundaries import PlannedLook, batch_size, early_tail, planned_looks
-from pytest_llmbench.stats.interim.estimates import estimate, is_decided, is_enough, may_be_decided
+from pytest_llmbench.stats.interim.estimates import Judged, estimate, is_decided, is_enough, may_be_decided
 from pytest_llmbench.stats.interim.samples import Ends, values
+from pytest_llmbench.stats.percentiles import PERCENTILES, percentile
+from pytest_llmbench.stats.queues.batching import as_lasting, offered_rate
 from pytest_llmbench.stats.runs import FloatArray
 
 
@@ -40,15 +43,18 @@ class LookTaker:
     the same verdict again when the load is over.
     """
 
-    def __init__(self, looks: Looks, *, first: int, most: int) -> None:
+    def __init__(
+        self, looks: Looks, *, first: int, most: int, load: Load | None = None, slots: int | None = None
+    ) -> None:
+        """``load``: how the requests were sent. ``slots``: the most that the engine has at work; None where
+        it does not say."""
         self._looks = looks
         self._first, self._most = first, most
+        self._load, self._slots = load, slots
         self._planned = planned_looks(most, looks.every, looks.alpha) if most else ()
         self._values = [np.full(most, np.nan) for _ in looks.watched]
         self._here = np.zeros(most, dtype=bool)
-        self._failed = np.zeros(most, dtype=bool)
-        self._judged = np.zeros(most, dtype=bool)
-        self._sent_ns, self._ended_ns = np.full((2, most), MISSING, dtype=np.int64)
+        self._ends = Ends.none_of(most)
         self._prefix = 0
         """How many of the first requests have all ended."""
         self._heard = self._taken = 0
@@ -80,7 +86,7 @@ class LookTaker:
         tail = self._looks.alpha / 2
         if n:
             tail = planned_looks(self._most, self._looks.every, self._looks.alpha, closing=n)[-1].tail
-        estimates = tuple(self._estimate(which, n, tail) for which in range(len(self._values)))
+        estimates = self._estimates(n, tail)
         decided = all(map(is_decided, self._looks.watched, estimates))
         return Verdict(n, self._taken + 1, decided, self._budget_is_spent(n), estimates)
 
@@ -89,8 +95,7 @@ class LookTaker:
         for column, watched in zip(self._values, self._looks.watched, strict=True):
             column[places] = values(watched, ends)
         self._here[places] = True
-        self._sent_ns[places], self._ended_ns[places] = ends.submitted_ns, ends.finished_ns
-        self._judged[places], self._failed[places] = ends.judged, ends.judged & ~ends.ok
+        self._ends.note(places, ends)
         self._heard += len(places)
         rest = self._here[self._prefix :]
         self._prefix += len(rest) if rest.all() else int(np.argmin(rest))
@@ -105,10 +110,8 @@ class LookTaker:
 
     def _look(self, look: PlannedLook) -> Verdict | None:
         if self._budget_is_spent(look.n):
-            found = tuple(self._estimate(which, look.n, look.tail) for which in range(len(self._values)))
-            return Verdict(look.n, self._taken, False, True, found)
-        failed = int(np.count_nonzero(self._failed[: look.n]))
-        if failed > self._looks.max_error_share * int(np.count_nonzero(self._judged[: look.n])):
+            return Verdict(look.n, self._taken, False, True, self._estimates(look.n, look.tail))
+        if self._failed(look.n) > self._looks.max_error_share * np.count_nonzero(self._ends.judged[: look.n]):
             return None
         watched = self._looks.watched
         samples: list[FloatArray] = [column[: look.n] for column in self._values]
@@ -120,27 +123,45 @@ class LookTaker:
             is_enough(w, j) and is_decided(w, j.estimate) for w, j in zip(watched, quick, strict=True)
         ):
             return None
-        estimates, waits = [], self._backlog(look.n)
+        waits, judged = self._backlog(look.n), []
         for each, sample in zip(watched, samples, strict=True):
-            judged = estimate(each, sample, look.tail, backlog=waits)
-            if not (is_enough(each, judged) and is_decided(each, judged.estimate)):
+            judged.append(estimate(each, sample, look.tail, backlog=waits))
+            if not (is_enough(each, judged[-1]) and is_decided(each, judged[-1].estimate)):
                 return None
-            estimates.append(judged.estimate)
-        return Verdict(look.n, self._taken, True, False, tuple(estimates))
+        lasting = self._as_lasting(look.n, judged)
+        decided = all(map(is_decided, watched, lasting))
+        return Verdict(look.n, self._taken, True, False, lasting) if decided else None
 
-    def _estimate(self, which: int, n: int, tail: float) -> Estimate:
-        watched = self._looks.watched[which]
-        return estimate(watched, self._values[which][:n], tail, backlog=self._backlog(n)).estimate
+    def _estimates(self, n: int, tail: float) -> tuple[Estimate, ...]:
+        waits, of = self._backlog(n), zip(self._looks.watched, self._values, strict=True)
+        return self._as_lasting(n, [estimate(each, column[:n], tail, backlog=waits) for each, column in of])
+
+    def _as_lasting(self, n: int, judged: Sequence[Judged]) -> tuple[Estimate, ...]:
+        """The estimates with the ends that the report takes too."""
+        run = self._ends.first(n)
+        rate = None if self._load is None else offered_rate(self._load, run.scheduled_ns)
+        if rate is None:
+            return tuple(each.estimate for each in judged)
+        usual, own = {}, {}
+        for watched, column, each in zip(self._looks.watched, self._values, judged, strict=True):
+            name, seen = watched.objective.metric, column[:n][np.isfinite(column[:n])]
+            own[name], stem = each.estimate, name.rpartition(".")[0]
+            for label, q in PERCENTILES.items() if len(seen) else ():
+                usual[f"{stem}.{label}"] = replace(each.estimate, point=percentile(seen, q))
+        limits_ms = next((each.limits_ms for each in self._looks.watched if each.limits_ms), ())
+        found = as_lasting(usual | own, [(run, self._slots)], rate, limits_ms)
+        return tuple(found[each.objective.metric] for each in self._looks.watched)
 
     def _backlog(self, n: int) -> Backlog:
         """The backlog of the first n requests. What is sent later was not under way when they were sent."""
-        sent_ns = self._sent_ns[:n]
-        served = self._judged[:n] & ~self._failed[:n]
-        return backlog([SlotQueue.of(sent_ns, self._ended_ns[:n], served)], [sent_ns])
+        run = self._ends.first(n)
+        return backlog([SlotQueue.of(run.submitted_ns, run.finished_ns, run.ok)], [run.submitted_ns])
 
     def _budget_is_spent(self, n: int) -> bool:
-        failed = int(np.count_nonzero(self._failed[:n]))
-        return failed > self._looks.max_error_share * self._most
+        return self._failed(n) > self._looks.max_error_share * self._most
+
+    def _failed(self, n: int) -> int:
+        return int(np.count_nonzero(self._ends.judged[:n] & ~self._ends.ok[:n]))
 
     def reason(self, verdict: Verdict) -> str:
         """Why the load ended early, in words."""

@@ -8,7 +8,7 @@ on, or did not end well and counts as slower than any limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -65,6 +65,19 @@ class Ends:
         )
         sent = np.array([row.dispatched_ns is not None for row in rows], dtype=bool)
         return cls(ok, judged, given_up & sent, *columns)
+
+    @classmethod
+    def none_of(cls, most: int) -> Ends:
+        """Ends of requests of which nothing has been heard."""
+        unknown = (np.full(most, MISSING, dtype=np.int64) for _ in _COLUMNS)
+        return cls(*np.zeros((3, most), dtype=bool), *unknown)
+
+    def note(self, places: IntColumn, heard: Ends) -> None:
+        for each in fields(self):
+            getattr(self, each.name)[places] = getattr(heard, each.name)
+
+    def first(self, n: int) -> Ends:
+        return Ends(*(getattr(self, each.name)[:n] for each in fields(self)))
 
 
 def values(watched: Watched, ends: Ends) -> FloatArray:

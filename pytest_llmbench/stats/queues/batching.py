@@ -28,13 +28,22 @@ higher percentiles know nothing of the queue: docs/reference/statistics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
+from pytest_llmbench.model.plan import Load, OpenLoop, Quantity
+from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
+from pytest_llmbench.stats.backlog import FEWEST
 from pytest_llmbench.stats.growth import IntArray
+from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.stats.runs import FloatArray
+
+if TYPE_CHECKING:
+    from pytest_llmbench.stats.interim.samples import Ends
 
 ENOUGH = 10.0
 """The relaxation times that a run has to span for an upper end of a higher percentile."""
@@ -53,6 +62,22 @@ _RAMP = 0.4
 _FILLING = 1.25
 """Factor of W / D that latencies of such a load may be too low by: 0.4 to 1.0 of it was missing."""
 _MOST_SHORTFALL = 2.0
+
+TO_THE_END = frozenset({"e2e", "e2e_scheduled", "latency", "latency_scheduled"})
+"""Families whose latency goes on to the end of the reply."""
+TO_FIRST_OUTPUT = frozenset(
+    {
+        "ttft", "ttft_scheduled", "ttft_any", "ttft_first_event", "ttfo", "ttft_reasoning", "ttft_queue_wait",
+        "ttft_outside",
+    }
+)  # fmt: skip
+"""Families whose latency ends with the first output, and may hold a wait for a slot."""
+SLOWED = TO_FIRST_OUTPUT | TO_THE_END | {"tpot", "itl"}
+"""Families of latencies that grow with the number of requests under way."""
+GOODPUT = frozenset({"goodput_share", "goodput", "output_token_goodput"})
+_MOST_TIMES = 16
+"""The largest factor by which more requests are recommended."""
+_RAREST = 1e-6
 
 
 class SlotWait(NamedTuple):
@@ -169,3 +194,133 @@ def _mean_under_way(starts: IntArray, ends: IntArray) -> tuple[FloatArray, int]:
     area = np.concatenate(([0.0], np.cumsum(count[:-1] * np.diff(instants) / 1e9)))
     spans = np.interp(ends, instants, area) - np.interp(starts, instants, area)
     return spans / np.maximum((ends - starts) / 1e9, 1e-9), int(count.max())
+
+
+def offered_rate(load: Load, due_ns: IntColumn) -> float | None:
+    """The rate of an open loop, per second: that which was asked for, of a trace that of the instants at
+    which its requests were due. None for a load that waits for replies."""
+    if not isinstance(load, OpenLoop):
+        return None
+    if load.arrival != "trace":
+        return load.rate
+    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
+    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
+
+
+def load_at_full_slots(run: Records | Ends, slots: int | None, rate: float) -> FullLoad | None:
+    """The load of a server whose requests slow each other down; ``None`` where they do not, and where that is
+    not known. ``slots``: the most that it has at work; None where it does not say."""
+    known = run.ok & (run.first_content_ns != MISSING) & (run.output_tokens != MISSING)
+    if len(known) > BLOCK or not known.any():
+        return None
+    there = np.flatnonzero(known)[np.argsort(run.submitted_ns[known], kind="stable")]
+    return full_load(
+        run.submitted_ns[there],
+        run.first_content_ns[there],
+        run.finished_ns[there],
+        run.output_tokens[there],
+        rate,
+        slots,
+    )
+
+
+def idle_share(run: Records | Ends) -> float:
+    """W / D of a run: the mean time of its replies over the time of sending; 0 of fewer than two requests."""
+    sent_ns = run.submitted_ns[run.submitted_ns != MISSING]
+    took_ns = (run.finished_ns - run.submitted_ns)[run.ok]
+    if len(sent_ns) < 2 or not len(took_ns) or sent_ns.max() == sent_ns.min():
+        return 0.0
+    return float(took_ns.mean()) / float(sent_ns.max() - sent_ns.min())
+
+
+def as_lasting(
+    metrics: Mapping[str, Estimate],
+    runs: Sequence[tuple[Records | Ends, int | None]],
+    rate: float,
+    limits_ms: Sequence[tuple[Quantity, float]],
+) -> dict[str, Estimate]:
+    """The metrics of runs of one open loop, each with the slots of its server, as those of a lasting load:
+    :func:`as_busy`."""
+    loads = [load for run in runs if (load := load_at_full_slots(*run, rate)) is not None]
+    idle = max((idle_share(run) for run, _ in runs), default=0.0)
+    return as_busy(metrics, loads if len(loads) == len(runs) else [], limits_ms, idle)
+
+
+def as_busy(
+    metrics: Mapping[str, Estimate],
+    loads: Sequence[FullLoad],
+    limits_ms: Sequence[tuple[Quantity, float]],
+    idle: float,
+) -> dict[str, Estimate]:
+    """The metrics of runs at these loads, empty where one is not known. Upper ends of latencies allow for the
+    idle beginning and end of the runs, and for waits that the runs may not have seen; so do the lower ends of
+    goodput. Where the runs span fewer than ten relaxation times, ends are open that a queue might move: the
+    upper ones of means and of percentiles beyond the median, the lower ones of goodput.
+
+    ``limits_ms``: those of a good request. ``idle``: the largest W / D of the runs (:func:`idle_share`).
+    """
+    families = TO_FIRST_OUTPUT | TO_THE_END
+    waiting = [(family, limit_ms) for family, limit_ms in limits_ms if family in families]
+    less = shortfall(loads, idle)
+    lasting = {name: _as_of_a_lasting_load(name, metrics, loads, waiting, less) for name in metrics}
+    requests, times = sum(each.requests for each in loads), sum(each.relaxation_times for each in loads)
+    if requests < FEWEST or times >= ENOUGH:
+        return lasting
+    moved = families | (GOODPUT if waiting else frozenset())
+    longer = min(ENOUGH / times, _MOST_TIMES) if times > 0 else _MOST_TIMES
+    return {
+        name: _opened(metric, longer)
+        if family_of(name) in moved and not name.endswith((".p50", ".min", ".max"))
+        else metric
+        for name, metric in lasting.items()
+    }
+
+
+def _as_of_a_lasting_load(
+    name: str,
+    metrics: Mapping[str, Estimate],
+    loads: Sequence[FullLoad],
+    limits_ms: Sequence[tuple[str, float]],
+    less: float,
+) -> Estimate:
+    metric, family = metrics[name], family_of(name)
+    waits = [each.wait for each in loads if each.wait is not None]
+    wait = max(waits, key=lambda each: each.share) if len(waits) == len(loads) > 0 else None
+    if family in GOODPUT and metric.lower is not None and wait is not None:
+        lost = max((wait.unseen * wait.longer_than(limit_ms) for _, limit_ms in limits_ms), default=0.0)
+        return replace(metric, lower=metric.lower * (1 - lost))
+    if family not in SLOWED or metric.upper is None or metric.point is None:
+        return metric
+    upper = metric.upper * (1 + (less / 2 if family in TO_FIRST_OUTPUT else less))
+    if wait is not None and family in TO_FIRST_OUTPUT | TO_THE_END:
+        upper = _with_wait(upper, name, metrics, wait)
+    return replace(metric, upper=upper if math.isfinite(upper) else None)
+
+
+def _with_wait(upper: float, name: str, metrics: Mapping[str, Estimate], wait: SlotWait) -> float:
+    """An upper end of latencies of which more may wait for a slot than did. A percentile is then a rarer one
+    of those seen, and no nearer than its wait above what 90 % keep without one."""
+    stem, _, statistic = name.rpartition(".")
+    if statistic == "mean":
+        return upper + wait.unseen * wait.mean_ms
+    q = PERCENTILES.get(statistic)
+    named = {at: metrics[each] for label, at in PERCENTILES.items() if (each := f"{stem}.{label}") in metrics}
+    points = {at: each.point for at, each in named.items() if each.point is not None}
+    if q is None or q not in points:
+        return upper
+    beyond = [-math.log1p(-at / 100) for at in points]
+    rarer = -math.log(max(1 - q / 100 - wait.unseen, _RAREST))
+    upper += float(np.interp(rarer, beyond, list(points.values()))) - points[q]
+    longest = wait.percentile_ms(q)
+    return max(upper, points.get(90.0, points[q]) + longest) if longest > 0 else upper
+
+
+def family_of(name: str) -> str:
+    return name.partition("[")[0].partition(".")[0]
+
+
+def _opened(metric: Estimate, longer: float) -> Estimate:
+    required = math.ceil(longer * metric.n)
+    if metric.unit == "ms":
+        return replace(metric, upper=None, n_required=required, kind=EstimateKind.SAMPLE)
+    return replace(metric, lower=None, n_required=required, kind=EstimateKind.SAMPLE)

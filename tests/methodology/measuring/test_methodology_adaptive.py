@@ -30,6 +30,7 @@ from pytest_llmbench.model.objective import (
 )
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.result import TestResult, WarmupReport
+from pytest_llmbench.stats.interim import look_taker
 
 
 def parameters(**given: Any) -> ttft.Parameters:
@@ -129,6 +130,18 @@ def test_a_clear_pass_is_decided_early_and_says_what_it_saved() -> None:
     assert (at_look.n, plain.n) == (after, len(run.records))
     assert at_look.level > plain.level == 0.95
     assert run.records.ok.all()
+
+
+def test_the_report_judges_by_the_ends_of_the_look_that_ended_the_load() -> None:
+    result = ReplayedSUT("h100-8b").measure(ttft.TEST, requests="auto", p50_ms=50, rate=26)
+    (run,) = result.observations
+    taker = look_taker(run.plan, 256)
+    assert run.stopped is not None
+    assert taker is not None
+    taker.hear_all(run.records)
+    (found,) = taker.close().estimates
+    assert result.metrics["ttft[as judged].p50"] == found
+    assert list(judged(result).values()) == [GateVerdict.PASS]
 
 
 def test_a_clear_failure_is_decided_early() -> None:
