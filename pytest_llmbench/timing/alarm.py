@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import time
 from contextlib import suppress
 from typing import Protocol
 
@@ -71,12 +72,17 @@ def _last_error() -> OSError:
 
 
 class Alarm(Protocol):
-    """Wakes a coroutine at an instant of CLOCK_MONOTONIC."""
+    """Wakes a coroutine at an instant of CLOCK_MONOTONIC; one at a time."""
 
+    name: str
     slack_ns: int
     """How late it may ring, in nanoseconds: ask for a time that much earlier and yield for the rest."""
 
     async def sleep_until(self, instant_ns: int) -> None: ...
+
+    async def until(self, instant_ns: int) -> None:
+        """Wait until then or as soon after it as possible, never less; yields at least once, even when
+        late."""
 
     def close(self) -> None: ...
 
@@ -84,15 +90,22 @@ class Alarm(Protocol):
 class LoopAlarm:
     """The loop's own timer, which counts in whole milliseconds (epoll, libuv)."""
 
+    name = "loop timer"
     slack_ns = 1_500_000
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or MonotonicClock()
 
     async def sleep_until(self, instant_ns: int) -> None:
         ahead = instant_ns - self._clock.monotonic_ns()
         if ahead > 0:
             await self._clock.sleep(ahead / 1e9)
+
+    async def until(self, instant_ns: int) -> None:
+        await self.sleep_until(instant_ns - self.slack_ns)
+        await self._clock.sleep(0)
+        while self._clock.monotonic_ns() < instant_ns:
+            await self._clock.sleep(0)
 
     def close(self) -> None:
         """Do nothing: no resource is held."""
@@ -104,6 +117,7 @@ class TimerFdAlarm:
     One sleeper at a time. Raises OSError where the kernel has no such timers.
     """
 
+    name = "timerfd"
     slack_ns = 200_000
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -117,6 +131,12 @@ class TimerFdAlarm:
         self._timer.ring_at(instant_ns)
         await self._woken
 
+    async def until(self, instant_ns: int) -> None:
+        if time.monotonic_ns() >= instant_ns:
+            await asyncio.sleep(0)
+        else:
+            await self.sleep_until(instant_ns)
+
     def close(self) -> None:
         self._loop.remove_reader(self._timer.descriptor)
         self._timer.close()
@@ -126,9 +146,9 @@ class TimerFdAlarm:
             self._woken.set_result(None)
 
 
-def best_alarm(loop: asyncio.AbstractEventLoop, clock: Clock) -> Alarm:
+def best_alarm(loop: asyncio.AbstractEventLoop, clock: Clock | None = None) -> Alarm:
     """The finest alarm there is for this clock and platform."""
-    if isinstance(clock, MonotonicClock):
+    if clock is None or isinstance(clock, MonotonicClock):
         try:
             return TimerFdAlarm(loop)
         except OSError:  # not Linux, or a sandbox that forbids it: the loop's timer and longer yielding do

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmbench.simulator.known_delay.chat_events import http1_writes
 from pytest_llmbench.simulator.known_delay.script import LOG_PATH, Script
-from pytest_llmbench.simulator.serving.alarm import Alarm, open_alarm
+from pytest_llmbench.timing.alarm import Alarm, best_alarm
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.known_delay.http2_side import Http2Side
@@ -301,7 +301,7 @@ def _header(head: bytes, name: bytes) -> bytes | None:
 
 async def _serve(host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
-    pacer = Pacer(open_alarm())
+    pacer = Pacer(best_alarm(loop))
     listener = socket.create_server((host, port), backlog=1024)
     listener.setblocking(False)
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Literal, Protocol
 
 from pytest_llmbench.simulator.engine.request import RefusalError
-from pytest_llmbench.simulator.serving.alarm import Clock
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruth
 
 PartType = Literal["output_text", "reasoning_text", "function_call"]
 

@@ -12,19 +12,18 @@ from pytest_llmbench.simulator.engine.handovers import Handover, Handovers
 from pytest_llmbench.simulator.engine.router import Router, RouterOptions
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.serving.alarm import Alarm, Clock
 from pytest_llmbench.simulator.serving.driver import EngineDriver, Replica, nothing
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog
-from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics
+from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruth, GroundTruthLog
 from pytest_llmbench.simulator.serving.replies import Reply
+from pytest_llmbench.timing.alarm import Alarm
 
 
 class Worker(Replica):
     """An engine of one of the two stages, prefill or decode."""
 
     def __init__(self, number: int, engine: Engine, alarm: Alarm, driver: DisaggregatedDriver) -> None:
-        super().__init__(number, engine, alarm, driver.log, driver.clock, driver.pacing)
-        self.metrics = EngineMetrics(engine.config, number, transfers=True)
+        metrics = driver.page.engine(engine.config, number)
+        super().__init__(number, engine, alarm, metrics, driver.log, driver.clock, driver.pacing)
         self._driver = driver
 
     def take(self, prompt: EngineSequence) -> Reply | None:

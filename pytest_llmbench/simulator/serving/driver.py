@@ -15,10 +15,10 @@ from pytest_llmbench.simulator.engine.guardrails import Guardrails
 from pytest_llmbench.simulator.engine.router import Router, RouterOptions
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.serving.alarm import Alarm, Clock
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
-from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState, metrics_page
+from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruthLog
+from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState, MetricsPage
 from pytest_llmbench.simulator.serving.replies import Reply
+from pytest_llmbench.timing.alarm import Alarm
 
 
 class RecentValues:
@@ -90,14 +90,21 @@ class Replica:
     """
 
     def __init__(
-        self, number: int, engine: Engine, alarm: Alarm, log: GroundTruthLog, clock: Clock, pacing: Pacing
+        self,
+        number: int,
+        engine: Engine,
+        alarm: Alarm,
+        metrics: EngineMetrics,
+        log: GroundTruthLog,
+        clock: Clock,
+        pacing: Pacing,
     ) -> None:
         self.number = number
         self.engine = engine
         self.alarm = alarm
         self.down_until_ns = 0
         """Instant until which the engine recovers from a crash."""
-        self.metrics = EngineMetrics(engine.config, number)
+        self.metrics = metrics
         self._log, self._clock, self._pacing = log, clock, pacing
         self._replies: dict[EngineSequence, Reply] = {}
         self._work = asyncio.Event()
@@ -257,13 +264,16 @@ class EngineDriver:
         self.log = log
         self.clock = clock
         self.pacing = Pacing()
+        apart = router is not None and router.disaggregated
+        self.page = MetricsPage(engines[0].config, transfers=apart)
         self.replicas = tuple(
             self._replica(number, engine, open_alarm()) for number, engine in enumerate(engines)
         )
         self._router = Router(router.policy, router.router_max_lead) if router is not None else Router()
 
     def _replica(self, number: int, engine: Engine, alarm: Alarm) -> Replica:
-        return Replica(number, engine, alarm, self.log, self.clock, self.pacing)
+        metrics = self.page.engine(engine.config, number)
+        return Replica(number, engine, alarm, metrics, self.log, self.clock, self.pacing)
 
     @property
     def config(self) -> EngineConfig:
@@ -342,7 +352,7 @@ class EngineDriver:
 
     def metrics_page(self) -> bytes:
         """The metrics of all engines, in Prometheus's text format."""
-        return metrics_page([(replica.metrics, replica.state) for replica in self.replicas])
+        return self.page.rendered([(replica.metrics, replica.state) for replica in self.replicas])
 
     async def run(self) -> None:
         """Run the engines until cancelled."""

@@ -26,7 +26,6 @@ from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 from pytest_llmbench.simulator.protocols.face import FACE_FAULTS, Face, strike_on
 from pytest_llmbench.simulator.scenario.scenario import Scenario
-from pytest_llmbench.simulator.serving.alarm import LoopAlarm
 from pytest_llmbench.simulator.serving.asgi import Headers, Receive, Scope, Send, until_disconnect
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
@@ -41,6 +40,7 @@ from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import FilteredReply, Reply, StreamedReply, WholeReply
 from pytest_llmbench.simulator.serving.reply_text import ReplyText
 from pytest_llmbench.simulator.serving.request_body import Endpoint
+from pytest_llmbench.timing.alarm import LoopAlarm
 
 CONNECTION = "connection"
 """Key of the request's ``state`` under which the HTTP protocol leaves its :class:`Connection`."""

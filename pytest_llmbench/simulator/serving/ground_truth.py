@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+Clock = Callable[[], int]
+"""Returns the instant, in nanoseconds."""
 TRACE_LIMIT = 8192
 """Maximum number of instants kept in each list of one traced request."""
 

@@ -1,11 +1,13 @@
 """The metrics page: the engines' counters and histograms under vLLM's series names, in Prometheus's text
-format. Pure."""
+format."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.scheduling import EngineTotals
@@ -28,27 +30,10 @@ _PER_TOKEN_S = (
 _TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 _STEP_TOKENS = tuple(float(2**power) for power in (0, *range(3, 15)))
 _REASONS = ("stop", "length", "abort", "error")
-
-
-class Histogram:
-    """A histogram as Prometheus has it: cumulative buckets, sum and count."""
-
-    def __init__(self, bounds: Iterable[float]) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._sum = 0.0
-
-    def note(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def lines(self, name: str, labels: str) -> Iterator[str]:
-        total = 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            yield f'{name}_bucket{{{labels},le="{bound}"}} {total}'
-        yield f"{name}_count{{{labels}}} {total}"
-        yield f"{name}_sum{{{labels}}} {self._sum}"
+_LABELS = ("engine", "model_name")
+"""Labels of all series; vLLM tells the engines of data parallelism apart by the first."""
+_OF_OUTPUT = ("time_to_first_token_seconds", "request_decode_time_seconds", "request_generation_tokens")
+"""Metrics to which a request of prefill alone contributes nothing."""
 
 
 def _token_bounds(most: int) -> Iterator[float]:
@@ -70,73 +55,44 @@ class EngineState:
     totals: EngineTotals
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric family: the samples of one name."""
-
-    name: str
-    kind: str
-    help_text: str
-    samples: list[str]
-
-
 class EngineMetrics:
-    """Counts what happens in one engine, and renders it."""
+    """Counts what happens in one engine."""
 
-    def __init__(self, config: EngineConfig, number: int = 0, *, transfers: bool = False) -> None:
-        """``number``: number of the engine among several, for the label by which vLLM tells them apart.
-
-        ``transfers``: prefill and decode are apart, so KV caches are sent.
-        """
-        self._labels = f'engine="{number}",model_name="{_escape(config.model)}"'
-        self._config = config
-        self._ended = dict.fromkeys(_REASONS, 0)
-        self._thinking_ended: dict[str, int] = {}
-        self._rejected = 0
-        self._counters = {"prompt_tokens": 0, "generation_tokens": 0}
-        tokens = tuple(_token_bounds(config.context_limit_tokens))
-        self._histograms = {
-            "time_to_first_token_seconds": Histogram(_FIRST_TOKEN_S),
-            "inter_token_latency_seconds": Histogram(_PER_TOKEN_S),
-            "request_time_per_output_token_seconds": Histogram(_PER_TOKEN_S),
-            "e2e_request_latency_seconds": Histogram(_LATENCY_S),
-            "request_queue_time_seconds": Histogram(_LATENCY_S),
-            "request_prefill_time_seconds": Histogram(_LATENCY_S),
-            "request_decode_time_seconds": Histogram(_LATENCY_S),
-            "request_inference_time_seconds": Histogram(_LATENCY_S),
-            "request_prompt_tokens": Histogram(tokens),
-            "request_generation_tokens": Histogram(tokens),
-            "iteration_tokens_total": Histogram(_STEP_TOKENS),
-        }
-        if transfers:
-            self._histograms["nixl_xfer_time_seconds"] = Histogram(_TRANSFER_S)
+    def __init__(self, config: EngineConfig, number: int, histograms: Mapping[str, Histogram]) -> None:
+        self.config = config
+        self.labels = (str(number), config.model)
+        self.ended = dict.fromkeys(_REASONS, 0)
+        self.thinking_ended: dict[str, int] = {}
+        self.rejected = 0
+        self.counters = {"prompt_tokens": 0, "generation_tokens": 0}
+        self._histograms = {name: each.labels(*self.labels) for name, each in histograms.items()}
 
     def note_rejection(self) -> None:
         """Count a request that was refused because the queue is full."""
-        self._rejected += 1
+        self.rejected += 1
 
     def note_step(self, prefill_tokens: int, output_tokens: int) -> None:
-        self._counters["prompt_tokens"] += prefill_tokens
-        self._counters["generation_tokens"] += output_tokens
-        self._histograms["iteration_tokens_total"].note(prefill_tokens + output_tokens)
+        self.counters["prompt_tokens"] += prefill_tokens
+        self.counters["generation_tokens"] += output_tokens
+        self._histograms["iteration_tokens_total"].observe(prefill_tokens + output_tokens)
 
     def note_token_gap(self, gap_ns: int) -> None:
-        self._histograms["inter_token_latency_seconds"].note(gap_ns / 1e9)
+        self._histograms["inter_token_latency_seconds"].observe(gap_ns / 1e9)
 
     def note_transfer(self, took_ns: int) -> None:
         """Count the KV cache of a prompt that has come from another engine."""
-        self._histograms["nixl_xfer_time_seconds"].note(took_ns / 1e9)
+        self._histograms["nixl_xfer_time_seconds"].observe(took_ns / 1e9)
 
     def note_end(self, truth: GroundTruth) -> None:
         """Count a request that has ended; only whole ones enter the histograms, as in vLLM."""
         reason = truth.finish_reason
         if truth.aborted or reason is None:
-            self._ended["abort"] += 1
+            self.ended["abort"] += 1
             return
-        self._ended[reason if reason in self._ended else "error"] += 1
+        self.ended[reason if reason in self.ended else "error"] += 1
         if truth.think_reason is not None:
-            count = self._thinking_ended.get(truth.think_reason, 0)
-            self._thinking_ended[truth.think_reason] = count + 1
+            count = self.thinking_ended.get(truth.think_reason, 0)
+            self.thinking_ended[truth.think_reason] = count + 1
         if truth.admitted_ns is None or truth.first_token_ns is None or truth.last_token_ns is None:
             return
         decode_s = (truth.last_token_ns - truth.first_token_ns) / 1e9
@@ -157,107 +113,130 @@ class EngineMetrics:
         if truth.output_tokens > 1:
             seconds["request_time_per_output_token_seconds"] = decode_s / (truth.output_tokens - 1)
         for name, value in seconds.items():
-            self._histograms[name].note(value)
+            self._histograms[name].observe(value)
 
-    def families(self, state: EngineState) -> Iterator[Family]:
-        """All metric families of this engine."""
-        yield from self._gauges(state)
-        yield from self._info()
-        yield from self._counted(state.totals)
-        for name, histogram in self._histograms.items():
-            samples = list(histogram.lines(f"vllm:{name}", self._labels))
-            yield Family(name, "histogram", f"Histogram of {name.replace('_', ' ')}.", samples)
-
-    def _gauges(self, state: EngineState) -> Iterator[Family]:
-        gauges = {
-            "num_requests_running": state.running,
-            "num_requests_waiting": state.waiting,
-            "kv_cache_usage_perc": state.kv_cache_usage,
-        }
-        for name, value in gauges.items():
-            yield self._family(name, "gauge", _GAUGES[name], {"": value})
-
-    def _counted(self, totals: EngineTotals) -> Iterator[Family]:
-        counters = self._counters | {
+    def counted(self, totals: EngineTotals) -> dict[str, int]:
+        """The counters without further labels."""
+        found = self.counters | {
             "num_preemptions": totals.preemptions,
             "prefix_cache_queries": totals.prefix_query_tokens,
             "prefix_cache_hits": totals.prefix_hit_tokens,
             "prompt_tokens_cached": totals.prefix_hit_tokens,
         }
-        for name, help_text in _COUNTERS.items():
-            yield self._counter(name, help_text, {"": counters[name]})
-        if self._config.scheduler == "phase":
-            evictions = {"": totals.critical_evictions}
-            yield self._counter("critical_evictions", "Preemptions of sequences that answer.", evictions)
-        if self._thinking_ended:
-            ended = {f',reason="{reason}"': count for reason, count in self._thinking_ended.items()}
-            yield self._counter("thinking_ended", "Replies whose thoughts have ended, by why.", ended)
-        ended = {f',finished_reason="{reason}"': count for reason, count in self._ended.items()}
-        yield self._counter("request_success", "Requests that have ended, by finish reason.", ended)
-        rejected = {',reason="max_num_queued_reqs"': self._rejected}
-        yield self._counter("admission_rejections", "Requests refused because the queue was full.", rejected)
+        if self.config.scheduler == "phase":
+            found["critical_evictions"] = totals.critical_evictions
+        return found
 
-    def _info(self) -> Iterator[Family]:
-        """Settings, as labels of series that are always 1. vLLM has no second one: its page does not state
-        the size of its batch."""
-        config = self._config
-        series: dict[str, dict[str, object]] = {
-            "cache_config_info": {
-                "block_size": config.kv_block_tokens,
-                "enable_prefix_caching": config.prefix_caching,
-                "num_gpu_blocks": config.kv_blocks,
-            },
-            "scheduler_config_info": {
-                "max_num_seqs": config.max_num_seqs,
-                "max_num_batched_tokens": config.max_num_batched_tokens,
-                "enable_chunked_prefill": config.chunked_prefill,
-                "policy": config.scheduler,
-            },
+
+class MetricsPage:
+    """The metrics of all engines of a server."""
+
+    def __init__(self, config: EngineConfig, *, transfers: bool = False) -> None:
+        """``transfers``: prefill and decode are apart, so KV caches are sent."""
+        tokens = tuple(_token_bounds(config.context_limit_tokens))
+        bounds: dict[str, Sequence[float]] = {
+            "time_to_first_token_seconds": _FIRST_TOKEN_S,
+            "inter_token_latency_seconds": _PER_TOKEN_S,
+            "request_time_per_output_token_seconds": _PER_TOKEN_S,
+            "e2e_request_latency_seconds": _LATENCY_S,
+            "request_queue_time_seconds": _LATENCY_S,
+            "request_prefill_time_seconds": _LATENCY_S,
+            "request_decode_time_seconds": _LATENCY_S,
+            "request_inference_time_seconds": _LATENCY_S,
+            "request_prompt_tokens": tokens,
+            "request_generation_tokens": tokens,
+            "iteration_tokens_total": _STEP_TOKENS,
         }
-        for name, settings in series.items():
-            labels = "".join(f',{key}="{value}"' for key, value in settings.items())
-            yield self._family(name, "gauge", _INFO[name], {labels: 1.0})
+        if transfers:
+            bounds["nixl_xfer_time_seconds"] = _TRANSFER_S
+        self._registry = CollectorRegistry()
+        self._histograms = {
+            name: Histogram(
+                f"vllm:{name}", name.replace("_", " "), _LABELS, buckets=own, registry=self._registry
+            )
+            for name, own in bounds.items()
+        }
+        self._registry.register(self)
+        self._engines: Sequence[tuple[EngineMetrics, EngineState]] = ()
 
-    def _counter(self, name: str, help_text: str, values: Mapping[str, float]) -> Family:
-        return self._family(f"{name}_total", "counter", help_text, values)
+    def engine(self, config: EngineConfig, number: int) -> EngineMetrics:
+        """The counts of a further engine."""
+        return EngineMetrics(config, number, self._histograms)
 
-    def _family(self, name: str, kind: str, help_text: str, values: Mapping[str, float]) -> Family:
-        """A metric family with one sample for each of ``values``, by the labels beside those that all series
-        have."""
-        samples = [f"vllm:{name}{{{self._labels}{labels}}} {value}" for labels, value in values.items()]
-        return Family(name, kind, help_text, samples)
+    def rendered(self, engines: Iterable[tuple[EngineMetrics, EngineState]]) -> bytes:
+        """The page in Prometheus's text exposition format, with the present state of these engines."""
+        self._engines = list(engines)
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families that are no histograms; the registry asks for them."""
+        gauges: dict[str, tuple[str, Callable[[EngineState], float]]] = {
+            "num_requests_running": ("Requests in the batch.", lambda state: state.running),
+            "num_requests_waiting": ("Requests in the queue.", lambda state: state.waiting),
+            "kv_cache_usage_perc": (
+                "Share of the KV cache in use; 1 is all of it.",
+                lambda state: state.kv_cache_usage,
+            ),
+        }
+        for name, (help_text, value) in gauges.items():
+            family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
+            for each, state in self._engines:
+                family.add_metric(each.labels, value(state))
+            yield family
+        yield self._settings("cache_config_info", "Settings of the KV cache, as labels.", _cache)
+        # vLLM has no such series: its page does not state the size of its batch.
+        yield self._settings("scheduler_config_info", "Settings of the scheduler, as labels.", _scheduler)
+        for name, help_text in _COUNTERS.items():
+            counter = CounterMetricFamily(f"vllm:{name}", help_text, labels=_LABELS)
+            for each, state in self._engines:
+                if name in (counted := each.counted(state.totals)):
+                    counter.add_metric(each.labels, counted[name])
+            yield counter
+        yield self._by("finished_reason", "request_success", "Requests that have ended.", lambda e: e.ended)
+        thoughts = "Replies whose thoughts have ended, by why."
+        yield self._by("reason", "thinking_ended", thoughts, lambda each: each.thinking_ended)
+        rejected = "Requests refused because the queue was full."
+        full = "max_num_queued_reqs"
+        yield self._by("reason", "admission_rejections", rejected, lambda each: {full: each.rejected})
+
+    def _settings(
+        self, name: str, help_text: str, settings: Callable[[EngineConfig], Mapping[str, object]]
+    ) -> Metric:
+        """A series for each engine that is always 1."""
+        names = tuple(settings(self._engines[0][0].config)) if self._engines else ()
+        family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=(*_LABELS, *names))
+        for each, _ in self._engines:
+            family.add_metric((*each.labels, *map(str, settings(each.config).values())), 1.0)
+        return family
+
+    def _by(
+        self, label: str, name: str, help_text: str, counts: Callable[[EngineMetrics], Mapping[str, int]]
+    ) -> Metric:
+        """A counter for each value of a further label."""
+        family = CounterMetricFamily(f"vllm:{name}", help_text, labels=(*_LABELS, label))
+        for each, _ in self._engines:
+            for value, count in counts(each).items():
+                family.add_metric((*each.labels, value), count)
+        return family
 
 
-def metrics_page(engines: Iterable[tuple[EngineMetrics, EngineState]]) -> bytes:
-    """The metrics of all engines in Prometheus's text exposition format.
-
-    Several engines are told apart by the label ``engine``, as vLLM does with data parallelism.
-    """
-    families: dict[str, Family] = {}
-    for metrics, state in engines:
-        for family in metrics.families(state):
-            families.setdefault(family.name, replace(family, samples=[])).samples.extend(family.samples)
-    lines = (line for family in families.values() for line in _printed(family))
-    return ("\n".join(lines) + "\n").encode()
+def _cache(config: EngineConfig) -> dict[str, object]:
+    return {
+        "block_size": config.kv_block_tokens,
+        "enable_prefix_caching": config.prefix_caching,
+        "num_gpu_blocks": config.kv_blocks,
+    }
 
 
-def _printed(family: Family) -> Iterator[str]:
-    yield f"# HELP vllm:{family.name} {family.help_text}"
-    yield f"# TYPE vllm:{family.name} {family.kind}"
-    yield from family.samples
+def _scheduler(config: EngineConfig) -> dict[str, object]:
+    return {
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "enable_chunked_prefill": config.chunked_prefill,
+        "policy": config.scheduler,
+    }
 
 
-_INFO = {
-    "cache_config_info": "Settings of the KV cache, as labels.",
-    "scheduler_config_info": "Settings of the scheduler, as labels (a series of this server's own).",
-}
-_GAUGES = {
-    "num_requests_running": "Requests in the batch.",
-    "num_requests_waiting": "Requests in the queue.",
-    "kv_cache_usage_perc": "Share of the KV cache in use; 1 is all of it.",
-}
-_OF_OUTPUT = ("time_to_first_token_seconds", "request_decode_time_seconds", "request_generation_tokens")
-"""Metrics to which a request of prefill alone contributes nothing."""
 _COUNTERS = {
     "prompt_tokens": "Prompt tokens processed.",
     "generation_tokens": "Tokens generated, those for clients that have gone included.",
@@ -265,8 +244,5 @@ _COUNTERS = {
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
     "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
     "prompt_tokens_cached": "Prompt tokens that were not computed because they were cached.",
+    "critical_evictions": "Preemptions of sequences that answer.",
 }
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

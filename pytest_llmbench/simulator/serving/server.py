@@ -24,12 +24,12 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.scenario.variants import DISTRIBUTION, software_version
-from pytest_llmbench.simulator.serving.alarm import open_alarm
 from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES, RECEIVED_NS, EngineApp
 from pytest_llmbench.simulator.serving.disaggregated import DisaggregatedDriver
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import CONNECTION
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
+from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 if TYPE_CHECKING:
@@ -99,10 +99,11 @@ class EngineServer(uvicorn.Server):
         router = self._scenario.router
         engines = replicas_of(self._scenario.engine, router)
         made = DisaggregatedDriver if router.disaggregated else EngineDriver
-        driver = made(engines, open_alarm, GroundTruthLog(), router=router)
+        loop = asyncio.get_running_loop()
+        driver = made(engines, lambda: best_alarm(loop), GroundTruthLog(), router=router)
         tokenizer = reference_tokenizer("cl100k_base")
         self._app = EngineApp(driver, self._scenario, tokenizer)
-        self._driving = asyncio.get_running_loop().create_task(driver.run())
+        self._driving = loop.create_task(driver.run())
         self._driving.add_done_callback(_end_with_the_engine)
         if self._grpc_address is not None:
             from pytest_llmbench.simulator.protocols.grpc_face import GrpcServer

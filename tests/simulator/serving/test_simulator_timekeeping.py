@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from pytest_llmbench.simulator.serving.alarm import Alarm, LoopAlarm, TimerfdAlarm, open_alarm
 from pytest_llmbench.simulator.serving.driver import RecentValues
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
+from pytest_llmbench.timing.alarm import Alarm, LoopAlarm, TimerFdAlarm, best_alarm
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
 
 
-@pytest.mark.parametrize("kind", [LoopAlarm, pytest.param(TimerfdAlarm, marks=linux)])
-def test_an_alarm_is_never_early_and_lets_others_run(kind: type[Alarm]) -> None:
+@pytest.mark.parametrize("exact", [False, pytest.param(True, marks=linux)])
+def test_an_alarm_is_never_early_and_lets_others_run(*, exact: bool) -> None:
     async def scenario() -> None:
-        alarm = kind()
+        alarm: Alarm = TimerFdAlarm(asyncio.get_running_loop()) if exact else LoopAlarm()
         turns = 0
 
         async def other() -> None:
@@ -47,7 +47,7 @@ def test_an_alarm_is_never_early_and_lets_others_run(kind: type[Alarm]) -> None:
 @linux
 def test_linux_has_the_exact_alarm() -> None:
     async def scenario() -> str:
-        alarm = open_alarm()
+        alarm = best_alarm(asyncio.get_running_loop())
         alarm.close()
         return alarm.name
 
