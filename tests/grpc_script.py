@@ -20,12 +20,12 @@ from h2.events import (
     StreamEnded,
 )
 from h2.settings import SettingCodes
+from http2_frames import header_block
 from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame, RstStreamFrame
 from scripted_server import Conversation, Script
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
 from pytest_llmbench.wire.grpc.messages import prefixed
-from pytest_llmbench.wire.http2.client import header_block
 
 GRPC = ("content-type", "application/grpc")
 

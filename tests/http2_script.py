@@ -15,10 +15,9 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes, Settings
+from http2_frames import header_block
 from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, RstStreamFrame
 from scripted_server import STREAM, Conversation, Script
-
-from pytest_llmbench.wire.http2.client import header_block
 
 EVENTS = ("content-type", "text/event-stream")
 
@@ -167,3 +166,21 @@ def answers(parts: Iterable[bytes] = STREAM) -> Callable[[Peer], None]:
     """A turn with the same reply to each request."""
     told = tuple(parts)
     return each(lambda peer, asked: peer.send(asked.reply(told)))
+
+
+def api(peer: Peer) -> None:
+    """A turn that lists a model, and streams the same reply to whatever else it is asked."""
+    for asked in peer:
+        if (":path", "/v1/models") in asked.headers:
+            listed = b'{"data": [{"id": "m"}]}'
+            peer.send(asked.head(("content-type", "application/json")) + asked.data(listed, end=True))
+        else:
+            peer.send(asked.reply())
+
+
+def only_http2(conversation: Conversation) -> None:
+    """A script with that API, which ends what is no HTTP/2."""
+    if conversation.head.startswith("PRI * HTTP/2.0"):
+        peers(api)(conversation)
+    else:
+        conversation.close()

@@ -122,8 +122,9 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
     """The deadline that has run out, in words, if one has; and the earliest instant at which one could run
     out.
 
-    Before its submission a request has ``connect_s`` for each connection and ``total_s``, from its dispatch,
-    until its last byte has left.
+    Before its submission a request has ``connect_s`` for each connection, and ``total_s``, from its dispatch,
+    until its last byte has left. While only a part of it has left, as where a server shuts the window of
+    HTTP/2 or reads no more, the next part has ``between_chunks_s``.
     """
     began_ns = exchange.dispatched_ns if exchange.submitted_ns is None else exchange.submitted_ns
     waits = [(began_ns, deadlines.total_s, "the response was not complete", "total")]
@@ -135,6 +136,9 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
         )
     elif exchange.submitted_ns is not None:
         waits.append((exchange.submitted_ns, deadlines.first_byte_s, "no response", "first-byte"))
+    elif exchange.sending_ns is not None:
+        what = "the server took no more of the request"
+        waits.append((exchange.sending_ns, deadlines.between_chunks_s, what, "between-chunks"))
     earliest = now_ns + _LOOK_AGAIN_NS
     for since_ns, limit_s, what, name in waits:
         ends_ns = since_ns + round(limit_s * 1e9)

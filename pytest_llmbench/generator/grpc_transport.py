@@ -1,31 +1,27 @@
-"""The gRPC transport: connections of HTTP/2, each with one call at a time, and the bytes of a call, made
-before anything is timed.
-"""
+"""The gRPC transport: HTTP/2 with one call at a time on each connection, and the bytes of a call, made before
+anything is timed."""
 
 from __future__ import annotations
 
-import asyncio
-
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES
+from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import Exchange
-from pytest_llmbench.generator.http2_transport import Http2Connection, Http2Transport
+from pytest_llmbench.generator.http2_transport import Http2Pool
 from pytest_llmbench.request_headers import call_headers
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import CallDialect, headers_for
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
-from pytest_llmbench.wire.http2.client import Http2Client, Stream, header_block, request_frames
+from pytest_llmbench.wire.http2.client import Stream, request_bytes
 
 
 class CallHead:
     """The part of a gRPC call that is the same for all calls to one method of a target; the counterpart of
     :class:`~pytest_llmbench.generator.http.request_head.RequestHead`.
 
-    The id of a request is in its message, and the id of a session in its metadata. Stream ids are set when it
-    is known which connection takes the call.
+    The id of a request is in its message, and the id of a session in its metadata.
     """
 
     def __init__(self, target: Target, spoken: CallDialect, path: str, session_header: str = "") -> None:
@@ -39,23 +35,22 @@ class CallHead:
             ":authority": target.authority,
         }
         self._spoken = spoken
-        self._fixed = header_block((fixed | headers).items(), first=True)
+        self._fixed = list((fixed | headers).items())
         self.session_header = session_header
 
     def wire(self, request_id: str, body: bytes, session_id: str | None = None) -> bytes:
-        """Headers and message in frames, for one write.
+        """Headers and message, as the connection takes them.
 
         ``session_id``: that of the session which the request is a turn of; None: it is of none.
         """
-        block = self._fixed
-        if session_id is not None and self.session_header:
-            block += header_block([(self.session_header.lower(), session_id)])
-        return request_frames(block, prefixed(self._spoken.message(body, request_id)))
+        named = session_id is not None and self.session_header
+        own = [(self.session_header.lower(), str(session_id))] if named else []
+        return request_bytes([*self._fixed, *own], prefixed(self._spoken.message(body, request_id)))
 
 
-class GrpcConnection(Http2Connection):
-    """An HTTP/2 connection with gRPC calls. ``bodies`` of the exchange has the bytes of messages in each
-    read.
+class Calls:
+    """Calls of gRPC, one at a time on each connection: side by side they would wait for the bytes of one
+    another, and their stamps with them.
 
     A status of the call that is an error has, in the place of a reply, the HTTP status that means the same;
     behind messages it is the error of a reply that is complete.
@@ -64,14 +59,9 @@ class GrpcConnection(Http2Connection):
     lone = True
     noun = "call"
 
-    def _wrong_length(self, exchange: Exchange, stream: Stream) -> str | None:  # noqa: ARG002 - for HTTP
-        return None
-
-    def _read_trailers(self, exchange: Exchange, stream: Stream) -> str | None:
-        if not _is_answer_of_grpc(stream):
-            return None
-        status = status_of(stream.trailers)
-        if status.is_ok:
+    def error_in(self, exchange: Exchange, stream: Stream) -> str | None:
+        status = status_of(stream.trailers) if _is_answer_of_grpc(stream) else None
+        if status is None or status.is_ok:
             return None
         if any(exchange.bodies):
             return status.text
@@ -96,18 +86,7 @@ def _refuse(exchange: Exchange, status: CallStatus) -> None:
         exchange.headers = [*exchange.headers, (b"retry-after", status.retry_after.encode())]
 
 
-class GrpcTransport(Http2Transport):
-    """The gRPC transport: one call at a time on each connection, and no limit on connections, as over
-    HTTP/1.1.
-
-    Calls side by side on one connection would wait for the bytes of one another, and their stamps with them.
-    """
-
-    name = "grpc"
-
-    def __init__(self, target: Target, clock: Clock, *, kernel_stamps: bool = True) -> None:
-        super().__init__(target, clock, kernel_stamps=kernel_stamps)
-        self._most = 1
-
-    def _connection(self, tls: TlsChannel | None, ready: asyncio.Future[None]) -> GrpcConnection:
-        return GrpcConnection(self, self._clock, tls, ready, Http2Client())
+def grpc_transport(target: Target, clock: Clock, *, kernel_stamps: bool = True) -> Http2Pool:
+    """The gRPC transport of a target, with no limit on connections, as over HTTP/1.1. ``kernel_stamps``: use
+    them where there are any."""
+    return Http2Pool("grpc", Opener(target, clock, kernel_stamps=kernel_stamps), Calls())

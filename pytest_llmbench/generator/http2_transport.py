@@ -1,31 +1,26 @@
-"""The HTTP/2 transport: connections of the HTTP/1.1 transport, each with as many requests at a time as the
-server allows, a stream for each; and the bytes of a request, made before anything is timed.
-"""
+"""HTTP/2 on connections of the HTTP transport, each with as many requests at a time as the server allows, a
+stream for each; and the bytes of a request, made before anything is timed."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import Protocol
 
-from pytest_llmbench.generator.http.http1 import Http1Connection, Http1Transport, Owner
+from pytest_llmbench.generator.http.connection import Connection, RefusedError, how_it_broke
+from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.http.tls import TlsChannel
-from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.request_headers import REQUEST_ID, usual_headers
 from pytest_llmbench.timing.clock import Clock
-from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, header_block, request_frames
+from pytest_llmbench.wire.http2.client import Http2Client, Stream, request_bytes
 
 
 class Http2Head:
     """The part of an HTTP/2 request that is the same for all requests to one path of a target, with the
-    headers of :class:`~pytest_llmbench.generator.http.request_head.RequestHead`.
-
-    Stream ids are set when it is known which connection takes the request.
-    """
+    headers of :class:`~pytest_llmbench.generator.http.request_head.RequestHead`."""
 
     def __init__(
         self,
@@ -41,32 +36,58 @@ class Http2Head:
             ":path": target.request_target(path),
             ":authority": target.authority,
         }
-        headers = {
-            name.lower(): value for name, value in usual_headers(dict(target.headers), further).items()
-        }
-        self._fixed = header_block((fixed | headers).items(), first=True)
+        usual = usual_headers(dict(target.headers), further)
+        self._fixed = [*fixed.items(), *((name.lower(), value) for name, value in usual.items())]
         self.session_header = session_header
 
     def wire(self, request_id: str, body: bytes, session_id: str | None = None) -> bytes:
-        """Headers and body in frames, for one write.
+        """Headers and body, as the connection takes them.
 
         ``session_id``: that of the session which the request is a turn of; None: it is of none.
         """
         own = [(REQUEST_ID, request_id), ("content-length", str(len(body)))]
         if session_id is not None and self.session_header:
             own.append((self.session_header.lower(), session_id))
-        return request_frames(self._fixed + header_block(own), body)
+        return request_bytes([*self._fixed, *own], body)
 
 
-class NotHTTP2Error(Exception):
-    """The server answered the opening of a connection with something that is not HTTP/2."""
+class Manner(Protocol):
+    """How streams are used: by requests of HTTP, or by calls of gRPC."""
+
+    lone: bool
+    """Whether a connection carries one stream at a time, whatever the server allows."""
+    noun: str
+    """What a stream is called in errors."""
+
+    def error_in(self, exchange: Exchange, stream: Stream) -> str | None:
+        """The error in a stream that has come to its end; None for none."""
+
+
+class Requests:
+    """Requests of HTTP."""
+
+    lone = False
+    noun = "stream"
+
+    def error_in(self, exchange: Exchange, stream: Stream) -> str | None:  # noqa: ARG002 - for gRPC
+        return None
+
+
+class Keeper(Protocol):
+    """What a connection needs of the pool that keeps it."""
+
+    def release(self, http2: Http2) -> None:
+        """Take back a connection with room for further streams."""
+
+    def retry(self, exchange: Exchange) -> None:
+        """Send on another connection: the server has not processed the request."""
 
 
 @dataclass(slots=True, eq=False)
 class Carried:
     """An exchange on its stream; the exchange's channel."""
 
-    connection: Http2Connection
+    on: Http2
     exchange: Exchange
     stream: Stream
     reused: bool
@@ -76,7 +97,7 @@ class Carried:
         """Do nothing: reads are parsed as they come."""
 
     def abandon(self) -> None:
-        self.connection.give_up(self)
+        self.on.give_up(self)
 
     def tell_head(self) -> None:
         """Tell the exchange the status and the headers that have come."""
@@ -84,8 +105,8 @@ class Carried:
             self.exchange.status, self.exchange.headers = self.stream.status, self.stream.headers
 
 
-class Http2Connection(Http1Connection):
-    """An HTTP/2 connection. Reads are parsed at once, since a ping needs its answer and a request its
+class Http2:
+    """HTTP/2 on a connection. Reads are parsed at once, since a ping needs its answer and a request its
     window.
 
     ``bodies`` of an exchange has the bytes of its stream in each read. As over HTTP/1.1 the head of a reply
@@ -93,21 +114,11 @@ class Http2Connection(Http1Connection):
     has bytes of several streams is a read of each of them, with the same stamp.
     """
 
-    lone: ClassVar[bool] = False
-    """Whether it carries one stream at a time, whatever the server allows."""
-    noun: ClassVar[str] = "stream"
-    """What a stream is called in errors."""
-
-    def __init__(
-        self,
-        owner: Owner,
-        clock: Clock,
-        tls: TlsChannel | None,
-        ready: asyncio.Future[None],
-        client: Http2Client,
-    ) -> None:
-        super().__init__(owner, clock, tls, ready)
-        self._client = client
+    def __init__(self, connection: Connection, keeper: Keeper, manner: Manner) -> None:
+        self.connection = connection
+        self._keeper = keeper
+        self._manner = manner
+        self._client = Http2Client()
         self._carried: dict[int, Carried] = {}
         self._unsubmitted: list[Carried] = []
         """Requests whose last byte has not left yet."""
@@ -118,17 +129,18 @@ class Http2Connection(Http1Connection):
         """Whether it takes no further stream, and is closed when the last one has ended."""
         self._heard_ns = 0
         self.offered = False
-        """Whether the owner has it in its list."""
+        """Whether the keeper has it in its list."""
+        connection.speak(self)
 
     @property
     def most(self) -> int:
         """The most streams that it may have at a time."""
-        return min(1, self._client.most_streams) if self.lone else self._client.most_streams
+        return min(1, self._client.most_streams) if self._manner.lone else self._client.most_streams
 
     @property
     def room(self) -> int:
         """How many further streams may begin now."""
-        if not self.alive or self._retired or not self._client.has_room:
+        if not self.connection.alive or self._retired or not self._client.has_room:
             return 0
         return max(0, self.most - len(self._carried))
 
@@ -146,13 +158,10 @@ class Http2Connection(Http1Connection):
         stream = self._client.begin(exchange.request.wire)
         carried = self._carried[stream.stream_id] = Carried(self, exchange, stream, reused)
         exchange.channel = carried
-        exchange.connecting_ns = None
-        out = self._client.to_send()
-        payload = out if self._tls is None else self._tls.encrypt(out)
-        before_ns = self._now()
-        if self._link.write(payload) and not stream.unsent:
-            exchange.submitted_ns = before_ns
-        else:
+        left = self.connection.submit(exchange, self._client.to_send())
+        if stream.unsent:
+            exchange.sending_ns, exchange.submitted_ns = exchange.submitted_ns or exchange.sending_ns, None
+        if stream.unsent or not left:
             self._unsubmitted.append(carried)
         self._written_last, self._used = carried, True
 
@@ -166,7 +175,7 @@ class Http2Connection(Http1Connection):
         self._client.cancel(carried.stream)
         self._write(self._client.to_send())
         silent = exchange.submitted_ns is None or self._heard_ns < exchange.submitted_ns
-        if self.lone or (silent and exchange.request.cut_after_ns is None):
+        if self._manner.lone or (silent and exchange.request.cut_after_ns is None):
             self._retired = True
         self._go_on()
 
@@ -175,39 +184,19 @@ class Http2Connection(Http1Connection):
         self._retired = True
         self._go_on()
 
-    def shut(self) -> None:
-        """Close at once, after a GOAWAY frame, so that the server need not find out by itself."""
-        self._write(self._client.closing())
-        super().shut()
+    # What the connection tells.
 
-    def written(self) -> None:
-        self._submitted(self._now())
-
-    def ended(self, error: Exception | None) -> None:
-        super().ended(error)
-        now = self._now()
-        carried, self._carried = list(self._carried.values()), {}
-        for each in carried:
-            if self._was_stale_for(each):
-                self._retry(each)
-            else:
-                reason = self._how_it_broke(error, each.exchange, each.reused)
-                each.tell_head()
-                each.exchange.finish(End.BROKEN, now, reason)
-
-    # What it leads to.
-
-    def _established(self) -> None:
+    def established(self) -> None:
         """Send the connection preface, now that bytes can flow. Requests wait for the server's settings."""
         self._write(self._client.opening())
 
-    def _take(self, data: bytes, at_ns: int, since_ns: int | None) -> None:
+    def take(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
         client = self._client
         read = client.feed(data)
         self._heard_ns = at_ns
         if read.progress:
             self._stamp_all(read.progress, at_ns, since_ns)
-        self._send_more()
+        self._send_more(read.taken)
         if not self._opened:
             self._hear_of_opening()
         for stream in read.over:
@@ -217,32 +206,58 @@ class Http2Connection(Http1Connection):
         elif client.going_away is not None or not (read.progress or self.offered):
             self._go_on()  # it may have said that it allows more
 
+    def written(self, whole: bool) -> None:
+        now_ns = self.connection.now()
+        for each in self._unsubmitted:
+            each.exchange.sending_ns = now_ns
+        if whole:
+            self._submitted(now_ns)
+
+    def ended(self, error: Exception | None) -> None:
+        now = self.connection.now()
+        carried, self._carried = list(self._carried.values()), {}
+        away = self._client.going_away
+        how = "closed the connection" if away is None else f"went away ({away}) and closed the connection"
+        for each in carried:
+            if self._was_stale(each):
+                self._retry(each)
+            else:
+                each.tell_head()
+                reason = how_it_broke(error, each.exchange, reused=each.reused, closing=how)
+                each.exchange.finish(End.BROKEN, now, reason)
+
+    def farewell(self) -> bytes:
+        """A GOAWAY frame, so that the server need not find out by itself."""
+        return self._client.closing()
+
+    # What it leads to.
+
     def _stamp_all(self, progress: list[Stream], at_ns: int, since_ns: int | None) -> None:
         """Give each stream its part of the read. The stamp is that of the last packet, whichever stream that
         was of."""
-        since_ns = self._came_apart(since_ns)
+        since_ns = self.connection.came_apart(since_ns)
         shared = since_ns is not None and sum(bool(stream.pieces) for stream in progress) > 1
         for stream in progress:
             exchange = self._carried[stream.stream_id].exchange
             if since_ns is not None and shared and stream.pieces:
                 exchange.shared_reads.append((len(exchange.stamps), since_ns))
-            self._stamp(exchange, at_ns, since_ns if stream.pieces and not shared else None)
+            self.connection.stamp(exchange, at_ns, since_ns if stream.pieces and not shared else None)
             exchange.bodies.append(stream.data)
 
     def _fail(self, problem: str) -> None:
         """End all exchanges: the server has broken the protocol."""
         carried, self._carried = list(self._carried.values()), {}
-        self.shut()
+        self.connection.shut()
         for each in carried:
             each.tell_head()
-            each.exchange.finish(End.GARBAGE, self._now(), problem)
+            each.exchange.finish(End.GARBAGE, self.connection.now(), problem)
 
     def _go_on(self) -> None:
         """Be ready for further requests after something has ended, or close if it was the last."""
         if self._used and self.room:
-            self._owner.release(self)
-        elif not self._carried and self.alive and (self._retired or self._is_left):
-            self.shut()
+            self._keeper.release(self)
+        elif not self._carried and self.connection.alive and (self._retired or self._is_left):
+            self.connection.shut()
 
     @property
     def _is_left(self) -> bool:
@@ -250,13 +265,16 @@ class Http2Connection(Http1Connection):
         is told, and retires the connection."""
         return self._client.going_away is not None and (self._used or self.offered)
 
-    def _send_more(self) -> None:
-        """Send the frames that the connection has to send, and as much of the requests as there is room for
-        now."""
+    def _send_more(self, taken: list[Stream]) -> None:
+        """Send the frames that the connection has to send, and what there is room for now of the requests of
+        which further parts were ``taken``."""
         data = self._client.to_send()
         if not data:
             return
-        before_ns = self._now()
+        before_ns = self.connection.now()
+        for stream in taken:
+            if (carried := self._carried.get(stream.stream_id)) is not None:
+                carried.exchange.sending_ns = before_ns
         if self._write(data):
             self._submitted(before_ns)
 
@@ -274,51 +292,45 @@ class Http2Connection(Http1Connection):
     def _hear_of_opening(self) -> None:
         if self._client.is_ready:
             self._opened = True
-            super()._established()
-        elif self._client.problem and not self._ready.done():
-            self._ready.set_exception(NotHTTP2Error(self._client.problem))
+            self.connection.ready()
+        elif self._client.problem:
+            self.connection.refuse(RefusedError(self._client.problem))
 
     def _end(self, carried: Carried) -> None:
-        stream = carried.stream
+        stream, noun = carried.stream, self._manner.noun
         if stream.unprocessed and self._may_retry(carried):
-            self._retired = self._retired or self.lone
+            self._retired = self._retired or self._manner.lone
             self._retry(carried)
         elif stream.reset:
-            self._break(carried, f"reset the {self.noun} ({stream.reset})")
+            self._break(carried, f"reset the {noun} ({stream.reset})")
         elif stream.unprocessed:
-            away = self._client.going_away
-            self._break(carried, f"went away ({away}) without having begun the {self.noun}")
+            self._break(carried, f"went away ({self._client.going_away}) without having begun the {noun}")
         else:
             self._complete_with(carried)
 
     def _complete_with(self, carried: Carried) -> None:
         exchange, stream = carried.exchange, carried.stream
         carried.tell_head()
-        wrong = self._wrong_length(exchange, stream)
-        error = self._read_trailers(exchange, stream) if wrong is None else wrong
+        error = self._manner.error_in(exchange, stream)
         at_ns = exchange.stamps[-1]
         if stream.was_cut or exchange.submitted_ns is None:
             self._retired = True  # what was not sent of the request is still in the server's window
-        self.answered += 1
-        self._answered_ns = at_ns
+        self.connection.kept(at_ns)
         self._go_on()
-        exchange.finish(End.COMPLETE if wrong is None else End.GARBAGE, at_ns, error)
+        exchange.finish(End.COMPLETE, at_ns, error)
 
     def _break(self, carried: Carried, how: str) -> None:
         exchange = carried.exchange
         when = "before the response was complete" if exchange.stamps else "before the first byte"
         carried.tell_head()
-        self._retired = self._retired or self.lone
+        self._retired = self._retired or self._manner.lone
         self._go_on()
-        exchange.finish(End.BROKEN, self._now(), f"the server {how} {when}")
+        exchange.finish(End.BROKEN, self.connection.now(), f"the server {how} {when}")
 
     def _retry(self, carried: Carried) -> None:
         """Send a request once more: the server has not processed it."""
         self._go_on()
-        exchange = carried.exchange
-        exchange.stale_retries += 1
-        exchange.submitted_ns = None
-        self._owner.resend(exchange)
+        self._keeper.retry(carried.exchange)
 
     def _may_retry(self, carried: Carried) -> bool:
         """Whether a request may be sent once more: as over HTTP/1.1, once and only if the connection was a
@@ -326,106 +338,99 @@ class Http2Connection(Http1Connection):
         exchange = carried.exchange
         return carried.reused and not exchange.stamps and not exchange.stale_retries
 
-    def _was_stale_for(self, carried: Carried) -> bool:
+    def _was_stale(self, carried: Carried) -> bool:
         # A link tells of its last write alone, which has to be that of the request.
         is_last = self._written_last is carried
-        return is_last and self._may_retry(carried) and self._link.nothing_delivered()
+        return is_last and self._may_retry(carried) and self.connection.nothing_delivered()
 
     def _write(self, data: bytes) -> bool:
-        """Write to the link. True if the kernel took everything."""
-        if not data:
-            return True
-        self._written_last = None
-        try:
-            return self._link.write(data if self._tls is None else self._tls.encrypt(data))
-        except ssl.SSLError:  # the other side has closed its end of TLS
-            return False
-
-    def _closing(self) -> str:
-        away = self._client.going_away
-        return super()._closing() if away is None else f"went away ({away}) and closed the connection"
-
-    # What is different over gRPC.
-
-    def _wrong_length(self, exchange: Exchange, stream: Stream) -> str | None:
-        """What is wrong with a body that is not as long as its headers say (RFC 9113, section 8.1.1)."""
-        said = _declared_length(stream.headers)
-        got = sum(map(len, exchange.bodies))
-        if said is None or said == got:
-            return None
-        return f"not HTTP/2: a reply of {got} bytes, whose headers say {said}"
-
-    def _read_trailers(self, exchange: Exchange, stream: Stream) -> str | None:  # noqa: ARG002 - for gRPC
-        """The error that the trailers report, or None: those of HTTP report none."""
-        return None
+        """Write what is no request. True if the kernel took everything."""
+        if data:
+            self._written_last = None
+        return self.connection.write(data)
 
 
-def _declared_length(headers: list[Header]) -> int | None:
-    said = next((value for name, value in headers if name == b"content-length"), b"")
-    return int(said) if said.isdigit() else None
-
-
-class Http2Transport(Http1Transport):
-    """The HTTP/2 transport. A request goes on the connection used last; if that has as many streams as the
+class Http2Pool:
+    """A transport of streams. A request goes on the connection used last; if that has as many streams as the
     server allows, on another one, which is opened if there is none.
 
     Requests that need a new connection share it, as far as the server is known to allow that.
     """
 
-    name = "http/2"
+    busy = False
 
-    def __init__(self, target: Target, clock: Clock, *, kernel_stamps: bool = True) -> None:
-        super().__init__(target, clock, kernel_stamps=kernel_stamps)
+    def __init__(self, name: str, opener: Opener, manner: Manner) -> None:
+        self.name = name
+        self._opener = opener
+        self._now = opener.clock.monotonic_ns
+        self._manner = manner
+        self._free: list[Http2] = []
+        """Open connections that had room when they were last asked."""
         self._openings: dict[_Opening, None] = {}
         """Connections that are being opened, in the order in which that began."""
-        self._most: float = math.inf
+        self._most: float = 1 if manner.lone else math.inf
         """How many requests may share a connection, as the last one to open said; infinite until one has."""
 
+    @property
+    def opened(self) -> int:
+        return self._opener.opened
+
+    @property
+    def stamping(self) -> Stamping:
+        return self._opener.stamping
+
+    async def prewarm(self, count: int, timeout_s: float) -> int:
+        self._free = [http2 for http2 in self._free if http2.connection.alive]
+        await self._opener.open_all(lambda: self._missing(count), self._add_one, timeout_s)
+        return len(self._free)
+
     def send(self, exchange: Exchange) -> None:
-        free = self._with_room
+        free = self._free
         while free:
-            connection = free[-1]
-            if connection.room:
-                connection.submit(exchange, reused=True)
-                if not connection.room:
+            http2 = free[-1]
+            if http2.room:
+                http2.submit(exchange, reused=True)
+                if not http2.room:
                     free.pop().offered = False
                 return
             free.pop().offered = False
-        self.resend(exchange)
+        self._send_on_new(exchange)
 
-    def release(self, connection: Http1Connection) -> None:
+    async def close(self) -> None:
+        self._free.clear()
+        await self._opener.close()
+
+    # The side that connections see.
+
+    def release(self, http2: Http2) -> None:
         """Keep a connection that has room, unless the server closes all behind their first reply."""
-        kept = cast(Http2Connection, connection)
-        self._keeps = self._keeps or kept.answered > 1
-        if self._closes_all and kept.answered:
-            kept.retire()
-        elif not kept.offered:
-            kept.offered = True
-            self._free.append(kept)
+        if self._opener.closes_all(http2.connection) and http2.connection.answered:
+            http2.retire()
+        elif not http2.offered:
+            http2.offered = True
+            self._free.append(http2)
 
-    def resend(self, exchange: Exchange) -> None:
+    def retry(self, exchange: Exchange) -> None:
+        exchange.stale_retries += 1
+        exchange.submitted_ns = exchange.sending_ns = None
+        self._send_on_new(exchange)
+
+    # Opening.
+
+    def _send_on_new(self, exchange: Exchange) -> None:
         """Send on a connection that is yet to be opened."""
-        exchange.connecting_ns = self._clock.monotonic_ns()
+        exchange.connecting_ns = self._now()
         exchange.due_ns = 0
         opening = next((each for each in self._openings if len(each.waiting) < self._most), None)
         if opening is None:
             opening = _Opening(self._openings)
             self._openings[opening] = None
-            task = opening.task = asyncio.get_running_loop().create_task(self._open_for(opening))
-            self._tasks.add(task)
-            task.add_done_callback(self._sent)
+            opening.task = self._opener.start(self._open_for(opening))
         opening.waiting.append(exchange)
         exchange.channel = _Waiting(opening, exchange)
 
-    @property
-    def _with_room(self) -> list[Http2Connection]:
-        """Open connections that had room when they were last asked."""
-        return cast(list[Http2Connection], self._free)
-
-    # Opening.
-
-    def _connection(self, tls: TlsChannel | None, ready: asyncio.Future[None]) -> Http2Connection:
-        return Http2Connection(self, self._clock, tls, ready, Http2Client())
+    def _made(self, connection: Connection) -> Http2:
+        return Http2(connection, self, self._manner)
 
     def _missing(self, count: int) -> int:
         """How many connections have to be opened for ``count`` requests at a time. One at first: it tells how
@@ -433,54 +438,54 @@ class Http2Transport(Http1Transport):
         if self._most == math.inf:
             return 1
         # One that the server has closed meanwhile counts: it would close any further one as well.
-        missing = count - sum(connection.most for connection in self._with_room)
+        missing = count - sum(http2.most for http2 in self._free)
         return math.ceil(missing / self._most)
 
     async def _add_one(self) -> bool:
         try:
-            connection = cast(Http2Connection, await self._open())
-        except (OSError, NotHTTP2Error):
+            http2 = await self._opener.open(self._made)
+        except (OSError, RefusedError):
             return False
-        self._most = max(1, connection.most)
-        if not connection.room:
-            connection.retire()
+        self._most = max(1, http2.most)
+        if not http2.room:
+            http2.retire()
             return False
-        self.release(connection)
+        self.release(http2)
         return True
 
     async def _open_for(self, opening: _Opening) -> None:
         try:
-            connection = cast(Http2Connection, await self._open())
+            http2 = await self._opener.open(self._made)
         except OSError as error:
-            end, reason = self._not_connected(error)
-        except NotHTTP2Error as error:
-            end, reason = End.GARBAGE, f"{self._target.place}: {error}"
+            end, reason = self._opener.not_connected(error)
+        except RefusedError as refused:
+            end, reason = refused.end, f"{self._opener.target.place}: {refused.reason}"
         else:
-            self._hand_over(connection, opening)
+            self._hand_over(http2, opening)
             return
         finally:
             self._openings.pop(opening, None)
         for exchange in opening.waiting:
-            exchange.finish(end, self._clock.monotonic_ns(), reason)
+            exchange.finish(end, self._now(), reason)
 
-    def _hand_over(self, connection: Http2Connection, opening: _Opening) -> None:
+    def _hand_over(self, http2: Http2, opening: _Opening) -> None:
         """Submit the exchanges that wait for a connection that is open now, and find a place for those that
         it has no room for."""
         self._openings.pop(opening, None)
-        self._most = max(1, connection.most)
-        takes = connection.room > 0
+        self._most = max(1, http2.most)
+        takes = http2.room > 0
         for exchange in opening.waiting:
-            if connection.room:
-                connection.submit(exchange, reused=False)
+            if http2.room:
+                http2.submit(exchange, reused=False)
             elif takes:
-                self.resend(exchange)
+                self._send_on_new(exchange)
             else:  # a further connection would be of no more use, and one after the other would be opened
-                end, reason = connection.why_no_room()
-                exchange.finish(end, self._clock.monotonic_ns(), f"{self._target.place}: {reason}")
-        if connection.room:
-            self.release(connection)
+                end, reason = http2.why_no_room()
+                exchange.finish(end, self._now(), f"{self._opener.target.place}: {reason}")
+        if http2.room:
+            self.release(http2)
         elif not takes:
-            connection.retire()
+            http2.retire()
 
 
 @dataclass(slots=True, eq=False)
@@ -511,3 +516,8 @@ class _Waiting:
 
     def abandon(self) -> None:
         self.opening.leave(self.exchange)
+
+
+def http2_transport(target: Target, clock: Clock, *, kernel_stamps: bool = True) -> Http2Pool:
+    """The HTTP/2 transport of a target. ``kernel_stamps``: use them where there are any."""
+    return Http2Pool("http/2", Opener(target, clock, kernel_stamps=kernel_stamps), Requests())

@@ -19,7 +19,7 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.arrivals.sessions import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.dispatcher import Dispatcher
-from pytest_llmbench.generator.http.http1 import Http1Transport
+from pytest_llmbench.generator.http.http1 import http1_transport
 from pytest_llmbench.generator.http.request_head import RequestHead
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import Transport
@@ -80,6 +80,8 @@ if TYPE_CHECKING:
 
 _HTTP_VERSIONS = {"http/1.1": "1.1", "http/2": "2"}
 """Names of the transports that carry dialects of HTTP → the version of HTTP."""
+_STAMPED = {"http/1.1": "read", "websocket": "message", "http/2": "frame", "grpc": "frame"}
+"""Names of the transports → what has one receive stamp, that of its last byte."""
 _LEAST_OPEN_LOOP_CONNECTIONS = 16
 _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
@@ -464,6 +466,7 @@ class LoadGenerator:
                 "wire.http_version": _HTTP_VERSIONS.get(self._transport.name),
                 "wire.prompt_form": self._prompt_form,
                 **told,
+                "timing.stamp_unit": _STAMPED.get(self._transport.name),
                 "timing.submit_point": "message_sent" if calls else "last_request_byte",
                 **({} if self._dialect.protocol == "json" else first),
                 "timing.clock_resolution_ns": clock_resolution_ns,
@@ -493,42 +496,34 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
         return _way_over_http2(target, dialect, path, session_header)
     if not target.is_websocket:
         head = RequestHead(target, path, headers_for(dialect, dict(target.headers)), session_header)
-        return _Way(dialect, head, lambda clock, kernel: Http1Transport(target, clock, kernel_stamps=kernel))
+        return _Way(dialect, head, lambda clock, kernel: http1_transport(target, clock, kernel_stamps=kernel))
     # Imported here: whoever measures over HTTP does not pay for the package websockets.
-    from pytest_llmbench.generator.websocket_transport import RequestFrame, WebSocketTransport
+    from pytest_llmbench.generator.websocket_transport import RequestFrame, websocket_transport
 
     spoken = dialect if isinstance(dialect, MessageDialect) else over_websocket(dialect.name)
     return _Way(
         spoken,
         RequestFrame(spoken),
-        lambda clock, kernel: WebSocketTransport(target, clock, spoken, path, kernel_stamps=kernel),
+        lambda clock, kernel: websocket_transport(target, clock, spoken, path, kernel_stamps=kernel),
     )
 
 
 def _way_over_http2(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
     """How to reach the target over HTTP/2. Raises SuiteError where its packages are not installed."""
     require_http2()
-    from pytest_llmbench.generator.http2_transport import Http2Head, Http2Transport
+    from pytest_llmbench.generator.http2_transport import Http2Head, http2_transport
 
     head = Http2Head(target, path, headers_for(dialect, dict(target.headers)), session_header)
-    return _Way(dialect, head, lambda clock, kernel: Http2Transport(target, clock, kernel_stamps=kernel))
+    return _Way(dialect, head, lambda clock, kernel: http2_transport(target, clock, kernel_stamps=kernel))
 
 
 def _way_over_grpc(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
     """How to reach the target over gRPC. Raises SuiteError also where its packages are not installed."""
     spoken = over_grpc(dialect.name)
-    try:
-        from pytest_llmbench.generator.grpc_transport import CallHead, GrpcTransport
-    except ModuleNotFoundError as error:
-        if error.name not in ("hpack", "hyperframe"):
-            raise
-        raise SuiteError(
-            f"gRPC needs a package that is not installed: {error.name}",
-            where="--llm-endpoint",
-            remedy='pip install "pytest-llmbench[grpc]"',
-        ) from error
+    from pytest_llmbench.generator.grpc_transport import CallHead, grpc_transport
+
     head = CallHead(target, spoken, path, session_header)
-    return _Way(spoken, head, lambda clock, kernel: GrpcTransport(target, clock, kernel_stamps=kernel))
+    return _Way(spoken, head, lambda clock, kernel: grpc_transport(target, clock, kernel_stamps=kernel))
 
 
 def _refusing_live(prepare: Prepare, name: str) -> Prepare:

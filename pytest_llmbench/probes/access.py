@@ -141,6 +141,8 @@ class Access:
     """The certificate shown to a server that demands one; None: there is none."""
     proxy: HttpProxy | None = None
     """The proxy to use in place of that of the environment; None: that counts."""
+    http2: bool = False
+    """Whether the load goes over HTTP/2, so that a port which speaks nothing else may be asked over it."""
     connect_s: float = 10.0
     answer_s: float = 120.0
     """Time limit in seconds from the request to the end of its answer; a cold model may be loaded by the

@@ -99,6 +99,8 @@ class ControlPlane:
         self._clients: dict[bool, httpx.Client] = {}
         """The client for plain HTTP (False) and that for TLS (True)."""
         self._answered = False
+        self._http2_alone = False
+        """Whether the port has turned out to speak HTTP/2 and no HTTP/1.1."""
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -127,6 +129,8 @@ class ControlPlane:
                 **access.credentials.headers,
             },
             verify=verify,
+            http1=not self._http2_alone,
+            http2=access.http2 and (self._http2_alone or verify is not False),
             proxy=None if self.proxy is None else as_httpx(self.proxy),
             transport=self._transport,
             # The proxy is decided above, so that what is recorded is what is used.
@@ -282,11 +286,21 @@ class ControlPlane:
         except _ENDED:
             # After an error some servers end a connection that they said they would keep. The request went
             # out on that one, which the client has dropped by now: once more, on a fresh one.
-            if not self._answered:
+            if not self._answered and not self._turn_to_http2(request):
                 raise
-            response = client.send(request, stream=True)
+            response = self._client_for(str(request.url)).send(request, stream=True)
         self._answered = True
         return response
+
+    def _turn_to_http2(self, request: httpx.Request) -> bool:
+        """Speak HTTP/2 from now on to a port that speaks nothing else, if the load does so too. False: it is
+        no such port."""
+        direct = self._access.http2 and self.proxy is None and request.url.scheme == "http"
+        if not direct or self._http2_alone or not _speaks_http2(str(request.url)):
+            return False
+        self._http2_alone = True
+        self._close()
+        return True
 
     def _try_socket(self) -> None:
         """Try the Unix socket beforehand, as httpcore leaves its own open where it is refused."""
@@ -393,15 +407,15 @@ def _explain_ended(url: str, error: httpx.RequestError, may_speak_tls: bool) -> 
     speak it: servers end connections for many reasons."""
     if isinstance(error, CutOffError):
         return str(error), "look at the server's log, and at what stands before it"
-    scheme = urlsplit(url).scheme
+    parts = urlsplit(url)
+    scheme = parts.scheme
     kind = "gRPC" if is_grpc(url) else "HTTP"
     what = f"connected, but no {kind} answer: {error or type(error).__name__}"
     if may_speak_tls and scheme in ("http", "ws", "grpc") and _speaks_tls(url):
         return f"{what}; {_SPEAKS_TLS}", f"write {url.replace(scheme, f'{scheme}s', 1)}"
     if may_speak_tls and scheme == "http" and _speaks_http2(url):
-        remedy = "have it answer HTTP/1.1 as well: the examination before a load speaks no other, and with "
-        remedy += "--llm-http=2 the load then goes over HTTP/2; if it is a gRPC server, write "
-        return f"{what}; {_SPEAKS_HTTP2}", f"{remedy}grpc://{urlsplit(url).netloc}"
+        remedy = f"measure it over HTTP/2: --llm-http=2; if it is a gRPC server, write grpc://{parts.netloc}"
+        return f"{what}; {_SPEAKS_HTTP2}", remedy
     return what, "look at the server's log, and check that host and port are those of the API"
 
 

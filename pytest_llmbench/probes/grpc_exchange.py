@@ -19,7 +19,7 @@ from pytest_llmbench.probes.plain_socket import CutOffError, PlainSocket
 from pytest_llmbench.request_headers import call_headers
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
-from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, header_block, request_frames
+from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, request_bytes
 
 _MOST_BYTES = 4 * 1024 * 1024
 _CONTENT_TYPE = "application/grpc"
@@ -77,9 +77,9 @@ class _Exchange:
             (":path", parts.path),
             *call_headers(headers).items(),
         ]
-        request = request_frames(header_block(head, first=True), prefixed(message))
-        made = self.http2.begin(request)
-        self._send(self.http2.opening() + self.http2.to_send())
+        opening = self.http2.opening()
+        made = self.http2.begin(request_bytes(head, prefixed(message)))
+        self._send(opening + self.http2.to_send())
         ended = self._heard_out(made)
         self._send(self.http2.closing(), or_not=True)
         return self._reply(made, ended=ended)

@@ -47,7 +47,7 @@ _OVER_GRPC: Final = {
 }
 OVER_GRPC: Final = tuple(_OVER_GRPC)
 """Names of the dialects over gRPC, in the order in which ``auto`` tries them."""
-_GRPC_PACKAGES: Final = ("google", "grpc", "hpack", "hyperframe", "smg_grpc_proto", "tritonclient")
+_GRPC_PACKAGES: Final = ("google", "grpc", "h2", "smg_grpc_proto", "tritonclient")
 
 
 class _Dialects(Mapping[str, "Dialect"]):

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from scripted_server import Script, ScriptedServer
 
-from pytest_llmbench.generator.http.http1 import Http1Connection
-from pytest_llmbench.generator.http.known_replies import KnownReplies
+from pytest_llmbench.generator.http.connection import Connection
+from pytest_llmbench.generator.http.pool import Lone
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.run import LoadGenerator
@@ -65,15 +65,13 @@ def only(seen: Observation) -> tuple[str, str]:
 
 
 class Wire:
-    """The link and the owner of one connection, without a socket. It takes everything."""
+    """The link, the owner and the pool of one connection, without a socket. It takes everything."""
 
-    eager: ClassVar[bool] = False
     too_early: ClassVar[int] = 0
 
     def __init__(self, *, delivers: bool = True, apart: bool = False) -> None:
         """``delivers``: what it takes arrives; ``apart``: what is read came in several packets."""
         self.delivers, self.apart = delivers, apart
-        self.known = KnownReplies()
         self.written: list[bytes] = []
         self.resent: list[Exchange] = []
         self.asked = 0
@@ -90,12 +88,12 @@ class Wire:
     def nothing_delivered(self) -> bool:
         return not self.delivers
 
-    def resend(self, exchange: Exchange) -> None:
+    def retry(self, exchange: Exchange) -> None:
         self.resent.append(exchange)
 
     def close(self) -> None: ...
-    def adopt(self, connection: Http1Connection) -> None: ...
-    def release(self, connection: Http1Connection) -> None: ...
-    def drop(self, connection: Http1Connection) -> None: ...
+    def adopt(self, connection: Connection) -> None: ...
+    def release(self, spoken: Lone) -> None: ...
+    def drop(self, connection: Connection) -> None: ...
     def hung_up(self) -> None: ...
-    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None: ...
+    def look_soon(self, spoken: Lone, exchange: Exchange) -> None: ...

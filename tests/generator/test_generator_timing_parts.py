@@ -169,6 +169,10 @@ LIMITS = Deadlines(connect_s=1.0, first_byte_s=2.0, between_chunks_s=3.0, total_
         ({"connecting_ns": 9_500 * MS}, 10.0, "total"),
         ({}, 9.9, None),  # being written
         ({}, 10.0, "total"),
+        ({"sending_ns": 4 * S}, 6.9, None),  # a part of it has left, and no more
+        ({"sending_ns": 4 * S}, 7.0, "between-chunks"),
+        ({"sending_ns": 9 * S}, 10.0, "total"),
+        ({"sending_ns": 1 * S, "submitted_ns": 3 * S}, 4.9, None),
         ({"submitted_ns": 1 * S}, 2.9, None),
         ({"submitted_ns": 1 * S}, 3.0, "first-byte"),
         ({"submitted_ns": 1 * S, "stamps": [2 * S, 3 * S]}, 5.9, None),

@@ -36,12 +36,13 @@ from websocket_script import (
 from websockets.frames import BINARY, CLOSE, CONT, PONG, TEXT, Frame
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.http.connection import Connection
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loop_thread import LoopFactory, fastest_loop
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.websocket_transport import WebSocketConnection
+from pytest_llmbench.generator.websocket_transport import WebSocket
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.timing.clock import VirtualClock
@@ -381,12 +382,13 @@ def test_a_close_that_came_before_the_request(since_ns: int, stale: bool) -> Non
         spoken = over_websocket("auto")
         ready: asyncio.Future[None] = loop.create_future()
         reader = MessageReader("ws://h/v1/responses")
-        connection = WebSocketConnection(wire, clock, None, ready, reader, spoken)
+        connection = Connection(wire, clock, None, ready)
+        socket = WebSocket(connection, wire, reader, spoken)
         connection.attach(wire)
         connection.received(handshake(wire.written[0].decode()), 900)
         assert ready.done()
         exchange = Exchange(PreparedRequest("r", b"frame", 0, 1, 1), 1_000, 1_000, ended.append)
-        connection.submit(exchange, reused=True)
+        socket.submit(exchange, reused=True)
         assert exchange.submitted_ns is not None
         connection.received(frame(CLOSE, AWAY), exchange.submitted_ns + since_ns)
     finally:

@@ -70,7 +70,7 @@ from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_replies import classify_status
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import status_of
-from pytest_llmbench.wire.http2.client import Http2Client, Stream, header_block, request_frames
+from pytest_llmbench.wire.http2.client import Http2Client, Stream, request_bytes
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
@@ -78,7 +78,8 @@ from pytest_llmbench.wire.uniform import read_uniform
 from pytest_llmbench.workloads.lengths import Uniform
 
 Target = Callable[[bytes], None]
-_REQUEST = request_frames(header_block([(":method", "POST")], first=True), prefixed(b"ask"))
+_HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/s/M"), (":authority", "h:1")]
+_REQUEST = request_bytes(_HEADERS, prefixed(b"ask"))
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
 
@@ -151,6 +152,7 @@ def call(data: bytes) -> None:
     said = []
     for reads in (pieces, [b"".join(pieces)]):
         client = Http2Client()
+        client.opening()
         streams = [client.begin(_REQUEST) for _ in range(2)]
         received = dict.fromkeys((stream.stream_id for stream in streams), b"")
         over: list[int] = []

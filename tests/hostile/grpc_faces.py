@@ -15,6 +15,7 @@ from typing import Any
 
 from grpc_replies import HEADERS, REPLIES
 from grpc_script import Talk, calls, ping
+from http2_frames import header_block
 from hyperframe.frame import ContinuationFrame, HeadersFrame, PushPromiseFrame, SettingsFrame
 from scripted_server import ScriptedServer
 
@@ -25,7 +26,6 @@ from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import over_grpc
 from pytest_llmbench.wire.grpc.messages import prefixed
-from pytest_llmbench.wire.http2.client import header_block
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hostile-servers.md"
 BEGIN, END = "<!-- gRPC: tests/hostile/grpc_faces.py --write -->\n", "<!-- end of gRPC -->\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from http2_frames import header_block
 from hyperframe.frame import (
     DataFrame,
     GoAwayFrame,
@@ -19,7 +20,6 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from tritonclient.grpc import service_pb2 as kserve
 
 from pytest_llmbench.wire.grpc.messages import prefixed
-from pytest_llmbench.wire.http2.client import header_block
 
 HEADERS = ((":status", "200"), ("content-type", "application/grpc"))
 _STREAM = 1

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from http2_script import only_http2
 from http2_server import hypercorn, truth
 from plugin_suite import SMALL_WARMUP, Suite
+from scripted_server import ScriptedServer
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -54,6 +56,17 @@ def test_it_is_measured_and_said(suite: Suite, server: str, workers: int) -> Non
     assert versions["1.1"] <= 4
     for name in ("report.html", "report.md"):
         assert "over HTTP/2" in (suite.path / "out" / name).read_text("utf-8"), name
+
+
+def test_a_port_that_speaks_nothing_else_is_measured(suite: Suite) -> None:
+    suite.write(SUITE, conftest=SMALL_WARMUP)
+    alone = ScriptedServer(only_http2, read_body=False)
+    try:
+        suite.measure(alone.url, "--llm-http=2", "--llm-inconclusive=pass").assert_outcomes(passed=1)
+    finally:
+        alone.stop()
+    (entry,) = suite.report["tests"]
+    assert entry["facts"]["wire.http_version"]["value"] == "2"
 
 
 def test_http1_is_the_default(suite: Suite, server: str) -> None:

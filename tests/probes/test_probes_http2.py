@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 from h2.events import ConnectionTerminated
-from http2_script import Peer, answers, peers
+from http2_script import Peer, answers, only_http2, peers
 from scripted_server import ScriptedServer, plain, reply
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.http2_agreement import agree_on_http2
 
 
@@ -104,3 +106,25 @@ def test_a_query_of_the_url_is_not_repeated(serve: Callable[..., str]) -> None:
     with pytest.raises(SUTError) as caught:
         agree_on_http2(f"{url}?key=secret", Access())
     assert "secret" not in str(caught.value)
+
+
+def test_a_port_that_speaks_nothing_else_is_examined_over_it(serve: Callable[..., str]) -> None:
+    url = serve(only_http2)
+    seen = examine(url, access=Access(http2=True))
+    assert (seen.base_url, seen.model, seen.api) == (url, "m", "openai-chat")
+
+
+def test_where_the_load_goes_over_http1_the_way_out_is_named(serve: Callable[..., str]) -> None:
+    with pytest.raises(SUTError, match=r"(?s)speaks HTTP/2 and no HTTP/1\.1.*--llm-http=2.*grpc://127"):
+        examine(serve(only_http2))
+
+
+@pytest.mark.parametrize("protocols", [("h2",), ("h2", "http/1.1")])
+def test_over_tls_it_is_asked_by_what_was_agreed(
+    serve: Callable[..., str],
+    secured: tuple[Callable[..., ssl.SSLContext], Access],
+    protocols: tuple[str, ...],
+) -> None:
+    context, access = secured
+    url = serve(only_http2, tls=context(*protocols))
+    assert examine(url, access=replace(access, http2=True)).model == "m"

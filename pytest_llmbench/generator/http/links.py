@@ -59,12 +59,14 @@ class Linked(Protocol):
     def attach(self, link: Link) -> None:
         """The link is up. Called once, first."""
 
-    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
-        """Take a read. ``at_ns``: when its last packet arrived; ``since_ns``, for a late read: an instant
-        after which all of it arrived."""
+    @property
+    def received(self) -> Callable[[bytes, int, int | None], None]:
+        """Takes a read, the instant at which its last packet arrived, and for a late read an instant after
+        which all of it arrived."""
 
-    def written(self) -> None:
-        """Be told that the kernel has taken what ``write`` could not give it at once."""
+    def written(self, whole: bool) -> None:
+        """Be told that the kernel has taken a part of what ``write`` could not give it at once; with
+        ``whole`` the last one. Transports of the event loop tell of that one alone."""
 
     def ended(self, error: Exception | None) -> None:
         """Be told that no more bytes will come.
@@ -115,10 +117,10 @@ class LoopLink(asyncio.Protocol):
         self._linked.attach(self)
 
     def data_received(self, data: bytes) -> None:
-        self._linked.received(data, self._now())
+        self._linked.received(data, self._now(), None)
 
     def resume_writing(self) -> None:
-        self._linked.written()
+        self._linked.written(whole=True)
 
     def eof_received(self) -> bool:
         self._over = True
@@ -238,6 +240,7 @@ class SocketLink:
                 self._taken += sent
                 if sent < len(rest):
                     self._unsent[0] = rest[sent:]
+                    self._linked.written(whole=False)
                     return
                 del self._unsent[0]
         except (BlockingIOError, InterruptedError):
@@ -246,7 +249,7 @@ class SocketLink:
             self._down(error)
             return
         self._sockets.await_room(self._sock.fileno(), awaited=False)
-        self._linked.written()
+        self._linked.written(whole=True)
 
     def _down(self, error: Exception | None) -> None:
         """Close the socket. The connection is told later, not in the middle of what it is doing."""
@@ -306,9 +309,9 @@ class Tunnel:
         if rest:
             self._behind.received(rest, at_ns, since_ns)
 
-    def written(self) -> None:
+    def written(self, whole: bool) -> None:
         if self._is_open:
-            self._behind.written()
+            self._behind.written(whole)
 
     def ended(self, error: Exception | None) -> None:
         if self._failed:

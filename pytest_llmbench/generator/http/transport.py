@@ -89,6 +89,8 @@ class Exchange:
     on_end: Callable[[Exchange], None]
     connecting_ns: int | None = None
     """Start of the attempt to open a connection for it, if one is under way."""
+    sending_ns: int | None = None
+    """When a part of the request last left, of one that the kernel or the server did not take at once."""
     submitted_ns: int | None = None
     stamps: list[int] = field(default_factory=list)
     late_reads: list[tuple[int, int]] = field(default_factory=list)

@@ -80,11 +80,16 @@ class SUTAccess:
     def access(self) -> Access:
         named = self._named_proxy
         if self.file is None:
-            return Access(self.credentials, insecure=self.insecure, proxy=named)
+            return Access(self.credentials, insecure=self.insecure, proxy=named, http2=self.http2)
         insecure = self.insecure or self.file.endpoint.insecure
         file = self.file
         return Access(
-            self.credentials, ca_file=file.ca_file, insecure=insecure, client=file.client, proxy=named
+            self.credentials,
+            ca_file=file.ca_file,
+            insecure=insecure,
+            client=file.client,
+            proxy=named,
+            http2=self.http2,
         )
 
     @property

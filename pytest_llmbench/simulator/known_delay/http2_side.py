@@ -1,37 +1,34 @@
 """The known-delay server's side of HTTP/2: chat completions as events, and vLLM's gRPC service.
 
-It counts no window of the client's, since the load generator opens all of them wider than any reply.
-Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK), gRPC over HTTP2, vllm_engine.proto of smg-grpc-proto.
+Source: RFC 9113 (HTTP/2) by the package h2, gRPC over HTTP2, vllm_engine.proto of smg-grpc-proto.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
-from hyperframe.exceptions import HyperframeError
-from hyperframe.frame import DataFrame, Frame, HeadersFrame, PingFrame, SettingsFrame, WindowUpdateFrame
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
 
 from pytest_llmbench.simulator.known_delay.chat_events import event_writes
 from pytest_llmbench.simulator.known_delay.script import SCRIPT_HEADER, Begin, Script
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HEAD_BYTES = 9
-_STREAM_ID = struct.Struct(">I")
 _PREFIX = struct.Struct(">BI")
 """Prefix of a gRPC message: a flag, and the length of the message in bytes."""
 _WINDOW = 1 << 30
-_MOST_STREAMS = 100
-"""Maximum number of concurrent streams on a connection, the same as in usual servers."""
-_DATA, _HEADERS = 0, 1
-_END_STREAM, _END_HEADERS = 0x1, 0x4
+_USUAL_WINDOW = 65_535
+_SETTINGS = {SettingCodes.MAX_CONCURRENT_STREAMS: 100, SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW}
+"""The limit of streams that usual servers have, and room for any request."""
+_MOST_FRAME_BYTES = 16_384
 
-Frames = tuple[tuple[bytes, bytes], ...]
-"""HTTP/2 frames, each as the bytes before and the bytes after its stream id."""
+Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
@@ -40,107 +37,85 @@ class _Asked:
     body: bytearray = field(default_factory=bytearray)
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply by its writes."""
+
+    head: Headers
+    bodies: tuple[bytes, ...]
+    trailers: Headers = ()
+
+
 class Http2Side:
-    """The server's end of one HTTP/2 connection. Framing and header blocks are made by the packages
-    hyperframe and hpack."""
+    """The server's end of one HTTP/2 connection."""
 
     def __init__(self, write: Callable[[bytes], int], begin: Begin) -> None:
         self._write = write
         self._begin = begin
-        self._received = bytearray()
-        self._greeted = False
-        self._decoder = Decoder()
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="latin-1"))
+        self._h2.local_settings = Settings(client=False, initial_values=_SETTINGS)
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(_WINDOW - _USUAL_WINDOW)
         self._asked: dict[int, _Asked] = {}
 
     def take(self, data: bytes, at_ns: int) -> bool:
         """Process what was read at ``at_ns``; returns whether the connection goes on, False after what is no
         HTTP/2."""
-        self._received += data
         try:
-            if not self._greeted and not self._greet():
-                return PREFACE.startswith(self._received)
-            while (frame := self._next()) is not None:
-                self._hear(frame, at_ns)
-        except (HyperframeError, HPACKError, ValueError, KeyError):
+            for event in self._h2.receive_data(data):
+                if isinstance(event, RequestReceived):
+                    headers = {str(name): str(value) for name, value in event.headers or ()}
+                    self._asked[event.stream_id or 0] = _Asked(headers)
+                elif isinstance(event, DataReceived):
+                    self._asked[event.stream_id or 0].body += event.data or b""
+                elif isinstance(event, StreamEnded):
+                    self._answer(event.stream_id, self._asked.pop(event.stream_id), at_ns)
+        except (ProtocolError, ValueError, KeyError):
             return False
+        self._write(self._h2.data_to_send())
         return True
-
-    def _greet(self) -> bool:
-        """Answer the client's preface if it is there; returns whether it is."""
-        if not self._received.startswith(PREFACE):
-            return False
-        del self._received[: len(PREFACE)]
-        self._greeted = True
-        settings = {
-            SettingsFrame.MAX_CONCURRENT_STREAMS: _MOST_STREAMS,
-            SettingsFrame.INITIAL_WINDOW_SIZE: _WINDOW,
-        }
-        window = WindowUpdateFrame(0, window_increment=_WINDOW)
-        self._write(SettingsFrame(0, settings=settings).serialize() + window.serialize())
-        return True
-
-    def _next(self) -> Frame | None:
-        if len(self._received) < _HEAD_BYTES:
-            return None
-        frame, length = Frame.parse_frame_header(memoryview(bytes(self._received[:_HEAD_BYTES])))
-        end = _HEAD_BYTES + length
-        if len(self._received) < end:
-            return None
-        frame.parse_body(memoryview(bytes(self._received[_HEAD_BYTES:end])))
-        del self._received[:end]
-        return frame
-
-    def _hear(self, frame: Frame, at_ns: int) -> None:
-        if isinstance(frame, HeadersFrame):
-            if "END_HEADERS" not in frame.flags:
-                raise ValueError("headers of more than a frame")
-            headers = {str(name): str(value) for name, value in self._decoder.decode(bytes(frame.data))}
-            self._asked[frame.stream_id] = _Asked(headers)
-        elif isinstance(frame, DataFrame):
-            self._asked[frame.stream_id].body += frame.data
-        elif isinstance(frame, SettingsFrame) and "ACK" not in frame.flags:
-            self._write(SettingsFrame(0, flags=["ACK"]).serialize())
-        elif isinstance(frame, PingFrame) and "ACK" not in frame.flags:
-            self._write(PingFrame(0, opaque_data=frame.opaque_data, flags=["ACK"]).serialize())
-        if "END_STREAM" in frame.flags:
-            self._answer(frame.stream_id, self._asked.pop(frame.stream_id), at_ns)
 
     def _answer(self, stream_id: int, asked: _Asked, at_ns: int) -> None:
         headers = asked.headers
         script = Script.of(urlsplit(headers[":path"]).query or headers.get(SCRIPT_HEADER, ""))
         is_call = headers.get("content-type", "").startswith("application/grpc")
         request_id = _id_of_call(asked.body) if is_call else headers.get("x-request-id", "")
-        writes, own = (call_writes if is_call else request_writes)(script), _STREAM_ID.pack(stream_id)
-        self._begin(
-            request_id,
-            at_ns,
-            script,
-            lambda number: b"".join(before + own + behind for before, behind in writes[number]),
-        )
+        reply = (call_reply if is_call else request_reply)(script)
+        self._begin(request_id, at_ns, script, lambda number: self._frames(stream_id, reply, number))
+
+    def _frames(self, stream_id: int, reply: Reply, number: int) -> bytes:
+        """The frames of a write; none for a stream that the client has given up."""
+        body, is_last = reply.bodies[number], number == len(reply.bodies) - 1
+        try:
+            if number == 0:
+                self._h2.send_headers(stream_id, reply.head)
+            for at in range(0, len(body), _MOST_FRAME_BYTES):
+                ends = is_last and not reply.trailers and at + _MOST_FRAME_BYTES >= len(body)
+                self._h2.send_data(stream_id, body[at : at + _MOST_FRAME_BYTES], end_stream=ends)
+            if is_last and reply.trailers:
+                self._h2.send_headers(stream_id, reply.trailers, end_stream=True)
+        except ProtocolError:
+            pass
+        return self._h2.data_to_send()
 
 
 @lru_cache(maxsize=256)
-def request_writes(script: Script) -> list[Frames]:
-    """The frames of each write of a chat completion over HTTP/2."""
-    return _in_frames(
-        event_writes(script), {":status": "200", "content-type": "text/event-stream"}, trailers=None
-    )
+def request_reply(script: Script) -> Reply:
+    """A chat completion over HTTP/2."""
+    return Reply(((":status", "200"), ("content-type", "text/event-stream")), tuple(event_writes(script)))
 
 
 @lru_cache(maxsize=256)
-def call_writes(script: Script) -> list[Frames]:
-    """The frames of each write of a reply of vLLM's gRPC service."""
+def call_reply(script: Script) -> Reply:
+    """A reply of vLLM's gRPC service."""
     from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
     chunk = pb.GenerateStreamChunk(token_ids=[15600], prompt_tokens=1, completion_tokens=1)
     end = pb.GenerateComplete(output_ids=[15600], finish_reason="stop", prompt_tokens=1, completion_tokens=1)
     tokens = [_message(pb.GenerateResponse(chunk=chunk).SerializeToString())] * script.tokens
     tokens[-1] += _message(pb.GenerateResponse(complete=end).SerializeToString())
-    return _in_frames(
-        script.in_writes(tokens),
-        {":status": "200", "content-type": "application/grpc"},
-        trailers={"grpc-status": "0"},
-    )
+    head = ((":status", "200"), ("content-type", "application/grpc"))
+    return Reply(head, tuple(script.in_writes(tokens)), (("grpc-status", "0"),))
 
 
 def _message(serialized: bytes) -> bytes:
@@ -155,30 +130,3 @@ def _id_of_call(body: bytearray) -> str:
         return str(pb.GenerateRequest.FromString(bytes(body[_PREFIX.size :])).request_id)
     except DecodeError as error:
         raise ValueError("no request of vLLM's") from error
-
-
-def _in_frames(bodies: list[bytes], headers: dict[str, str], trailers: dict[str, str] | None) -> list[Frames]:
-    writes = [list(_data_frames(body)) for body in bodies]
-    writes[0].insert(0, _frame(_HEADERS, _END_HEADERS, _block(headers)))
-    if trailers is None:
-        before, behind = writes[-1][-1]
-        writes[-1][-1] = before[:-1] + bytes((_END_STREAM,)), behind
-    else:
-        writes[-1].append(_frame(_HEADERS, _END_HEADERS | _END_STREAM, _block(trailers)))
-    return [tuple(frames) for frames in writes]
-
-
-def _data_frames(body: bytes) -> Iterable[tuple[bytes, bytes]]:
-    """``body`` as DATA frames of the size that every peer accepts."""
-    return (_frame(_DATA, 0, body[at : at + 16_384]) for at in range(0, len(body), 16_384))
-
-
-def _frame(kind: int, flags: int, payload: bytes) -> tuple[bytes, bytes]:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)), payload
-
-
-def _block(headers: dict[str, str]) -> bytes:
-    """The header block of ``headers``, as literals that no table keeps, so that it is the same on every
-    connection."""
-    pairs = [NeverIndexedHeaderTuple(name.encode(), value.encode()) for name, value in headers.items()]
-    return Encoder().encode(pairs, huffman=False)

@@ -253,7 +253,7 @@ def test_load_begins_when_the_kernel_stamps(
         return len(sent_before) > 3
 
     generator = generator_for(serve(script))
-    times = generator._transport._times
+    times = generator._transport._opener._times
     assert times is not None
     times._stamps = stamps
     assert generator.run(plan(3)).records.counts()["ok"] == 3
@@ -300,7 +300,7 @@ def test_a_stamp_before_the_submission_is_moved_and_counted(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
     generator = generator_for(serve(reply(REPLY)))
-    times = generator._transport._times
+    times = generator._transport._opener._times
     assert times is not None
     times.instant = lambda _ancillary: 1  # type: ignore[method-assign]
     seen = generator.run(plan(5))
@@ -332,8 +332,8 @@ class Heard:
     def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
         self.told.append(data)
 
-    def written(self) -> None:
-        self.told.append("written")
+    def written(self, whole: bool) -> None:
+        self.told += ["written"] if whole else []
 
     def ended(self, error: Exception | None) -> None:
         self.told.append(("ended", type(error)))

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.generator.http.http1 import Http1Connection
-from pytest_llmbench.generator.http.known_replies import KnownReplies
+from pytest_llmbench.generator.http.connection import Connection
+from pytest_llmbench.generator.http.http1 import Http1, Lessons
+from pytest_llmbench.generator.http.pool import Lone
 from pytest_llmbench.generator.http.transport import End, Exchange, abandon
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import ReplyReader
@@ -67,19 +68,19 @@ class Desk:
     loop: asyncio.AbstractEventLoop
 
     def __init__(self, api: str = "chat") -> None:
-        self.eager = False
         self.too_early = 0
-        self.known = KnownReplies()
+        self.lessons = Lessons()
         self.reader = ReplyReader(dialect(api))
         self.recognised = False
 
-    def adopt(self, connection: Http1Connection) -> None: ...
-    def release(self, connection: Http1Connection) -> None: ...
-    def drop(self, connection: Http1Connection) -> None: ...
-    def resend(self, exchange: Exchange) -> None: ...
+    def adopt(self, connection: Connection) -> None: ...
+    def release(self, spoken: Lone) -> None: ...
+    def drop(self, connection: Connection) -> None: ...
+    def hung_up(self) -> None: ...
+    def retry(self, exchange: Exchange) -> None: ...
 
-    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None:
-        connection.look(exchange)
+    def look_soon(self, spoken: Lone, exchange: Exchange) -> None:
+        spoken.look(exchange)
 
     def write(self, data: bytes) -> bool:
         return True
@@ -88,11 +89,12 @@ class Desk:
 
     def record(self, reads: Iterable[bytes]) -> RequestRecord:
         """Of one request that got this; broken off by us if that was not all."""
-        connection = Http1Connection(self, VirtualClock(1), None, self.loop.create_future())
+        connection = Connection(self, VirtualClock(1), None, self.loop.create_future())
+        spoken = Http1(connection, self, self.lessons)
         connection.attach(self)
         ended: list[Exchange] = []
         exchange = Exchange(PreparedRequest("r", b"x", 0, 5, 5), 1, 1, ended.append)
-        connection.submit(exchange, reused=False)
+        spoken.submit(exchange, reused=False)
         for number, read in enumerate(reads):
             if not ended:
                 connection.received(read, 1000 + number)
@@ -256,4 +258,4 @@ def test_more_than_one_response_is_no_known_response() -> None:
 
 def test_a_long_way_of_many_shapes_forgets_the_oldest() -> None:
     desk = taught(*(response("reply-0001" + "x" * n, ["a", "b"]) for n in range(40)))
-    assert len(desk.known._shapes) <= 8
+    assert len(desk.lessons.known._shapes) <= 8

@@ -201,6 +201,7 @@ def test_what_an_observation_says(serve: Serve, generator_for: GeneratorFor, pla
         "wire.dialect": "openai-chat",
         "wire.http_version": "1.1",
         "wire.prompt_form": "text",
+        "timing.stamp_unit": "read",
         "timing.submit_point": "last_request_byte",
         "timing.first_point": "parsed_data_event",
         "timing.first_token_kind": "content",

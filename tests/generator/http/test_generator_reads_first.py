@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.generator.decoding import DecodeQueue
-from pytest_llmbench.generator.http.http1 import Http1Transport
+from pytest_llmbench.generator.http.http1 import http1_transport
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.timing.clock import Clock, MonotonicClock
 
@@ -40,8 +40,8 @@ class Leaping(MonotonicClock):
 
 
 def transport(*, several: bool, clock: Clock | None = None) -> Any:
-    made: Any = Http1Transport(Target.parse("http://127.0.0.1:1/v1"), clock or MonotonicClock())
-    made._sockets = SimpleNamespace(several=several)
+    made: Any = http1_transport(Target.parse("http://127.0.0.1:1/v1"), clock or MonotonicClock())
+    made._opener._sockets = SimpleNamespace(several=several)
     return made
 
 
@@ -59,7 +59,7 @@ def test_beside_others_it_waits_and_the_order_stays() -> None:
         one = transport(several=True)
         for number in (1, 2):
             one.look_soon(Looked(number, seen), object())
-        one._sockets.several = False
+        one._opener._sockets.several = False
         one.look_soon(Looked(3, seen), object())  # alone, but behind those that wait
         assert seen == []
         assert one.busy

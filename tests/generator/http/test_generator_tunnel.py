@@ -45,7 +45,7 @@ class Behind:
     def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
         self.reads.append((data, at_ns))
 
-    def written(self) -> None:
+    def written(self, whole: bool) -> None:
         self.told.append("written")
 
     def ended(self, error: Exception | None) -> None:
@@ -103,7 +103,7 @@ def test_any_other_answer_ends_it(answer: bytes, what: str) -> None:
 
 def test_a_proxy_that_closes_is_an_error_and_not_an_end() -> None:
     tunnel, _, behind = opened()
-    tunnel.written()
+    tunnel.written(whole=True)
     tunnel.ended(None)
     tunnel.dropped()
     assert "closed by the proxy" in str(behind.errors[0])
