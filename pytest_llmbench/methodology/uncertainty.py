@@ -8,12 +8,10 @@ Percentiles count as far as the sample holds them: one request read late among f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.metrics.server_side import miscount
 from pytest_llmbench.metrics.uncertainty import (
     Leeway,
     Leeways,
@@ -27,7 +25,7 @@ from pytest_llmbench.metrics.uncertainty import (
     ttft_leeways,
     ttot_leeways,
 )
-from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -39,8 +37,6 @@ FULL_CORE_SHARE = 0.9
 _STANDS = "no limit of the test is that near, so it is judged, and the figures say how far they may be off"
 LATE_READS, LATE_GAPS, EMPTY = "late_reads", "late_gaps", "empty_slots"
 """Names of the checks."""
-_PER_TOKEN = re.compile(r"(turn_|job_)?tpot\b|\w*output_token_throughput\b")
-"""Names of the metrics that a count of output tokens is in."""
 
 
 def spoiled(run: Observation, *, gaps: bool = False) -> tuple[Finding, ...]:
@@ -162,9 +158,7 @@ SERVER_INSTANTS = "C"
 def with_uncertainty(result: TestResult) -> TestResult:
     """The result with the uncertainty of each metric. That of a level, ``itl[90%].p99``, rests on the load
     of that level; one of the test on all loads together, or, where these are levels, on the most uncertain
-    one. Figures per token are undefined where the counts cannot be."""
-    metrics = as_counted(result.metrics, result.observations)
-    result = result if metrics is result.metrics else replace(result, metrics=metrics)
+    one."""
     aside = set_aside(result.levels)
     runs = [run for index, run in enumerate(result.observations) if index not in aside]
     if all(map(is_exact, runs)):
@@ -182,25 +176,6 @@ def with_uncertainty(result: TestResult) -> TestResult:
             of_level.setdefault(level.label, []).append(bounds)
     every = [bounds for some in of_level.values() for bounds in some] or [_Bounds(runs, served=served)]
     return replace(result, metrics=_bounded(result.metrics, every, of_level), levels=tuple(levels))
-
-
-def as_counted(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Mapping[str, Estimate]:
-    """The metrics, undefined where they are per token and the counts cannot be: they are wrong by as much as
-    the count is."""
-    found = miscount(seen)
-    if found is None:
-        return metrics
-    why = (
-        f"{found.share:.1%} of the replies count more output tokens than max_tokens"
-        if found.beyond
-        else f"{found.share:.1%} at least of the output tokens that are counted have no text"
-    )
-    return {
-        name: Estimate.undefined(unit=each.unit, method=why, n=each.n, reason=Reason.NOT_MEASURABLE)
-        if _PER_TOKEN.match(name)
-        else each
-        for name, each in metrics.items()
-    }
 
 
 class _Bounds:

@@ -14,10 +14,10 @@ import numpy as np
 from pytest_llmbench.metrics.latency import backlog_among
 from pytest_llmbench.metrics.ratios import share_estimate
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, request_throughput
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
-from pytest_llmbench.model.records import BoolColumn, Records
+from pytest_llmbench.model.records import MISSING, BoolColumn, Records
 from pytest_llmbench.stats import proportion
 from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.interim.samples import Ends, scores, waited_of_scores
@@ -58,9 +58,27 @@ def share_within(
     return share_estimate(found, level, without)
 
 
+_UNITS = {"goodput_share": "ratio", "goodput": "req/s", "output_token_goodput": "tok/s"}
+
+
+def uncounted(runs: Sequence[Records], limits_ms: Limits) -> bool:
+    """Whether TPOT is limited, and of a run no successful reply has a count of its tokens: who is good is not
+    known then."""
+    limited = any(quantity == "tpot" for quantity, _ in limits_ms)
+    return limited and any(run.ok.any() and (run.output_tokens[run.ok] == MISSING).all() for run in runs)
+
+
+def unknown(unit: str) -> Estimate:
+    """What is good by a TPOT that is not known."""
+    why = "a limit on TPOT, and of a run no count of output tokens that can be"
+    return Estimate.undefined(unit=unit, method=why, reason=Reason.NOT_MEASURABLE)
+
+
 def goodput(seen: Sequence[Observation], limits_ms: Limits, *, seed: int) -> dict[str, Estimate]:
     """``goodput_share``, ``goodput`` (good requests per second), ``output_token_goodput`` (their tokens)."""
     runs = [run.records for run in seen]
+    if uncounted(runs, limits_ms):
+        return {name: unknown(unit) for name, unit in _UNITS.items()}
     windows = [Window.of_load(run, run.records.select(good(run.records, limits_ms))) for run in seen]
     requests = request_throughput(windows, seed=seed)
     tokens = output_token_throughput(windows, seed=seed)

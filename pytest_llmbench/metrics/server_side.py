@@ -125,6 +125,13 @@ class Miscount(NamedTuple):
     beyond: bool
     """Whether the share is of replies beyond ``max_tokens``; else of tokens without text."""
 
+    @property
+    def why(self) -> str:
+        """What cannot be, in words."""
+        if self.beyond:
+            return f"{self.share:.1%} of the replies count more output tokens than max_tokens"
+        return f"{self.share:.1%} at least of the output tokens that are counted have no text"
+
 
 def miscount(seen: Iterable[Observation]) -> Miscount | None:
     """The first run with more output tokens than were asked for, or than text came; None where all counts can

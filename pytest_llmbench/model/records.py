@@ -342,6 +342,15 @@ class Records:
             columns |= dict.fromkeys(names, empty)
         return Records(**columns)
 
+    def without_output_counts(self) -> Records:
+        """The requests as if nobody had counted their output tokens."""
+        columns = {name: getattr(self, name) for name in _NAMES}
+        columns |= {
+            name: np.full_like(columns[name], MISSING)
+            for name in ("output_tokens", "reasoning_tokens", "chunk_tokens")
+        }
+        return self._sharing(columns)
+
     @property
     def nbytes(self) -> int:
         """Approximate number of bytes that the columns take in memory."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pytest_llmbench.methodology.believed import as_believed
 from pytest_llmbench.methodology.measuring.levels import Seen, numbered
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.offered import gave_up, is_offered
@@ -85,7 +86,7 @@ def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable
                 result: TestResult = stop.value
                 return with_uncertainty(result)
 
-    return patient(procedure)
+    return patient(as_believed(procedure))
 
 
 def result_of(

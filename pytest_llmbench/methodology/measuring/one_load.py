@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.methodology.believed import as_believed
 from pytest_llmbench.methodology.measuring.adaptive import (
     MOST_REQUESTS,
     AdaptiveParameters,
@@ -100,7 +101,7 @@ def one_load_procedure(
         made = replace(made, findings=(*made.findings, *found))
         return with_void(made if parameters.is_job else _by_load(made, parameters.limits_ms), void)
 
-    return patient(procedure)
+    return patient(as_believed(procedure))
 
 
 def measured_runs(

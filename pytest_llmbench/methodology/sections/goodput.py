@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.cells import share_interval
+from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, share_interval
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -27,7 +27,7 @@ from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
-from pytest_llmbench.metrics.goodput import good, goodput
+from pytest_llmbench.metrics.goodput import good, goodput, uncounted
 from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
 from pytest_llmbench.model.estimate import Estimate
@@ -168,6 +168,8 @@ def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequen
     total = sum(len(run.records) for run in seen)
 
     def kept(limits: Sequence[tuple[Quantity, float]]) -> str:
+        if uncounted([run.records for run in seen], limits):
+            return NOT_MEASURED
         met = sum(int(np.count_nonzero(good(run.records, limits))) for run in seen)
         return f"{met} of {total}" + (f" ({met / total:.2%})" if total else "")
 

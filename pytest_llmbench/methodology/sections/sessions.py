@@ -63,6 +63,7 @@ from pytest_llmbench.methodology.search.session_search import (
 )
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.definitions import SLOWDOWNS
+from pytest_llmbench.metrics.goodput import uncounted, unknown
 from pytest_llmbench.metrics.jobs import job_metrics as of_job
 from pytest_llmbench.metrics.jobs import job_share
 from pytest_llmbench.metrics.session_figures import (
@@ -502,7 +503,9 @@ def _figures(parameters: Parameters, runs: Sequence[Records], seed: int) -> dict
     """The metrics of turns and of jobs."""
     jobs = [jobs_of(records, parameters.limits_ms) for records in runs]
     metrics = turn_metrics(runs, parameters.classes, seed=seed) | job_metrics(jobs)
-    return metrics | {"session_goodput": session_goodput(jobs, parameters.job_s)}
+    known = not uncounted(runs, parameters.limits_ms)
+    good = session_goodput(jobs, parameters.job_s) if known else unknown("ratio")
+    return metrics | {"session_goodput": good}
 
 
 def _jobs_asked(parameters: Parameters, setting: Setting) -> JobsAsked:

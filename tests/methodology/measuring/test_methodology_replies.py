@@ -12,8 +12,6 @@ from canned_runs import answer
 
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
-from pytest_llmbench.methodology.uncertainty import as_counted
-from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -86,37 +84,6 @@ def test_hidden_reasoning_need_not_keep_to_the_limit(thoughts: int, told: int) -
     records = replace(SEEN.records, token_source=sources, first_reasoning_ns=np.full(100, MISSING), **counts)
     found = warnings(records, "output_limits")
     assert [each.ok for each in found] == [False] * told
-
-
-@pytest.mark.parametrize(
-    ("beyond", "times", "unshown", "ignore_eos", "measured"),
-    [
-        pytest.param(1, 3, 0, False, True, id="one reply in a hundred"),
-        pytest.param(2, 3, 0, False, False, id="more than one in a hundred"),
-        pytest.param(0, 1, 50, False, False, id="more tokens than text"),
-        pytest.param(0, 1, 50, True, True, id="an end that was to be ignored"),
-        pytest.param(0, 1, 0, False, True, id="as asked for"),
-    ],
-)
-def test_nothing_is_per_token_by_counts_that_cannot_be(
-    beyond: int, times: int, unshown: int, ignore_eos: bool, measured: bool
-) -> None:
-    sources = np.full(100, TOKEN_SOURCES.index(TokenSource.SERVER_USAGE), dtype=np.int8)
-    tokens = SEEN.records.requested_max_tokens.copy()
-    tokens[:beyond] *= times
-    records = replace(
-        SEEN.records, token_source=sources, output_tokens=tokens, unshown_tokens=np.full(100, unshown)
-    )
-    run = replace(SEEN, records=records, plan=SEEN.plan.with_(ignore_eos=ignore_eos))
-    per_token = (
-        "tpot.p99", "tpot[50%].mean", "output_token_throughput", "max_output_token_throughput[full]",
-        "job_tpot.p99",
-    )  # fmt: skip
-    others = ("ttft.p99", "e2e.p50", "request_throughput", "input_token_throughput")
-    one = Estimate(1.0, 1.0, 1.0, level=0.95, n=100, method="counted", unit="ms")
-    found = as_counted(dict.fromkeys((*per_token, *others), one), [run])
-    assert [found[name].point is not None for name in per_token] == [measured] * len(per_token)
-    assert all(found[name] == one for name in others)
 
 
 def test_counts_that_cannot_be_are_a_warning() -> None:
