@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.one_load import GATE_REQUESTS
+from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.metrics.definitions import SLOWDOWNS

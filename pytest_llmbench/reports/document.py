@@ -63,6 +63,12 @@ def words(verdict: str) -> str:
     return verdict.replace("_", " ")
 
 
+_FIRST_WAVES = {
+    "included": "a job: its first wave is in the figures",
+    "left out": "the steady state: its first wave is left out",
+    "nothing else": "no more than its first wave",
+}
+"""Value of the fact ``load.first_wave`` → its words."""
 _VIRTUAL_TIME = "replay"
 """Value of the fact ``sut.simulated`` where nothing was sent."""
 
@@ -365,8 +371,11 @@ class TestView:
 
     @property
     def load_text(self) -> str:
-        load = self.entry["load"]
-        return numbers.NOT_MEASURED if load is None else str(load["description"])
+        """The load, and of a closed loop what its figures are of."""
+        load, wave = self.entry["load"], (self.entry.get("facts") or {}).get("load.first_wave")
+        if load is None:
+            return numbers.NOT_MEASURED
+        return str(load["description"]) + ("" if wave is None else f", {_FIRST_WAVES[wave['value']]}")
 
     @property
     def missing_facts(self) -> list[str]:

@@ -106,7 +106,7 @@ def _configuration(source: _Source | None) -> list[str]:
         model, requests = levels.load_text(level), str(level["n_submitted"])
         seconds = f"{numbers.number(level['duration_s'])} seconds"
     else:
-        model, requests = load["description"], str(source.test.entry["counts"].get("submitted"))
+        model, requests = source.test.load_text, str(source.test.entry["counts"].get("submitted"))
         seconds = f"{numbers.number(load['duration_s'])} seconds"
     return [
         f"- Workload: {name}",

@@ -51,7 +51,7 @@ def configuration(test: TestView) -> Pairs:
     objectives = (test.entry.get("facts") or {}).get("load.slo")
     found = [
         ("Workload", f"{workload['name']} ({kind}), seed {workload['seed']}"),
-        ("Load", load["description"]),
+        ("Load", test.load_text),
         ("Requests", str(test.entry["counts"].get("submitted", load["requests"]))),
         ("Measured for", numbers.duration(load["duration_s"])),
         ("Levels", str(len(test.levels)) if test.levels else ""),

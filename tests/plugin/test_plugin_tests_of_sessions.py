@@ -157,7 +157,21 @@ def test_so_many_sessions_at_once_are_a_job(suite: Suite, capsys: pytest.Capture
     for test in (sample, opened):
         kinds = {test["metrics"][name]["kind"] for name in ("job_time.p50", "session_goodput")}
         assert kinds <= {"sample", "crude"}
+    assert [test["metrics"]["job_time.p50"]["n"] for test in (far, sample)] == [40, 36]
+    waves = [test["facts"].get("load.first_wave", {}).get("value") for test in (far, sample, opened)]
+    assert waves == ["included", "left out", None]
     assert recomputed(suite, capsys) == 5
+
+
+def test_the_steady_state_of_sessions_needs_ten_waves(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+
+        @llmbench.sessions(sessions=8, total_sessions=79, steady=True)
+        def test_few(): ...
+    """)
+    result = suite.measure("replay")
+    assert "steady needs 10 sessions for each slot: 80 or more, not 79" in str(result.stderr)
 
 
 def test_the_steady_state_of_sessions_is_asked_of_a_closed_loop(suite: Suite) -> None:

@@ -35,12 +35,15 @@ from pytest_llmbench.model.plan import (
     Watched,
     judged_name,
 )
+from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
 _WITHOUT_LOOKS = (
     "requests='auto' does not end a load early here: it does at --llm-scale=standard, in a single run; runs "
     "that are compared are of one length"
 )
+GATE_REQUESTS = 1_000
+"""Default number of requests of a gate: the draft's minimum for P99."""
 MOST_REQUESTS = 5_000
 """The most requests of ``requests="auto"`` where the marker names no maximum."""
 STEADY_WAVES = 10
@@ -131,7 +134,7 @@ class AdaptiveParameters(LoadParameters):
             return found + [
                 f"{name} needs requests='auto': it bounds a load that may end early" for name in given
             ]
-        found = replace(self, requests=None)._of_load()
+        found = replace(self, requests=None)._of_load() + self._unsteady()
         if self.arrival == "trace":
             found.append("requests='auto' needs a load that can go on; arrival='trace' is one pass")
         if self.run_count > 1:
@@ -171,14 +174,14 @@ class AdaptiveParameters(LoadParameters):
 
     def _unsteady(self) -> list[str]:
         """Mistakes in a steady state that is asked for."""
-        if not self.steady:
-            return []
         if not isinstance(self.load, ClosedLoop):
-            return ["steady needs concurrency: an open loop is about the steady state anyway"]
-        least = STEADY_WAVES * self.load.concurrency
-        if self.count is None or self.count >= least:
+            needs = "steady needs concurrency: an open loop is about the steady state anyway"
+            return [needs] if self.steady else []
+        least, most = STEADY_WAVES * self.load.concurrency, self.most_requests or GATE_REQUESTS
+        if self.is_job or most >= least:
             return []
-        return [f"steady needs {STEADY_WAVES} requests for each slot: {least} or more, not {self.count}"]
+        asked, named = ("requests='auto'", "max_requests") if self.is_auto else ("steady", "requests")
+        return [f"{asked} needs {STEADY_WAVES} requests for each slot: {named}={least} or more, not {most}"]
 
     def _uncounted(self) -> list[str]:
         """Mistakes: limits on one class with ``failures="over_limit"``. They are judged on the replies of the
@@ -282,15 +285,8 @@ def _failures_over_limit(parameters: AdaptiveParameters, seen: Sequence[Observat
 
 
 def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
-    from pytest_llmbench.stats.interim.looks import LookTaker
-
-    taker = LookTaker(
-        looks,
-        first=run.plan.first,
-        most=run.plan.most_requests,
-        load=run.plan.load,
-        slots=None if run.engine is None else run.engine.max_num_seqs,
-    )
+    taker = look_taker(run.plan, None if run.engine is None else run.engine.max_num_seqs)
+    assert taker is not None
     taker.hear_all(run.records)
     verdict = taker.close()
     most, sent = run.plan.most_requests, len(run.records)
@@ -306,10 +302,12 @@ def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
     else:
         end = "decided" if verdict.decided else "not decided"
         told = f"{end} by the whole load of {sent} requests, of at most {most}"
+    slots = run.plan.load.concurrency if isinstance(run.plan.load, ClosedLoop) else None
+    behind = "" if slots is None else f" behind the first wave of {slots}"
     told += (
-        f" (look {verdict.looks}; limits are judged on the first {verdict.n} requests at the level of this "
-        f"look, {level}, so that all looks together are wrong no more often than one interval of "
-        f"{1 - ALPHA:.0%}; the other figures are of all {sent} requests)"
+        f" (look {verdict.looks}; limits are judged on the first {verdict.n} requests{behind} at the level "
+        f"of this look, {level}, so that all looks together are wrong no more often than one interval of "
+        f"{1 - ALPHA:.0%}; the other figures are of all {sent - (slots or 0)} requests{behind})"
     )
     facts = {
         "load.max_requests": most,

@@ -2,7 +2,8 @@
 
 "1,000 requests, 64 in flight: what P50, what throughput?" asks about *these* requests, first wave and drain
 included. Only where the author asks for the steady state (``steady=True``), or lets looks end the load
-(``requests="auto"``), is the load a sample of what the system does at this concurrency.
+(``requests="auto"``), is the load a sample of what the system does at this concurrency. Its first wave, which
+finds an empty system, is then no part of it: with it P99 depends on how many requests follow.
 """
 
 from __future__ import annotations
@@ -18,25 +19,31 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
 from pytest_llmbench.metrics.latency import distribution_of
-from pytest_llmbench.metrics.throughput import Window, rates, submitted_inside
+from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import ByRun, Estimate, by_run
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, judged_name
-from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, judged_name
+from pytest_llmbench.model.records import MISSING, IntColumn
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
+FIRST_WAVE = "load.first_wave"
 _NEAR = 0.02
 """Distance of shares below which a percentile is near the end of the first wave."""
+_NEVER = np.iinfo(np.int64).max
 Metrics = dict[str, Estimate]
+Measure = Callable[[Sequence[Observation]], Metrics]
+"""Runs → their metrics."""
 
 
 def figures(
     parameters: AdaptiveParameters,
     setting: Setting,
     seen: Sequence[Observation],
-    measure: Callable[[Sequence[Observation]], Metrics],
+    measure: Measure,
 ) -> tuple[Metrics, ByRun]:
     """The metrics of all runs together, and those of each run: as a job where the load is one.
 
@@ -44,8 +51,8 @@ def figures(
     """
     concurrency = parameters.load.concurrency if isinstance(parameters.load, ClosedLoop) else None
     measure = _with_limited(measure, parameters.objectives)
-    if concurrency is not None and parameters.steady:
-        measure = _steady(measure, concurrency, setting.seed)
+    if concurrency is not None and not parameters.is_job:
+        measure = of_steady_state(measure, concurrency, setting.seed)
     together = measure(seen)
     runs = by_run([measure([run]) for run in seen] if len(seen) > 1 else ())
     if not parameters.is_job:
@@ -56,9 +63,7 @@ def figures(
     return found, runs
 
 
-def _with_limited(
-    measure: Callable[[Sequence[Observation]], Metrics], limits: Sequence[Objective]
-) -> Callable[[Sequence[Observation]], Metrics]:
+def _with_limited(measure: Measure, limits: Sequence[Objective]) -> Measure:
     """``measure`` with the families that a limit names and only some tests show."""
     limited = {each.metric.partition(".")[0] for each in limits} & MEASURED_IF_LIMITED
 
@@ -75,30 +80,56 @@ def _with_limited(
     return more if limited else measure
 
 
-def _steady(
-    measure: Callable[[Sequence[Observation]], Metrics], concurrency: int, seed: int
-) -> Callable[[Sequence[Observation]], Metrics]:
-    """``measure`` for the steady state: of the requests sent within it, and rates over its time."""
+def of_steady_state(measure: Measure, slots: int, seed: int) -> Measure:
+    """``measure`` for the steady state: of the requests (sessions) that began in it, and rates over its
+    time."""
 
     def of_middle(runs: Sequence[Observation]) -> Metrics:
-        middles = [steady_middle(run, concurrency) for run in runs]
-        inside = [
-            replace(run, records=submitted_inside(Window(run.records, run.started_ns, run.ended_ns)))
-            for run in middles
-        ]
-        found = measure(inside)
+        middles = [steady_middle(run, slots) for run in runs]
+        found = measure([_begun_inside(run) for run in middles])
         return found | {name: each for name, each in rates(middles, seed=seed).items() if name in found}
 
     return of_middle
 
 
-def steady_middle(run: Observation, concurrency: int) -> Observation:
-    """The run from the send of request C + 1, the first to take over a slot, to the last send: without the
-    first wave and the drain. With no more requests than slots it is the whole run."""
-    sent = np.sort(run.records.submitted_ns[run.records.submitted_ns != MISSING])
-    if len(sent) <= concurrency + 1:
+def steady_middle(run: Observation, slots: int) -> Observation:
+    """The run from the begin of request (session) C + 1, the first to take over a slot, to the last begin:
+    without the first wave and the drain. With no more of them than slots it is the whole run."""
+    begun_ns, which = _begun(run)
+    _, each = np.unique(which, return_index=True)
+    begun = np.sort(begun_ns[each][begun_ns[each] != MISSING])
+    if len(begun) <= slots + 1:
         return run
-    return replace(run, started_ns=int(sent[concurrency]) - 1, ended_ns=int(sent[-1]))
+    return replace(run, started_ns=int(begun[slots]) - 1, ended_ns=int(begun[-1]))
+
+
+def _begun_inside(run: Observation) -> Observation:
+    begun_ns, _ = _begun(run)
+    inside = (begun_ns != MISSING) & (begun_ns > run.started_ns) & (begun_ns <= run.ended_ns)
+    return replace(run, records=run.records.select(inside))
+
+
+def _begun(run: Observation) -> tuple[IntColumn, IntColumn]:
+    """For each record the instant at which its request, in a load of sessions its session, began; and the
+    number of that request or session."""
+    sent_ns, session = run.records.submitted_ns, run.records.session
+    if not isinstance(run.plan.load, SessionSlots):
+        return sent_ns, run.records.index
+    numbers, which = np.unique(session, return_inverse=True)
+    begun_ns = np.full(len(numbers), _NEVER)
+    np.minimum.at(begun_ns, which, np.where(sent_ns == MISSING, _NEVER, sent_ns))
+    return np.where(begun_ns == _NEVER, MISSING, begun_ns)[which], session
+
+
+def with_first_wave(made: TestResult, slots: int | None, *, is_job: bool) -> TestResult:
+    """The result of a closed loop with the fact what its figures are of: a job, with its first wave; the
+    steady state, without it; a load that is nothing else. ``slots``: how much was in flight; None for an open
+    loop, which has no first wave."""
+    if slots is None or not made.observations:
+        return made
+    short = any(steady_middle(run, slots) is run for run in made.observations)
+    kind = "included" if is_job else "nothing else" if short else "left out"
+    return replace(made, facts=made.facts | Facts.of(Origin.MEASURED, {FIRST_WAVE: kind}))
 
 
 def is_decided(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> bool:
@@ -115,11 +146,12 @@ def equal_lengths(parameters: AdaptiveParameters, seen: Sequence[Observation]) -
     thousands of requests, and what is taken for the steady state is a part of a wave."""
     lengths = [run.records.output_tokens[run.records.ok] for run in seen]
     known = np.concatenate(lengths) if lengths else np.empty(0)
-    if not parameters.steady or not len(known) or np.ptp(known) > 0:
+    stationary = isinstance(parameters.load, ClosedLoop) and not parameters.is_job
+    if not stationary or not len(known) or np.ptp(known) > 0:
         return ()
     message = (
         f"all replies have {known[0]} tokens, so requests go in waves and reach no steady state: vary their "
-        "lengths, or leave out steady and judge the job"
+        "lengths, or judge the job: leave out steady, give a number of requests"
     )
     return (Finding("equal_lengths", ok=False, voids=False, message=message),)
 

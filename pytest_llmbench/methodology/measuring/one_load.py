@@ -16,6 +16,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.believed import as_believed
 from pytest_llmbench.methodology.measuring.adaptive import (
+    GATE_REQUESTS,
     MOST_REQUESTS,
     AdaptiveParameters,
     bounded,
@@ -27,6 +28,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     figures,
     first_wave,
     is_decided,
+    with_first_wave,
 )
 from pytest_llmbench.methodology.measuring.load_plans import Part, part_of, with_lengths
 from pytest_llmbench.methodology.measuring.offered import offered_rate
@@ -51,8 +53,6 @@ from pytest_llmbench.stats.queues.batching import as_lasting
 from pytest_llmbench.workloads.adapted import lengths_seed_of
 from pytest_llmbench.workloads.stream import draws_anew
 
-GATE_REQUESTS = 1_000
-"""Default number of requests of a gate: the draft's minimum for P99."""
 FULL_REQUESTS = 10_000
 """The draft's minimum of requests for P99.9, which a compliant run always reports (AMB-01)."""
 OVERSENT_REQUESTS = math.ceil(FULL_REQUESTS / 0.99)
@@ -99,6 +99,7 @@ def one_load_procedure(
             made = with_classes(made, parameters, setting)
         found = (*first_wave(parameters), *equal_lengths(parameters, seen))
         made = replace(made, findings=(*made.findings, *found))
+        made = with_first_wave(made, concurrency, is_job=parameters.is_job)
         return with_void(made if parameters.is_job else _by_load(made, parameters.limits_ms), void)
 
     return patient(as_believed(procedure))

@@ -8,7 +8,7 @@ while it is still filling up are among them in the share that they have of the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.methodology.measuring.load_plans import part_of
@@ -50,6 +50,10 @@ class Probed:
         """The slowdowns of the run; empty where this machine spoiled the probes."""
         alone = jobs_of(self.seen.records if self.usable else Records.concatenate([]))
         return slowdowns(loaded, alone, self.numbers)
+
+
+Alone = Mapping[int, Probed]
+"""Seed of a run's load → its probes."""
 
 
 def not_probed(workload: Workload) -> list[str]:
@@ -111,3 +115,25 @@ def paused_s(session: Session) -> float:
     for turn in session.turns:
         due_ns.append(max((due_ns[number - 1] for number in turn.wait_for), default=0) + turn.pause_ns)
     return max(due_ns) / 1e9
+
+
+def no_pairs(probes: Sequence[Probed | None]) -> str:
+    """Why there is no slowdown, in words."""
+    if not any(probes):
+        return "no session was probed alone"
+    if not any(each.usable for each in probes if each is not None):
+        return "this machine spoiled the probes"
+    return "no session was completed both under load and alone"
+
+
+def notes_of_probes(seen: Sequence[Observation], alone: Alone) -> tuple[str, ...]:
+    own = [probes for run in seen if (probes := alone.get(run.plan.seed)) is not None]
+    spoiled = sum(not probes.usable for probes in own)
+    jobs = [jobs_of(probes.seen.records) for probes in own if probes.usable]
+    every, cut = sum(map(len, jobs)), sum(each.cut_off for each in jobs)
+    notes = []
+    if spoiled:
+        notes.append(f"the probes of {spoiled} of {len(own)} runs were spoiled by this machine: left out")
+    if cut:
+        notes.append(f"{cut} of {every} probes were cut off: they have no slowdown")
+    return tuple(notes)

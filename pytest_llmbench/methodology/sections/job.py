@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pytest_llmbench.methodology.measuring.adaptive import STEADY_WAVES, AdaptiveParameters
+from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
 from pytest_llmbench.methodology.measuring.cells import interval, value
 from pytest_llmbench.methodology.measuring.job_figures import figures, steady_middle
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
-    GATE_REQUESTS,
     intended,
     one_load_plans,
     one_load_procedure,

@@ -13,14 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology.measuring.adaptive import STEADY_WAVES
 from pytest_llmbench.methodology.measuring.cells import tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.job_figures import is_decided
+from pytest_llmbench.methodology.measuring.job_figures import (
+    Measure,
+    is_decided,
+    of_steady_state,
+    with_first_wave,
+)
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -36,8 +43,10 @@ from pytest_llmbench.methodology.measuring.session_levels import session_load, t
 from pytest_llmbench.methodology.measuring.session_probes import (
     PROBES,
     QUICK_PROBES,
-    Probed,
+    Alone,
+    no_pairs,
     not_probed,
+    notes_of_probes,
     probed,
 )
 from pytest_llmbench.methodology.measuring.summary import configuration
@@ -99,8 +108,6 @@ _TURNS_DRAWN = 16
 """Number of rows that fit into a plot."""
 _SLOW = ("p50", "p95")
 _OUTSIDE = "sessions is no test of the draft: there are no clauses to comply with"
-Alone = Mapping[int, Probed]
-"""Seed of a run's load → its probes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +278,9 @@ class Parameters(TestParameters):
             found.append("speedup needs arrival='trace': it is of the instants of a trace")
         if self.steady and self.at_once is None:
             found.append("steady needs sessions: an open loop is about the steady state anyway")
+        least, most = STEADY_WAVES * (self.at_once or 0), self.total_sessions or GATE_SESSIONS
+        if self.steady and most < least:
+            found.append(f"steady needs {STEADY_WAVES} sessions for each slot: {least} or more, not {most}")
         if self.rate is not None and self.sessions is not None:
             found.append("rate (open loop) and sessions (closed loop) exclude each other: give one")
         if self.rate is None:
@@ -437,7 +447,8 @@ def _one_load(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
     ended = [run.plan for run in seen if run.interrupted is None]
     alone = yield from _probed(parameters, setting, ended, alone)
     void += [each for probes in alone.values() for each in probes.void]
-    return with_void(result(parameters, setting, warmup, seen, alone), void)
+    made = result(parameters, setting, warmup, seen, alone)
+    return with_void(with_first_wave(made, parameters.at_once, is_job=parameters.is_job), void)
 
 
 def _probed(
@@ -461,9 +472,11 @@ def result(
 ) -> TestResult:
     """The result of one load. ``alone``: the probes of each run, by the seed of its load."""
     probes = alone or {}
-    metrics = _metrics(parameters, seen, probes, setting.seed)
-    several = [_metrics(parameters, [run], probes, setting.seed) for run in seen] if len(seen) > 1 else ()
-    runs = by_run(several)
+    measure: Measure = partial(_metrics, parameters, probes, setting.seed)
+    if parameters.steady and parameters.at_once is not None:
+        measure = of_steady_state(measure, parameters.at_once, setting.seed)
+    metrics = measure(seen)
+    runs = by_run([measure([run]) for run in seen] if len(seen) > 1 else ())
     jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
     if parameters.is_job:
         metrics = of_job(metrics, runs, setting.spreads)
@@ -484,19 +497,19 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=(*_notes(jobs), *_notes_of_probes(seen, probes), _OUTSIDE),
+        notes=(*_notes(jobs), *notes_of_probes(seen, probes), _OUTSIDE),
         by_run=runs,
     )
 
 
 def _metrics(
-    parameters: Parameters, seen: Sequence[Observation], alone: Alone, seed: int
+    parameters: Parameters, alone: Alone, seed: int, seen: Sequence[Observation]
 ) -> dict[str, Estimate]:
     metrics = _figures(parameters, [run.records for run in seen], seed) | rates(seen, seed=seed)
     jobs = [jobs_of(run.records) for run in seen]
     probes = [alone.get(run.plan.seed) for run in seen]
     pairs = [each.beside(own) for own, each in zip(jobs, probes, strict=True) if each is not None]
-    return metrics | slowdown_metrics(pairs, _no_pairs(probes))
+    return metrics | slowdown_metrics(pairs, no_pairs(probes))
 
 
 def _figures(parameters: Parameters, runs: Sequence[Records], seed: int) -> dict[str, Estimate]:
@@ -563,28 +576,6 @@ def _notes(jobs: Sequence[Jobs]) -> tuple[str, ...]:
     if not cut:
         return ()
     return (f"{cut} of {every} sessions were cut off: they have no job time, and are not good",)
-
-
-def _no_pairs(probes: Sequence[Probed | None]) -> str:
-    """Why there is no slowdown, in words."""
-    if not any(probes):
-        return "no session was probed alone"
-    if not any(each.usable for each in probes if each is not None):
-        return "this machine spoiled the probes"
-    return "no session was completed both under load and alone"
-
-
-def _notes_of_probes(seen: Sequence[Observation], alone: Alone) -> tuple[str, ...]:
-    own = [probes for run in seen if (probes := alone.get(run.plan.seed)) is not None]
-    spoiled = sum(not probes.usable for probes in own)
-    jobs = [jobs_of(probes.seen.records) for probes in own if probes.usable]
-    every, cut = sum(map(len, jobs)), sum(each.cut_off for each in jobs)
-    notes = []
-    if spoiled:
-        notes.append(f"the probes of {spoiled} of {len(own)} runs were spoiled by this machine: left out")
-    if cut:
-        notes.append(f"{cut} of {every} probes were cut off: they have no slowdown")
-    return tuple(notes)
 
 
 def _jobs_table(

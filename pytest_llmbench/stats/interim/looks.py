@@ -37,7 +37,8 @@ class Verdict:
 
 
 class LookTaker:
-    """Takes each planned look at the first n requests as soon as all of them have ended.
+    """Takes each planned look at the first n requests as soon as all of them have ended. What comes before
+    ``first`` is looked at by none.
 
     What it answers depends on these requests alone and not on when it heard of them, so the same records give
     the same verdict again when the load is over.
@@ -64,6 +65,8 @@ class LookTaker:
 
     def hear(self, row: RequestRecord) -> Verdict | None:
         """Note a request that has ended; returns the verdict, once there is one."""
+        if row.index < self._first:
+            return self.verdict
         self._rows.append(row)
         due = self._planned[self._taken].n if self._taken < len(self._planned) else self._most
         if self.verdict is not None or self._heard + len(self._rows) < due:
@@ -72,7 +75,7 @@ class LookTaker:
         return self.note(Ends.of_rows(rows))
 
     def hear_all(self, records: Records) -> Verdict | None:
-        return self.note(Ends.of_records(records))
+        return self.note(Ends.of_records(records.select(records.index >= self._first)))
 
     def close(self) -> Verdict:
         """End the looks with the load; returns the verdict there was, or that of a last look at all that

@@ -12,8 +12,13 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology.measuring.adaptive import MOST_REQUESTS, as_judged, watched
-from pytest_llmbench.methodology.measuring.one_load import GATE_REQUESTS, OVERSENT_REQUESTS, QUICK_REQUESTS
+from pytest_llmbench.methodology.measuring.adaptive import (
+    GATE_REQUESTS,
+    MOST_REQUESTS,
+    as_judged,
+    watched,
+)
+from pytest_llmbench.methodology.measuring.one_load import OVERSENT_REQUESTS, QUICK_REQUESTS
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import goodput, ttft
@@ -127,7 +132,7 @@ def test_a_clear_pass_is_decided_early_and_says_what_it_saved() -> None:
     assert result.facts.value("workload.n_requests") == len(run.records)
     # Judged on the look; the plain figure is of all requests, at the usual level.
     at_look, plain = result.metrics["ttft[as judged].p95"], result.metrics["ttft.p95"]
-    assert (at_look.n, plain.n) == (after, len(run.records))
+    assert (at_look.n, plain.n) == (after, len(run.records) - 8)
     assert at_look.level > plain.level == 0.95
     assert run.records.ok.all()
 
@@ -161,6 +166,39 @@ def test_what_is_not_clear_goes_on_to_the_most() -> None:
     assert judged(result) == {str(result.objectives[0]): GateVerdict.INCONCLUSIVE}
     assert "not decided by the whole load of 600 requests" in result.notes[0]
     assert result.facts.value("load.requests_saved") == 0
+
+
+@pytest.mark.parametrize(
+    "asked", [{"requests": 800, "steady": True}, {"requests": "auto", "max_requests": 800}]
+)
+def test_a_stationary_closed_loop_leaves_its_first_wave_out(asked: dict[str, Any]) -> None:
+    """32 find an empty engine and wait for one another: 303 ms, for others 60. A job has them."""
+    sut = ReplayedSUT("h100-8b")
+    result = sut.measure(ttft.TEST, p99_ms=100, concurrency=32, **asked)
+    assert result.facts.value("load.first_wave") == "left out"
+    assert result.metrics["ttft.p99"].n == len(result.observations[0].records) - 32
+    assert result.metrics["ttft.p99"].point < 70
+    job = sut.measure(ttft.TEST, concurrency=32, requests=800)
+    assert job.facts.value("load.first_wave") == "included"
+    assert job.metrics["ttft.p99"].point > 250
+
+
+def test_looks_begin_behind_the_first_wave() -> None:
+    result = ReplayedSUT("h100-8b").measure(ttft.TEST, requests="auto", p95_ms=200, concurrency=32)
+    assert "requests behind the first wave of 32 at the level" in result.notes[0]
+    assert set(judged(result).values()) == {GateVerdict.PASS}
+    assert result.metrics["ttft[as judged].p95"].n == result.facts.value("load.decided_after")
+
+
+def test_a_stationary_closed_loop_needs_ten_waves() -> None:
+    with pytest.raises(
+        SuiteError, match="'auto' needs 10 requests for each slot: max_requests=6000 or more, not 5000"
+    ):
+        parameters(requests="auto", p95_ms=100, concurrency=600)
+    with pytest.raises(
+        SuiteError, match="steady needs 10 requests for each slot: requests=2000 or more, not 1000"
+    ):
+        parameters(steady=True, p95_ms=100, concurrency=200)
 
 
 def test_the_time_is_over() -> None:
