@@ -43,8 +43,8 @@ def _of_the_file(settings: Settings) -> list[str]:
 
 def _check(sut: SUT, settings: Settings) -> None:
     file = sut_file_of(settings)
-    approach = SUTAccess.to(sut, settings, file)
-    approach.refuse_what_is_not_http()
+    sut_access = SUTAccess.to(sut, settings, file)
+    sut_access.refuse_what_is_not_http()
     if sut.is_embedded or sut.is_replay:
         from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 
@@ -52,16 +52,16 @@ def _check(sut: SUT, settings: Settings) -> None:
     elif sut.is_in_process:
         from pytest_llmbench.harness.sut.in_process import refuse_what_is_not_in_process
 
-        refuse_what_is_not_in_process(approach)  # it is imported when it is measured
+        refuse_what_is_not_in_process(sut_access)  # it is imported when it is measured
     else:
         from pytest_llmbench.probes.model_list import base_candidates
 
-        approach.target(sut.endpoint)
+        sut_access.target(sut.endpoint)
         base_candidates(sut.endpoint)
-    if approach.api != "auto" or is_websocket(sut.endpoint) or is_grpc(sut.endpoint):
+    if sut_access.api != "auto" or is_websocket(sut.endpoint) or is_grpc(sut.endpoint):
         from pytest_llmbench.wire.catalogue import dialect_at
 
-        dialect_at(sut.endpoint, approach.api)
+        dialect_at(sut.endpoint, sut_access.api)
 
 
 def mismatches(settings: Settings, tests: Iterable[tuple[str, TestDefinition]]) -> list[str]:

@@ -21,7 +21,7 @@ from pytest_llmbench.generator.prepared import PreparedRequest, kept_prompt
 from pytest_llmbench.generator.reply_reader import MOST_COUNTED, ReplyReader
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.probes.access import Access, Asking
+from pytest_llmbench.probes.access import Access, RequestForm
 from pytest_llmbench.probes.control_plane import as_httpx, explain, proxy_to, tls_context, without_query
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.probes.plain_socket import CutOffError
@@ -133,7 +133,7 @@ class LLMClient:
         self,
         destination: Destination,
         access: Access,
-        asking: Asking,
+        asking: RequestForm,
         tokenizer: HuggingFaceTokenizer | None = None,
     ) -> None:
         """``tokenizer``: the SUT's own; by default the reference tokenizer counts and makes ids."""

@@ -150,7 +150,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestForm:
     """The form of the measured requests, so that the preflight asks in the same way."""
 
     prompt_form: PromptForm = "text"

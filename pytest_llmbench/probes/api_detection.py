@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.probes.access import Asking
+from pytest_llmbench.probes.access import RequestForm
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.endpoint_errors import NO_SUCH_PATH
 from pytest_llmbench.probes.engine_metrics import server_root
@@ -89,7 +89,7 @@ class ToTry:
                 yield known
 
 
-def to_try(api: str, asking: Asking, *, websocket: bool = False) -> ToTry:
+def to_try(api: str, asking: RequestForm, *, websocket: bool = False) -> ToTry:
     """``websocket``: the endpoint is one of WebSockets. Raises SuiteError for a name that is none, or that is
     not spoken there."""
     named: Dialect | None = None

@@ -21,7 +21,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.probes import api_detection as detection
 from pytest_llmbench.probes import endpoint_errors as errors
-from pytest_llmbench.probes.access import Access, Asking
+from pytest_llmbench.probes.access import Access, RequestForm
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import (
@@ -182,7 +182,7 @@ def examine(
     model: str | None = None,
     api: str = "auto",
     access: Access | None = None,
-    asking: Asking | None = None,
+    asking: RequestForm | None = None,
     transport: httpx.BaseTransport | None = None,
 ) -> EndpointReport:
     """Run the preflight: reach the endpoint, read its model list, choose the model, have one small reply
@@ -193,7 +193,7 @@ def examine(
     requests, where nearly every path is missing; five more ask who answers. ``transport``: another way to the
     endpoint than a connection.
     """
-    bases, asking = base_candidates(endpoint), asking or Asking()
+    bases, asking = base_candidates(endpoint), asking or RequestForm()
     if is_grpc(endpoint):
         return _examine_grpc(bases[0], model, api, access or Access(), asking)
     dialects = detection.to_try(api, asking, websocket=is_websocket(endpoint))
@@ -216,7 +216,9 @@ def examine(
     return replace(report, facts=report.facts | told)
 
 
-def _examine_grpc(base: str, model: str | None, api: str, access: Access, asking: Asking) -> EndpointReport:
+def _examine_grpc(
+    base: str, model: str | None, api: str, access: Access, asking: RequestForm
+) -> EndpointReport:
     """The preflight over gRPC, where the server describes itself by methods of its API."""
     for name in OVER_GRPC:
         over_grpc(name)  # which says what is not installed

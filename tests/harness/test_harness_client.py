@@ -26,7 +26,7 @@ from small_tokenizer import small_tokenizer
 from pytest_llmbench.errors import RequestFailedError, SuiteError
 from pytest_llmbench.harness.client import Destination, LLMClient, Reply
 from pytest_llmbench.model.record import Outcome, TokenSource
-from pytest_llmbench.probes.access import Access, Asking, Credentials
+from pytest_llmbench.probes.access import Access, Credentials, RequestForm
 from pytest_llmbench.redaction import keep_secret
 
 CANARY = "sk-canary-0123456789"
@@ -52,9 +52,9 @@ def serve() -> Iterator[Serve]:
         server.stop()
 
 
-def client(url: str, api: str = "openai-chat", asking: Asking | None = None) -> LLMClient:
+def client(url: str, api: str = "openai-chat", asking: RequestForm | None = None) -> LLMClient:
     access = Access(Credentials({"Authorization": f"Bearer {CANARY}"}, frozenset({CANARY}), "a test"))
-    return LLMClient(Destination(lambda: url, "small", api), access, asking or Asking())
+    return LLMClient(Destination(lambda: url, "small", api), access, asking or RequestForm())
 
 
 @pytest.mark.asyncio
@@ -122,7 +122,7 @@ async def test_chunks_come_while_the_reply_goes_on(serve: Serve) -> None:
 @pytest.mark.asyncio
 async def test_requests_look_like_those_of_a_load(serve: Serve) -> None:
     server = serve(REPLY)
-    asking = Asking(ignore_eos=True, extra_body={"seed": 7, "top_k": 1, "stream_options": None})
+    asking = RequestForm(ignore_eos=True, extra_body={"seed": 7, "top_k": 1, "stream_options": None})
     await client(server.url, asking=asking).complete(
         "Hello", max_tokens=3, temperature=0.5, extra_body={"top_k": 2}
     )
@@ -155,7 +155,7 @@ async def test_messages_where_the_dialect_has_some(serve: Serve) -> None:
 @pytest.mark.asyncio
 async def test_prompts_go_as_token_ids_where_those_of_a_load_do(serve: Serve) -> None:
     server = serve(REPLY)
-    asking = Asking(prompt_form="token_ids")
+    asking = RequestForm(prompt_form="token_ids")
     await client(server.url, "openai-completions", asking).complete("Hello", check=False)
     assert json.loads(server.served[0].body)["prompt"] == [9906]
 
@@ -164,11 +164,11 @@ async def test_prompts_go_as_token_ids_where_those_of_a_load_do(serve: Serve) ->
 async def test_the_system_s_own_tokenizer_counts_and_makes_ids(serve: Serve) -> None:
     own = small_tokenizer()
     server = serve(HEAD + chunked([text_event("hello hello"), FINISH, DONE]))
-    chat = LLMClient(Destination(lambda: server.url, "small", "openai-chat"), Access(), Asking(), own)
+    chat = LLMClient(Destination(lambda: server.url, "small", "openai-chat"), Access(), RequestForm(), own)
     reply = await chat.complete("hello")
     assert (reply.input_tokens, reply.output_tokens) == (1, 2)
     assert reply.record.token_source is TokenSource.TOKENIZER_FILE
-    ids = Asking(prompt_form="token_ids")
+    ids = RequestForm(prompt_form="token_ids")
     asked = LLMClient(Destination(lambda: server.url, "small", "openai-completions"), Access(), ids, own)
     await asked.complete("hello there", check=False)
     assert json.loads(server.served[1].body)["prompt"] == own.encode("hello there")
@@ -259,6 +259,8 @@ def test_what_cannot_be_asked(options: dict[str, float]) -> None:
 
 def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
     access = Access(ca_file=tmp_path / "none.pem")
-    asked = LLMClient(Destination(lambda: "https://127.0.0.1:9/v1", "m", "openai-chat"), access, Asking())
+    asked = LLMClient(
+        Destination(lambda: "https://127.0.0.1:9/v1", "m", "openai-chat"), access, RequestForm()
+    )
     with pytest.raises(SuiteError, match="CA file"):
         asked.connected()

@@ -36,9 +36,9 @@ def known(**values: Any) -> Facts:
 def test_a_cluster_is_a_value_of_the_option(given: str, kept: str) -> None:
     settings = Settings.from_options({"workers": given})
     assert settings.workers == kept
-    approach = SUTAccess.to(SUT("http://127.0.0.1:9/v1"), settings, None)
-    assert approach.ray == RaySpec.parse(given)
-    assert approach.workers == 1
+    sut_access = SUTAccess.to(SUT("http://127.0.0.1:9/v1"), settings, None)
+    assert sut_access.ray == RaySpec.parse(given)
+    assert sut_access.workers == 1
 
 
 def test_mistakes_in_it_are_told_with_the_option() -> None:
@@ -46,8 +46,8 @@ def test_mistakes_in_it_are_told_with_the_option() -> None:
         Settings.from_options({"workers": "ray?workers=0"})
     with pytest.raises(SuiteError, match=r"--llm-workers: .*ray\[:ADDRESS\].*got 'raytracer'"):
         Settings.from_options({"workers": "raytracer"})
-    approach = SUTAccess.to(SUT("http://127.0.0.1:9/v1"), Settings(workers="2"), None)
-    assert (approach.ray, approach.workers) == (None, 2)
+    sut_access = SUTAccess.to(SUT("http://127.0.0.1:9/v1"), Settings(workers="2"), None)
+    assert (sut_access.ray, sut_access.workers) == (None, 2)
 
 
 def test_a_replay_does_not_need_the_cluster() -> None:

@@ -8,7 +8,7 @@ import pytest
 from canned_http import STREAM, Canned, chat_chunk, told
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.probes.access import Access, Asking, Credentials
+from pytest_llmbench.probes.access import Access, Credentials, RequestForm
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.sut_schema import Endpoint
 from pytest_llmbench.wire.catalogue import DIALECTS
@@ -58,7 +58,7 @@ def test_a_refusal_that_tells_something_ends_the_search(serve, engine):
 
 def test_a_named_dialect_without_a_path_is_told_which_one_there_is(serve, engine):
     server = serve({MODELS: engine[MODELS], RESPONSES: A_RESPONSE})
-    text = told(SUTError, server.url, api="openai-chat", asking=Asking(extra_body={"logprobs": True}))
+    text = told(SUTError, server.url, api="openai-chat", asking=RequestForm(extra_body={"logprobs": True}))
     assert "no /chat/completions" in text
     assert "it speaks openai-responses: --llm-api=openai-responses" in text
     assert len(server.seen) <= 4
@@ -202,7 +202,7 @@ def test_engines_tell_their_one_model(serve, api, answers, model):
 
 def test_token_ids_go_to_an_engine_that_takes_them(serve):
     server = serve(SGLANG)
-    examine(server.url, api="sglang-generate", asking=Asking(prompt_form="token_ids"))
+    examine(server.url, api="sglang-generate", asking=RequestForm(prompt_form="token_ids"))
     assert asked(server)[-1].json["input_ids"] == [300]
 
 

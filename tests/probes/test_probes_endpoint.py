@@ -10,7 +10,7 @@ from canned_http import HTML, STREAM, Canned, chat_chunk, told
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.request import ASKED_LIMIT
-from pytest_llmbench.probes.access import Access, Asking, Credentials
+from pytest_llmbench.probes.access import Access, Credentials, RequestForm
 from pytest_llmbench.probes.endpoint import examine
 
 CANARY = "sk-canary-0123456789"
@@ -56,7 +56,7 @@ def test_what_is_detected_becomes_facts(serve, engine):
 
 def test_the_small_request_looks_like_the_measured_ones(serve, engine):
     server = serve(engine)
-    asking = Asking(ignore_eos=True, extra_body={"seed": 7})
+    asking = RequestForm(ignore_eos=True, extra_body={"seed": 7})
     examine(server.url, access=Access(KEY), asking=asking)
     sent = server.seen[-1]
     assert sent.path == "/v1/chat/completions"
@@ -72,7 +72,7 @@ def test_the_small_request_looks_like_the_measured_ones(serve, engine):
 
 def test_prompts_as_token_ids_ask_for_completions(serve, engine):
     server = serve(engine)
-    report = examine(server.url, asking=Asking(prompt_form="token_ids"))
+    report = examine(server.url, asking=RequestForm(prompt_form="token_ids"))
     assert report.api == "openai-completions"
     assert [seen.json["prompt"] for seen in server.seen if seen.method == "POST"] == [[300]]
 
@@ -442,7 +442,7 @@ def unprocessable(name: str) -> Canned:
 )
 def test_an_engine_that_refuses_a_field(serve, engine, refusal, remedy):
     paths = ("POST /v1/chat/completions", "POST /v1/completions")
-    asking = Asking(ignore_eos=True, extra_body={"cache_prompt": False, "return_token_ids": True})
+    asking = RequestForm(ignore_eos=True, extra_body={"cache_prompt": False, "return_token_ids": True})
     message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url, asking=asking)
     assert "it refuses the field" in message
     assert remedy in message
@@ -498,7 +498,7 @@ def test_what_the_author_sends_is_not_left_out(serve, engine):
     paths = ("POST /v1/chat/completions", "POST /v1/completions")
     for path in paths:
         engine[path].refuses = refusing(temperature=NO_HEAT)
-    message = told(SUTError, serve(engine).url, asking=Asking(extra_body={"temperature": 0.7}))
+    message = told(SUTError, serve(engine).url, asking=RequestForm(extra_body={"temperature": 0.7}))
     assert "take temperature out of request.extra_body" in message
 
 
@@ -566,7 +566,7 @@ def test_a_refusal_that_shows_the_whole_request_blames_no_field(serve, engine):
 
 def test_what_is_omitted_is_not_sent(serve, engine):
     server = serve(engine)
-    examine(server.url, asking=Asking(extra_body={"stream_options": None}))
+    examine(server.url, asking=RequestForm(extra_body={"stream_options": None}))
     assert "stream_options" not in server.seen[-1].json
 
 

@@ -19,7 +19,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from tritonclient.grpc import service_pb2 as kserve
 
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
-from pytest_llmbench.probes.access import Access, Asking, Credentials
+from pytest_llmbench.probes.access import Access, Credentials, RequestForm
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.readiness import refuse_while_loading
 from pytest_llmbench.probes.token_count import ServerTokenCount
@@ -119,7 +119,7 @@ def url_of(engine: EmbeddedEngine) -> str:
 
 
 def test_the_embedded_engine_as_vllm(engine: EmbeddedEngine) -> None:
-    report = examine(url_of(engine), asking=Asking(ignore_eos=True, extra_body={"min_tokens": 2}))
+    report = examine(url_of(engine), asking=RequestForm(ignore_eos=True, extra_body={"min_tokens": 2}))
     assert (report.base_url, report.model, report.models) == (url_of(engine), "sim-fast", ("sim-fast",))
     assert (report.api, report.counts_tokens, report.proxy) == ("vllm-grpc", True, None)
     told = {key: fact.value for key, fact in report.facts.items()}
@@ -140,7 +140,7 @@ def test_the_embedded_engine_as_kserve(engine: EmbeddedEngine) -> None:
 
 
 def test_prompts_as_token_ids(engine: EmbeddedEngine) -> None:
-    assert examine(url_of(engine), asking=Asking("token_ids")).api == "vllm-grpc"
+    assert examine(url_of(engine), asking=RequestForm("token_ids")).api == "vllm-grpc"
 
 
 def test_vllm_itself_tells_its_version_and_no_type(serve: Serve) -> None:
@@ -191,7 +191,7 @@ def test_an_sglang(serve: Serve) -> None:
             f"{SGLANG}Generate": generate,
         }
     )
-    report = examine(url, asking=Asking("token_ids"))
+    report = examine(url, asking=RequestForm("token_ids"))
     assert (report.api, report.model, report.counts_tokens) == ("sglang-grpc", "small", True)
     assert report.facts.value("sut.software.engine") == "SGLang"
     assert report.facts.value("sut.software.version") == "0.5.9"

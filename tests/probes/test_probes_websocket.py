@@ -27,7 +27,7 @@ from websocket_script import (
 from websockets.frames import BINARY, CLOSE, PONG
 
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
-from pytest_llmbench.probes.access import Access, Asking, Credentials
+from pytest_llmbench.probes.access import Access, Credentials, RequestForm
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.token_count import ServerTokenCount
 
@@ -82,7 +82,7 @@ def control_frames(opened: Opened) -> list[tuple[int, bytes]]:
 def test_an_endpoint_with_websockets_and_a_model_list(serve_at: Serve) -> None:
     opened = Opened()
     url = serve_at(with_models(websockets(replies(), opened)))
-    report = examine(url, access=Access(KEY), asking=Asking(extra_body={"seed": 7}))
+    report = examine(url, access=Access(KEY), asking=RequestForm(extra_body={"seed": 7}))
     assert (report.base_url, report.model, report.api) == (url, "small", "openai-responses")
     assert report.models == ("small",)
     assert report.counts_tokens

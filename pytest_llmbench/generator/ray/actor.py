@@ -9,8 +9,8 @@ from pytest_llmbench.generator.ray.worker_actor import WorkerActor
 
 ray: Any = importlib.import_module("ray")
 
-THREADS = {"say": 1, "hear": 1, "clock": 1, "columns": 1}
-"""One thread each, so that messages arrive in order and nothing waits behind :meth:`WorkerActor.hear`."""
+THREADS = {"send": 1, "receive": 1, "clock": 1, "columns": 1}
+"""One thread each, so that messages arrive in order and nothing waits behind :meth:`WorkerActor.receive`."""
 
 
 class RayWorkerActor(WorkerActor):
@@ -19,8 +19,8 @@ class RayWorkerActor(WorkerActor):
     The groups are set here and not with each call, since Ray's client (``ray://``) cannot do that.
     """
 
-    begin = ray.method(concurrency_group="say")(WorkerActor.begin)
-    say = ray.method(concurrency_group="say")(WorkerActor.say)
-    hear = ray.method(concurrency_group="hear")(WorkerActor.hear)
+    begin = ray.method(concurrency_group="send")(WorkerActor.begin)
+    send = ray.method(concurrency_group="send")(WorkerActor.send)
+    receive = ray.method(concurrency_group="receive")(WorkerActor.receive)
     clock = ray.method(concurrency_group="clock")(WorkerActor.clock)
     columns = ray.method(concurrency_group="columns")(WorkerActor.columns)

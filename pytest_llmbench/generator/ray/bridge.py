@@ -38,12 +38,12 @@ from pytest_llmbench.generator.ray.cluster import WHERE, Cluster, Lost
 from pytest_llmbench.generator.ray.messages import (
     AskClocks,
     Clocks,
-    Enlist,
-    Enlisted,
     Join,
     Joined,
-    PutDown,
+    KillWorker,
     Refused,
+    StartWorkers,
+    WorkersStarted,
     ending_file,
 )
 from pytest_llmbench.generator.ray.worker_actor import Greeting, Heard, Machine
@@ -133,12 +133,12 @@ class ActorRelay:
         elif isinstance(message, Requests):
             # One call at a time: calls whose end nobody waits for would pile up in Ray.
             self._wait_for_handed()
-            self._handed = self.actor.start("say", message)
+            self._handed = self.actor.start("send", message)
         elif isinstance(message, Go):
             theirs_ns = ClockLine(self._start, self._start).theirs(message.start_ns)
-            self.actor.start("say", Go(theirs_ns))
+            self.actor.start("send", Go(theirs_ns))
         else:
-            self.actor.start("say", message)
+            self.actor.start("send", message)
 
     def take(self, heard: Heard) -> None:
         """Pass what was heard from the worker to the session. Raises Lost, OSError."""
@@ -147,7 +147,7 @@ class ActorRelay:
             while rest:
                 rest = rest[self._spool.write(rest) :]
         for message in heard.messages:
-            self.line.say(self._finished(message) if isinstance(message, Done) else message)
+            self.line.send(self._finished(message) if isinstance(message, Done) else message)
 
     def give_up(self, how: str) -> None:
         """Leave the reason that the session will find when the line is closed."""
@@ -349,7 +349,7 @@ class Bridge:
             posts = {post.line.connection: post for post in self._posts}
             for ready in wait([self._control.connection, self._bell, *posts]):
                 if ready is self._control.connection:
-                    message = self._control.hear()
+                    message = self._control.receive()
                     if message is None:
                         return
                     self._answer(message)
@@ -380,25 +380,25 @@ class Bridge:
     # From the session.
 
     def _answer(self, message: object) -> None:
-        if isinstance(message, PutDown):
+        if isinstance(message, KillWorker):
             for post in self._posts:
                 if post.setup.number == message.number:
                     post.actor.kill()  # which the other thread will hear of
         elif isinstance(message, AskClocks):
-            self._control.say(self._told_clocks())
-        elif isinstance(message, Enlist):
+            self._control.send(self._told_clocks())
+        elif isinstance(message, StartWorkers):
             try:
                 self._enlist(message)
             except LLMBenchError as error:
-                self._control.say(Refused(error))
+                self._control.send(Refused(error))
             except Exception as error:  # noqa: BLE001 - the session has to be told, whatever it is
                 traceback.print_exc()
                 what = f"no worker could be started: {type(error).__name__}: {error}"
-                self._control.say(Refused(GeneratorError(what, where=WHERE)))
+                self._control.send(Refused(GeneratorError(what, where=WHERE)))
             else:
-                self._control.say(Enlisted())
+                self._control.send(WorkersStarted())
 
-    def _enlist(self, message: Enlist) -> None:
+    def _enlist(self, message: StartWorkers) -> None:
         lines = [Line(Connection(recv_handle(self._control.connection))) for _ in message.setups]
         try:
             hired = hire(self._cluster, message.setups, self._here, self._clocks)
@@ -408,7 +408,7 @@ class Bridge:
             raise
         for setup, line, (actor, clock) in zip(message.setups, lines, hired, strict=True):
             post = ActorRelay(setup, line, actor, clock)
-            post.heard = actor.start("hear", self._patience_s)
+            post.heard = actor.start("receive", self._patience_s)
             self._posts = [*self._posts, post]
 
     def _told_clocks(self) -> Clocks:
@@ -422,7 +422,7 @@ class Bridge:
         return Clocks(tuple(told), next((mistake for mistake in mistakes if mistake is not None), None))
 
     def _forward(self, post: ActorRelay) -> None:
-        message = post.line.hear() if post in self._posts else None
+        message = post.line.receive() if post in self._posts else None
         if message is None:  # the session has given it up
             self._dismiss(post)
             return
@@ -465,7 +465,7 @@ class Bridge:
             if heard.ending is not None:
                 self._lose(post, heard.ending)
             else:
-                post.heard = post.actor.start("hear", self._patience_s)
+                post.heard = post.actor.start("receive", self._patience_s)
         except Lost as error:
             self._lose(post, f"was lost: {error}")
         except (OSError, LLMBenchError, ValueError) as error:
@@ -487,17 +487,17 @@ def main() -> None:
     """The session's process is the parent; it has told us the descriptor of our end of the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the session's business
     control = Line(Connection(int(sys.argv[1])))
-    join = control.hear()
+    join = control.receive()
     if not isinstance(join, Join):
         return
     try:
         cluster = Cluster.join(join.spec, join.directory)
     except LLMBenchError as error:
-        control.say(Refused(error))
+        control.send(Refused(error))
         return
     bridge = Bridge(control, cluster)
     try:
-        control.say(Joined(cluster.workers))
+        control.send(Joined(cluster.workers))
         bridge.serve()
     finally:
         bridge.close()

@@ -37,15 +37,15 @@ class Joined:
 
 
 @dataclass(frozen=True, repr=False, slots=True)
-class Enlist:
+class StartWorkers:
     """Workers to start, each with its number, its files' place here and its line: the ends of the lines come
-    after this message. Answered by ``Enlisted`` or ``Refused``."""
+    after this message. Answered by ``WorkersStarted`` or ``Refused``."""
 
     setups: tuple[Setup, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Enlisted:
+class WorkersStarted:
     """Says that all enlisted workers are up."""
 
 
@@ -55,7 +55,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class PutDown:
+class KillWorker:
     """End this worker at once: it does not answer. Not answered; its line will be closed."""
 
     number: int

@@ -25,12 +25,12 @@ from pytest_llmbench.generator.ray.cluster import WHERE, absent
 from pytest_llmbench.generator.ray.messages import (
     AskClocks,
     Clocks,
-    Enlist,
-    Enlisted,
     Join,
     Joined,
-    PutDown,
+    KillWorker,
     Refused,
+    StartWorkers,
+    WorkersStarted,
     ending_file,
 )
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
@@ -90,13 +90,13 @@ class BridgeProcess:
 
         ``ends``: of lines, to go along."""
         with self._asking:
-            self.line.say(message)
+            self.line.send(message)
             with suppress(OSError):
                 for end in ends:
                     send_handle(self.line.connection, end.fileno(), self.process.pid)
             if not self.line.connection.poll(limit_s):
                 return None
-            answer = self.line.hear()
+            answer = self.line.receive()
         if answer is None:
             raise GeneratorError(self.ending(), where=WHERE)
         if isinstance(answer, Refused):
@@ -155,7 +155,7 @@ class RayMember:
 
     def put_down(self) -> None:
         """Ask for the actor of a worker that does not answer to be killed. The worker's line dies of that."""
-        self.bridge.line.say(PutDown(self.setup.number))
+        self.bridge.line.send(KillWorker(self.setup.number))
 
     def kill(self) -> None:
         """The bridge hears of the closed line, and ends the actor."""
@@ -255,8 +255,8 @@ class RayWorkerPool:
         for setup in setups:
             ending_file(setup).unlink(missing_ok=True)
         try:
-            answer = self._ask(bridge, Enlist(setups), _ENLIST_S, *(theirs for _, theirs in pairs))
-            assert isinstance(answer, Enlisted)
+            answer = self._ask(bridge, StartWorkers(setups), _ENLIST_S, *(theirs for _, theirs in pairs))
+            assert isinstance(answer, WorkersStarted)
         except BaseException:
             for ours, _ in pairs:
                 ours.close()

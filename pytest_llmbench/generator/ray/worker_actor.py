@@ -2,7 +2,7 @@
 
 The worker is the one that ``--llm-workers N`` starts, in a process of its own, so neither Ray nor this
 actor shares an interpreter with the measuring loop. Ray is not imported here. The coordinator's bridge calls
-:meth:`WorkerActor.hear` again and again; that is the only traffic while load is running, two calls a second.
+:meth:`WorkerActor.receive` again and again: the only traffic while load is running, two calls a second.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class WorkerActor:
         if self._member is not None:
             self._member.setup.spool.unlink(missing_ok=True)
             self._feed = _SpoolFeed(self._member.setup, ClockLine(offset, offset))
-            self._member.line.say(work)
+            self._member.line.send(work)
 
-    def say(self, message: object) -> None:
+    def send(self, message: object) -> None:
         if self._member is not None:
-            self._member.line.say(message)
+            self._member.line.send(message)
 
-    def hear(self, wait_s: float) -> Heard:
+    def receive(self, wait_s: float) -> Heard:
         """Returns when there is a message, or after ``wait_s``."""
         self._asked_s = time.monotonic()
         with self._news:
@@ -141,7 +141,7 @@ class WorkerActor:
             self._kept.cleanup()
 
     def _listen(self, member: Member) -> None:
-        while (message := member.line.hear()) is not None:
+        while (message := member.line.receive()) is not None:
             self._tell(message)
         ending = member.ending()
         with self._news:

@@ -16,10 +16,10 @@ from pytest_llmbench.generator.workers.protocol import (
     Failed,
     Go,
     Ping,
+    ProgressReport,
     Ready,
     Requests,
     Stop,
-    Told,
     Work,
 )
 from pytest_llmbench.generator.workers.roles import Member
@@ -94,7 +94,7 @@ class Part:
         if self._asked_s is None:
             if now_s - self._heard_s > self._patience.ask_after_s:
                 self._asked_s = now_s
-                self.member.line.say(Ping())
+                self.member.line.send(Ping())
         elif now_s - self._asked_s > self._patience.give_up_s:
             self.member.put_down()
 
@@ -162,14 +162,14 @@ class Coordinator:
     def _stop_all(self, reason: str) -> None:
         for part in self.parts:
             if self._at_work and not part.over:
-                part.member.line.say(Stop(reason))
+                part.member.line.send(Stop(reason))
 
     def _hand_out(self, blocks: Iterable[tuple[int, Requests]]) -> None:
         for place, block in blocks:
             part = self.parts[place]
             if not self._listens(part):
                 return
-            if not part.member.line.say(block):
+            if not part.member.line.send(block):
                 self._take(part, None)
                 return
 
@@ -184,7 +184,7 @@ class Coordinator:
     def _set_to_work(self, plans: Sequence[LoadPlan]) -> None:
         for part, plan in zip(self.parts, plans, strict=True):
             part.heard()
-            part.member.line.say(Work(plan))
+            part.member.line.send(Work(plan))
         self._at_work = True
         if self.cause is not None:  # asked for before there was anything to stop
             self._stop_all(self.cause)
@@ -194,7 +194,7 @@ class Coordinator:
         for connection in wait(list(waiting), timeout=_TICK_S):
             part = waiting[connection]  # type: ignore[index]
             part.heard()
-            self._take(part, part.member.line.hear())
+            self._take(part, part.member.line.receive())
         for part in waiting.values():
             if not part.over:
                 part.look_after()
@@ -217,7 +217,7 @@ class Coordinator:
                 self._stop_all(message.stopped)
         elif isinstance(message, Ready):
             part.ready = True
-        elif isinstance(message, Told):
+        elif isinstance(message, ProgressReport):
             part.tell(message.progress)
             self._show()
 
@@ -229,7 +229,7 @@ class Coordinator:
             if self.watch is not None:
                 self.watch.begin(self.start_ns)
             for part in self.parts:
-                part.member.line.say(Go(self.start_ns))
+                part.member.line.send(Go(self.start_ns))
             return
         gone = next((part for part in self.parts if part.over), None)
         if gone is not None:  # such as one that the session deadline has ended: there can be no start

@@ -115,7 +115,7 @@ class WorkerPool:
             again = replace(self._setup, number=number, cpu=member.setup.cpu)
             self._members[number] = replace(member, setup=again)
             if number not in self._strangers:
-                member.line.say(again)
+                member.line.send(again)
 
     def kill(self) -> None:
         """End all of them at once; the next plan starts new ones."""
@@ -169,11 +169,11 @@ class WorkerPool:
         remedy = f"try it by hand: {sys.executable} -P -m {__package__}.process 0"
         if not member.line.connection.poll(max(0.0, deadline_s - time.monotonic())):
             raise GeneratorError(f"is not up after {_START_S:g} s", where=where, remedy=remedy)
-        hello = member.line.hear()
+        hello = member.line.receive()
         if hello is None:
             raise GeneratorError(f"did not start: it {member.ending()}", where=where, remedy=remedy)
         refuse_other_version(hello, where)
-        member.line.say(member.setup)
+        member.line.send(member.setup)
 
 
 def _quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -36,11 +36,11 @@ from pytest_llmbench.generator.workers.protocol import (
     Line,
     Ping,
     Pong,
+    ProgressReport,
     Ready,
     Requests,
     Setup,
     Stop,
-    Told,
     Work,
     own_version,
 )
@@ -92,9 +92,9 @@ class Worker:
     def serve(self) -> Setup | None:
         """Listens until the coordinator is gone, or wants another generator: returns what that is to be."""
         message: object
-        while (message := self._line.hear()) is not None:
+        while (message := self._line.receive()) is not None:
             if isinstance(message, Ping):
-                self._line.say(Pong())
+                self._line.send(Pong())
             elif isinstance(message, Requests):
                 self._store(message)
             elif isinstance(message, Work):
@@ -153,14 +153,14 @@ class Worker:
                 spool.close()
             write_columns(seen.records, self._setup.columns)
             told = replace(seen.selfcheck, priority=self._priority)
-            self._line.say(replace(_done(seen), selfcheck=told, decoded_ns=decoded_ns))
+            self._line.send(replace(_done(seen), selfcheck=told, decoded_ns=decoded_ns))
         except SuiteError as error:
-            self._line.say(Failed(str(error), error))
+            self._line.send(Failed(str(error), error))
         except LLMBenchError as error:
-            self._line.say(Failed(str(error)))
+            self._line.send(Failed(str(error)))
         except BaseException as error:  # noqa: BLE001 - the coordinator has to be told, whatever it is
             traceback.print_exc()
-            self._line.say(Failed(f"{type(error).__name__}: {error}"))
+            self._line.send(Failed(f"{type(error).__name__}: {error}"))
 
     async def _wait_for_go(self) -> int:
         """The barrier before the load: from here on nothing is left but to start on the instant."""
@@ -168,7 +168,7 @@ class Worker:
         self._go = self._loop.create_future()
         if self._stop_reason is not None:  # asked for before there was anything to stop
             self._generator.stop(self._stop_reason)
-        self._line.say(Ready())
+        self._line.send(Ready())
         start_ns = await self._go
         alarm = best_alarm(self._loop, self._clock)
         try:
@@ -191,7 +191,7 @@ class Worker:
         return _tokenizer(self._setup).count(text)
 
     def _tell(self, progress: Progress) -> None:
-        self._line.say(Told(progress))
+        self._line.send(ProgressReport(progress))
 
 
 def _tokenizer(setup: Setup) -> HuggingFaceTokenizer | ReferenceTokenizer:
@@ -224,8 +224,8 @@ def main() -> None:
     coordinator = os.getppid()
     line = Line(Connection(int(sys.argv[1])))
     priority = raise_priority()  # while this is the only thread: those to come inherit it
-    line.say(Hello(own_version()))
-    setup = line.hear()
+    line.send(Hello(own_version()))
+    setup = line.receive()
     if not isinstance(setup, Setup):
         return
     raise_descriptors()

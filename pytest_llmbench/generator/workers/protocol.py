@@ -164,7 +164,7 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProgressReport:
     """How far the worker has got, four times a second."""
 
     progress: Progress
@@ -216,7 +216,7 @@ class Line:
         self.connection = connection
         self._speaking = threading.Lock()
 
-    def say(self, message: object) -> bool:
+    def send(self, message: object) -> bool:
         """Send a message; returns False if the other end is gone. Raises SuiteError for what cannot be sent:
         objects of the suite."""
         try:
@@ -237,7 +237,7 @@ class Line:
             return bool(room.poll(limit_s * 1000))
         return True
 
-    def hear(self) -> object:
+    def receive(self) -> object:
         """The next message; None when the other end is gone."""
         try:
             return self.connection.recv()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.replication import ArmRuns, MeasurementRequest, cut_short, runs_of
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.harness.execution.loads import Recording, recording
+from pytest_llmbench.harness.execution.loads import TestFiles, recording
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.parameters import TestParameters
@@ -317,7 +317,7 @@ def _spending(
 
 def _recorded(
     request: MeasurementRequest, arm: Arm, arms: Sequence[Arm]
-) -> AbstractContextManager[Recording]:
+) -> AbstractContextManager[TestFiles]:
     about = {"test": request.definition.name, "seed": arm.setting.seed}
     which = {"arm": arm.name} if len(arms) > 1 else {}
     return recording(arm.path, request.nodeid, arm.opened.anchor(), about | which)

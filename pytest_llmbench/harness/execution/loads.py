@@ -57,7 +57,7 @@ class _Kept:
 
 
 @dataclass
-class Recording:
+class TestFiles:
     """Writes the files of a test on one SUT, if any are wanted: each record as it is made, and what is known
     of every load. If the disk fails, files are lost and the result is not; :meth:`told` says so."""
 
@@ -111,14 +111,14 @@ class Recording:
 @contextmanager
 def recording(
     path: Path | None, nodeid: str, anchor: ClockAnchor, about: Mapping[str, Any]
-) -> Generator[Recording, None, None]:
+) -> Generator[TestFiles, None, None]:
     """A recording whose records go to ``path``, with a header that holds ``about``; None: nothing is
     written."""
     if path is None:
-        yield Recording(nodeid, None)
+        yield TestFiles(nodeid, None)
         return
     with RecordsWriter(path, RecordsHeader(anchor, nodeid, about)) as writer:
-        yield Recording(nodeid, writer)
+        yield TestFiles(nodeid, writer)
 
 
 def loads_path(records: Path) -> Path:

@@ -16,7 +16,7 @@ from pytest_llmbench.model.observation import THINKING_ENDED
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.session import SESSION_HEADER
-from pytest_llmbench.probes.access import Access, Asking, Credentials, read_credentials
+from pytest_llmbench.probes.access import Access, Credentials, RequestForm, read_credentials
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
@@ -69,12 +69,12 @@ class SUTAccess:
         )
         http2 = settings.http == "2"
         through = settings.proxy or ""
-        approach = cls(sut, file, credentials, settings.insecure, settings.wait, http2=http2, proxy=through)
+        sut_access = cls(sut, file, credentials, settings.insecure, settings.wait, http2=http2, proxy=through)
         if isinstance(settings.workers, str):
             from pytest_llmbench.generator.workers.placement import RaySpec
 
-            return replace(approach, ray=RaySpec.parse(settings.workers))
-        return replace(approach, workers=settings.workers, cpus=settings.cpus)
+            return replace(sut_access, ray=RaySpec.parse(settings.workers))
+        return replace(sut_access, workers=settings.workers, cpus=settings.cpus)
 
     @property
     def access(self) -> Access:
@@ -111,14 +111,14 @@ class SUTAccess:
         return proxy_to(url, self.access)
 
     @property
-    def asking(self) -> Asking:
+    def asking(self) -> RequestForm:
         if self.file is None:
-            return Asking("text", self.sut.ignore_eos, dict(self.sut.extra_body))
+            return RequestForm("text", self.sut.ignore_eos, dict(self.sut.extra_body))
         request = self.file.request
         # null: encoding takes it for a field that is not sent
         own: dict[str, Any] = {**dict.fromkeys(request.omit), **CHUNK_TOKEN_FIELDS[request.chunk_tokens]}
         body: dict[str, Any] = {**own, **request.extra_body, **self.sut.extra_body}
-        return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body)
+        return RequestForm(request.prompt, self.sut.ignore_eos or request.ignore_eos, body)
 
     @property
     def tokenizer(self) -> HuggingFaceTokenizer | None:

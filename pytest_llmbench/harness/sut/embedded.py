@@ -14,7 +14,7 @@ from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides
 
 if TYPE_CHECKING:
-    from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
+    from pytest_llmbench.harness.sut.endpoint import OnProgress, ReachedEndpoint
 
 
 def overridden(scenario: str, overrides: str) -> str:
@@ -30,7 +30,7 @@ def overridden(scenario: str, overrides: str) -> str:
     return with_overrides(scenario, dict(part.partition("=")[::2] for part in overrides.split("&") if part))
 
 
-def preset_station(
+def preset_server(
     variant: Variant, base: str, make: Callable[[str, str], RunningVariant], *, restarts_itself: bool = False
 ) -> VariantServer:
     """A variant of the embedded engine: an engine of its own, with its own figures.
@@ -59,10 +59,10 @@ def _nothing_to_do() -> None:
 class Server:
     """Starts embedded engines. It knows the address of the SUT's own, which changes with a restart."""
 
-    def __init__(self, scenario: str, approach: SUTAccess, on_progress: OnProgress) -> None:
+    def __init__(self, scenario: str, sut_access: SUTAccess, on_progress: OnProgress) -> None:
         """Start the engine of the SUT itself. Raises SuiteError or SUTError."""
         self._scenario = scenario
-        self._approach = approach
+        self._sut_access = sut_access
         self._on_progress = on_progress
         self._waiting: RunningVariant | None
         self._waiting, self.reached, self.facts = self._start(scenario)
@@ -81,15 +81,15 @@ class Server:
     def url(self) -> str:
         return self.reached.base_url
 
-    def _start(self, scenario: str) -> tuple[RunningVariant, Reached, Facts]:
+    def _start(self, scenario: str) -> tuple[RunningVariant, ReachedEndpoint, Facts]:
         # No replay needs these.
         from pytest_llmbench.harness.sut.endpoint import reach_with, workers_coming_up
         from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-        with workers_coming_up(self._approach) as pool:
+        with workers_coming_up(self._sut_access) as pool:
             engine = EmbeddedEngine.start(scenario)
             try:
-                reached = reach_with(pool, engine.url, self._approach, self._on_progress)
+                reached = reach_with(pool, engine.url, self._sut_access, self._on_progress)
             except BaseException:
                 engine.stop()
                 raise
@@ -123,12 +123,12 @@ class Replayer:
         return VariantServer("", lambda: self.make("", scenario), reset=_nothing_to_do)
 
 
-def refuse_what_replays_cannot(approach: SUTAccess) -> None:
+def refuse_what_replays_cannot(sut_access: SUTAccess) -> None:
     """Raise SuiteError for settings that have no effect in a replay.
 
     Nothing is encoded in a replay, so what would stand in a request body has no effect.
     """
-    sut, asking = approach.sut, approach.asking
+    sut, asking = sut_access.sut, sut_access.asking
     if asking.extra_body:
         names = ", ".join(asking.extra_body)
         raise SuiteError(
@@ -137,9 +137,9 @@ def refuse_what_replays_cannot(approach: SUTAccess) -> None:
             remedy="leave it out, or measure sim in its place",
         )
     model = parse_scenario(sut.preset).engine.model
-    if approach.model not in (None, model):
+    if sut_access.model not in (None, model):
         raise SUTError(
-            f"the replayed engine serves {model}, not {approach.model}",
+            f"the replayed engine serves {model}, not {sut_access.model}",
             where=sut.endpoint,
             remedy="leave out --llm-model",
         )

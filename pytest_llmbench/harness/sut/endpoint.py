@@ -28,7 +28,7 @@ OnProgress = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
-class Reached:
+class ReachedEndpoint:
     """An endpoint that answered, with the generator that loads it."""
 
     base_url: str
@@ -43,22 +43,22 @@ class Reached:
 
 
 @contextmanager
-def workers_coming_up(approach: SUTAccess) -> Generator[WorkerPool | None, None, None]:
+def workers_coming_up(sut_access: SUTAccess) -> Generator[WorkerPool | None, None, None]:
     """The measuring processes of this machine, being started: this takes as long as to examine an endpoint or
     to start an engine, which is done meanwhile. They are ended if the block fails. None where no load comes
     first: then its generator starts them."""
-    if approach.ray is not None or not approach.workers:
+    if sut_access.ray is not None or not sut_access.workers:
         yield None
         return
     from pytest_llmbench.generator.workers.pool import WorkerPool
 
-    early = None if approach.early is None else approach.early.take(approach.workers, approach.cpus)
-    if early is None and not approach.for_load:
+    early = None if sut_access.early is None else sut_access.early.take(sut_access.workers, sut_access.cpus)
+    if early is None and not sut_access.for_load:
         yield None
         return
-    pool = WorkerPool(cpus=approach.cpus) if early is None else early
+    pool = WorkerPool(cpus=sut_access.cpus) if early is None else early
     try:
-        pool.call(approach.workers)
+        pool.call(sut_access.workers)
         yield pool
     except BaseException:
         pool.kill()
@@ -66,40 +66,42 @@ def workers_coming_up(approach: SUTAccess) -> Generator[WorkerPool | None, None,
         raise
 
 
-def reach(url: str, approach: SUTAccess, on_progress: OnProgress) -> Reached:
+def reach(url: str, sut_access: SUTAccess, on_progress: OnProgress) -> ReachedEndpoint:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
-    approach.target(url)  # what we cannot speak to is said before any traffic
-    with workers_coming_up(approach) as pool:
-        return reach_with(pool, url, approach, on_progress)
+    sut_access.target(url)  # what we cannot speak to is said before any traffic
+    with workers_coming_up(sut_access) as pool:
+        return reach_with(pool, url, sut_access, on_progress)
 
 
-def reach_with(pool: WorkerPool | None, url: str, approach: SUTAccess, on_progress: OnProgress) -> Reached:
+def reach_with(
+    pool: WorkerPool | None, url: str, sut_access: SUTAccess, on_progress: OnProgress
+) -> ReachedEndpoint:
     """:func:`reach` with measuring processes that are being started; None where others send the load."""
     from pytest_llmbench.harness.sut.probed import with_engine_metrics
 
-    seen = _examined(url, approach, on_progress)
-    if not approach.proxy:
+    seen = _examined(url, sut_access, on_progress)
+    if not sut_access.proxy:
         _refuse_proxy(seen)
-    told = _over_http2(seen, approach) if approach.http2 else Facts()
+    told = _over_http2(seen, sut_access) if sut_access.http2 else Facts()
     if seen.changed:
-        approach = approach.with_fields(seen.changed)
-    target = approach.target(seen.base_url)
-    if approach.workers:
+        sut_access = sut_access.with_fields(seen.changed)
+    target = sut_access.target(seen.base_url)
+    if sut_access.workers:
         from pytest_llmbench.harness.sut.workers import distributed
 
-        generator: Stoppable = distributed(approach, seen, on_progress, pool)
+        generator: Stoppable = distributed(sut_access, seen, on_progress, pool)
     else:
-        generator = _in_process(approach, seen, on_progress)
-    if approach.tokenizer is not None and approach.asking.prompt_form == "text":
+        generator = _in_process(sut_access, seen, on_progress)
+    if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
         from pytest_llmbench.harness.sut.counted_prompts import CountedPrompts
 
-        generator = CountedPrompts(generator, approach.tokenizer)
-    return Reached(
+        generator = CountedPrompts(generator, sut_access.tokenizer)
+    return ReachedEndpoint(
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
         facts=seen.facts | told | _whereabouts(target),
-        executor=with_engine_metrics(generator, seen.base_url, approach.access, approach.series),
+        executor=with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series),
         changed=seen.changed,
         notes=_notes(seen),
     )
@@ -120,21 +122,21 @@ def _notes(seen: EndpointReport) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _in_process(approach: SUTAccess, seen: EndpointReport, on_progress: OnProgress) -> Stoppable:
+def _in_process(sut_access: SUTAccess, seen: EndpointReport, on_progress: OnProgress) -> Stoppable:
     """A generator that runs in this process."""
     from pytest_llmbench.generator.run import LoadGenerator
     from pytest_llmbench.wire.catalogue import dialect_at
 
     return LoadGenerator(
-        approach.target(seen.base_url),
+        sut_access.target(seen.base_url),
         dialect_at(seen.base_url, seen.api),
         model=seen.model,
-        prompt_form=approach.asking.prompt_form,
-        extra_body=approach.asking.extra_body,
+        prompt_form=sut_access.asking.prompt_form,
+        extra_body=sut_access.asking.extra_body,
         on_progress=on_progress,
-        declared=approach.declared,
-        session_header=approach.session_header,
-        **approach.own_counts,
+        declared=sut_access.declared,
+        session_header=sut_access.session_header,
+        **sut_access.own_counts,
     )
 
 
@@ -147,26 +149,30 @@ def _whereabouts(target: Target) -> Facts:
     return found if target.unix_path else found | probe_rtt(*target.peer)
 
 
-def _examined(url: str, approach: SUTAccess, say: Callable[[str], None]) -> EndpointReport:
+def _examined(url: str, sut_access: SUTAccess, say: Callable[[str], None]) -> EndpointReport:
     """The report on the endpoint, once it is ready; at once without ``--llm-wait``."""
     from pytest_llmbench.probes.endpoint import examine
     from pytest_llmbench.probes.readiness import Patience, refuse_while_loading, when_ready
 
     def attempt() -> EndpointReport:
-        if approach.wait_s:
-            refuse_while_loading(url, approach.access)
+        if sut_access.wait_s:
+            refuse_while_loading(url, sut_access.access)
         return examine(
-            url, model=approach.model, api=approach.api, access=approach.access, asking=approach.asking
+            url,
+            model=sut_access.model,
+            api=sut_access.api,
+            access=sut_access.access,
+            asking=sut_access.asking,
         )
 
-    return when_ready(attempt, Patience(approach.wait_s, say))
+    return when_ready(attempt, Patience(sut_access.wait_s, say))
 
 
-def _over_http2(seen: EndpointReport, approach: SUTAccess) -> Facts:
+def _over_http2(seen: EndpointReport, sut_access: SUTAccess) -> Facts:
     """The fact that the server speaks HTTP/2. Raises SUTError if it does not."""
     from pytest_llmbench.probes.http2_agreement import agree_on_http2
 
-    agree_on_http2(seen.base_url, approach.access)
+    agree_on_http2(seen.base_url, sut_access.access)
     return Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
 
 

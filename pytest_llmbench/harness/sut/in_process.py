@@ -28,7 +28,7 @@ from pytest_llmbench.generator.in_process_transports import (
 from pytest_llmbench.generator.loop_thread import LoopThread
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
+from pytest_llmbench.harness.sut.endpoint import OnProgress, ReachedEndpoint
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
@@ -86,42 +86,42 @@ def address_of(endpoint: str) -> tuple[str, str]:
     return module, attribute
 
 
-def refuse_what_is_not_in_process(approach: SUTAccess) -> None:
+def refuse_what_is_not_in_process(sut_access: SUTAccess) -> None:
     """Raise SuiteError for settings that need a server, or other processes."""
-    where = approach.sut.endpoint
-    if approach.ray is not None or approach.workers > 1:
+    where = sut_access.sut.endpoint
+    if sut_access.ray is not None or sut_access.workers > 1:
         raise SuiteError(
             "what is called in process is loaded by that process alone",
             where=where,
             remedy="leave out --llm-workers, or serve it and give its URL",
         )
-    if not generates(approach.api):
+    if not generates(sut_access.api):
         raise SuiteError(
-            f"what is called in process streams tokens, and {approach.api} generates none",
+            f"what is called in process streams tokens, and {sut_access.api} generates none",
             where=where,
             remedy="serve it and give its URL",
         )
     address_of(where)
 
 
-def open_in_process(approach: SUTAccess, on_progress: OnProgress) -> Reached:
+def open_in_process(sut_access: SUTAccess, on_progress: OnProgress) -> ReachedEndpoint:
     """Import the object, try it with one small request, and make a load generator for it.
 
     Raises SuiteError for what cannot be imported or called, SUTError for a first reply that is no success.
     """
-    refuse_what_is_not_in_process(approach)
-    found = load(approach.sut.endpoint)
+    refuse_what_is_not_in_process(sut_access)
+    found = load(sut_access.sut.endpoint)
     try:
         return (
-            _application(found, approach, on_progress)
+            _application(found, sut_access, on_progress)
             if is_asgi(found)
-            else _callable(found, approach, on_progress)
+            else _callable(found, sut_access, on_progress)
         )
     except LLMBenchError as error:
         if error.where is not None and error.where.startswith("python:"):
             raise
         inside = f"{error.where}: {error.what}" if error.where else error.what
-        raise type(error)(inside, where=approach.sut.endpoint, remedy=error.remedy) from error
+        raise type(error)(inside, where=sut_access.sut.endpoint, remedy=error.remedy) from error
 
 
 def load(endpoint: str) -> Any:
@@ -159,14 +159,14 @@ def is_asgi(found: Any) -> bool:
     return names[:3] == ["scope", "receive", "send"]
 
 
-def _callable(found: Any, approach: SUTAccess, on_progress: OnProgress) -> Reached:
-    asking = approach.asking
+def _callable(found: Any, sut_access: SUTAccess, on_progress: OnProgress) -> ReachedEndpoint:
+    asking = sut_access.asking
     if not callable(found) or inspect.isclass(found) or inspect.isgeneratorfunction(found):
         raise SuiteError(
             f"it is {_kind(found)}, neither an async generator function nor an ASGI application",
             remedy="write it as: async def generate(prompt, max_tokens): yield a piece of text",
         )
-    if asking.prompt_form != "text" or approach.api != "auto":
+    if asking.prompt_form != "text" or sut_access.api != "auto":
         raise SuiteError(
             "a Python function takes prompts as text, and speaks no dialect",
             remedy="leave out --llm-api, and request.prompt in the SUT file",
@@ -174,17 +174,17 @@ def _callable(found: Any, approach: SUTAccess, on_progress: OnProgress) -> Reach
     further = [*asking.extra_body, *(["ignore_eos"] if asking.ignore_eos else [])]
     parameters = parameters_of(found, further)
     transport = CallableTransport(found, parameters, MonotonicClock())
-    model = approach.model or approach.sut.endpoint.rpartition(":")[2]
+    model = sut_access.model or sut_access.sut.endpoint.rpartition(":")[2]
     pieces = PythonPieces(parameters)
-    generator = _generator(approach, on_progress, transport, LoopThread(), pieces, model)
-    facts = _facts(approach.sut.endpoint, transport, pieces, model)
+    generator = _generator(sut_access, on_progress, transport, LoopThread(), pieces, model)
+    facts = _facts(sut_access.sut.endpoint, transport, pieces, model)
     executor = InProcessExecutor(generator, facts, lambda: None)
     try:
         _try(executor)
     except BaseException:
         executor.close()
         raise
-    return Reached(approach.sut.endpoint, model, PythonPieces.name, facts, executor)
+    return ReachedEndpoint(sut_access.sut.endpoint, model, PythonPieces.name, facts, executor)
 
 
 def _kind(found: Any) -> str:
@@ -195,7 +195,7 @@ def _kind(found: Any) -> str:
     return f"of type {type(found).__name__}"
 
 
-def _application(app: Any, approach: SUTAccess, on_progress: OnProgress) -> Reached:
+def _application(app: Any, sut_access: SUTAccess, on_progress: OnProgress) -> ReachedEndpoint:
     from pytest_llmbench.harness.sut.app_preflight import AppTransport
     from pytest_llmbench.probes.endpoint import examine
 
@@ -208,13 +208,13 @@ def _application(app: Any, approach: SUTAccess, on_progress: OnProgress) -> Reac
 
     try:
         thread.submit(lifespan.startup()).result()
-        asked = AppTransport(thread, transport, approach.access.answer_s)
+        asked = AppTransport(thread, transport, sut_access.access.answer_s)
         seen = examine(
             _BASE,
-            model=approach.model,
-            api=approach.api,
-            access=approach.access,
-            asking=approach.asking,
+            model=sut_access.model,
+            api=sut_access.api,
+            access=sut_access.access,
+            asking=sut_access.asking,
             transport=asked,
         )
     except BaseException:
@@ -223,15 +223,15 @@ def _application(app: Any, approach: SUTAccess, on_progress: OnProgress) -> Reac
         thread.close()
         raise
     spoken = dialect(seen.api)
-    generator = _generator(approach, on_progress, transport, thread, spoken, seen.model)
-    facts = seen.facts | _facts(approach.sut.endpoint, transport, spoken, seen.model)
-    return Reached(
-        approach.sut.endpoint, seen.model, seen.api, facts, InProcessExecutor(generator, facts, end)
+    generator = _generator(sut_access, on_progress, transport, thread, spoken, seen.model)
+    facts = seen.facts | _facts(sut_access.sut.endpoint, transport, spoken, seen.model)
+    return ReachedEndpoint(
+        sut_access.sut.endpoint, seen.model, seen.api, facts, InProcessExecutor(generator, facts, end)
     )
 
 
 def _generator(
-    approach: SUTAccess,
+    sut_access: SUTAccess,
     on_progress: OnProgress,
     transport: TaskTransport,
     thread: LoopThread,
@@ -239,17 +239,17 @@ def _generator(
     model: str,
 ) -> LoadGenerator:
     return LoadGenerator(
-        Target.parse(_BASE, headers=approach.credentials.headers),
+        Target.parse(_BASE, headers=sut_access.credentials.headers),
         spoken,
         model=model,
-        prompt_form=approach.asking.prompt_form,
-        extra_body=approach.asking.extra_body,
+        prompt_form=sut_access.asking.prompt_form,
+        extra_body=sut_access.asking.extra_body,
         on_progress=on_progress,
-        declared=approach.declared,
-        session_header=approach.session_header,
+        declared=sut_access.declared,
+        session_header=sut_access.session_header,
         transport=transport,
         thread=thread,
-        **approach.own_counts,
+        **sut_access.own_counts,
     )
 
 

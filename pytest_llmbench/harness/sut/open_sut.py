@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.generator.workers.placement import RaySpec
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
-    from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
+    from pytest_llmbench.harness.sut.endpoint import OnProgress, ReachedEndpoint
     from pytest_llmbench.harness.sut.launched import LaunchedServer
     from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
@@ -141,38 +141,38 @@ def open_sut(
     """
     offered = offered or Offered()
     file = sut_file_of(settings)
-    approach = replace(SUTAccess.to(sut, settings, file), early=early, for_load=for_load)
-    approach.refuse_what_is_not_http()
+    sut_access = replace(SUTAccess.to(sut, settings, file), early=early, for_load=for_load)
+    sut_access.refuse_what_is_not_http()
     variants = declared_variants(sut, file, offered.variants)
     _keep_secrets(variants)
     if sut.is_replay:
-        return _replayed(approach, variants, offered.disclosed)
+        return _replayed(sut_access, variants, offered.disclosed)
     if sut.is_in_process:
-        return _in_process(approach, variants, on_progress, offered.disclosed)
+        return _in_process(sut_access, variants, on_progress, offered.disclosed)
     if sut.is_embedded:
-        return _embedded(approach, variants, on_progress, offered.disclosed)
-    return _real(approach, variants, on_progress, offered.disclosed)
+        return _embedded(sut_access, variants, on_progress, offered.disclosed)
+    return _real(sut_access, variants, on_progress, offered.disclosed)
 
 
 def _real(
-    approach: SUTAccess,
+    sut_access: SUTAccess,
     variants: Mapping[str, Variant],
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
     from pytest_llmbench.harness.sut.endpoint import reach  # no replay needs it
 
-    reached = reach(approach.sut.endpoint, approach, on_progress)
+    reached = reach(sut_access.sut.endpoint, sut_access, on_progress)
     try:
-        return _with_variants(reached, approach, variants, on_progress, disclosed)
+        return _with_variants(reached, sut_access, variants, on_progress, disclosed)
     except BaseException:
         reached.executor.close()
         raise
 
 
 def _with_variants(
-    reached: Reached,
-    approach: SUTAccess,
+    reached: ReachedEndpoint,
+    sut_access: SUTAccess,
     variants: Mapping[str, Variant],
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
@@ -180,55 +180,55 @@ def _with_variants(
     def url() -> str:
         return reached.base_url
 
-    approach = approach.with_fields(reached.changed)
+    sut_access = sut_access.with_fields(reached.changed)
     launched = _launched_at(reached.base_url)
-    board = _board(reached, launched, approach, variants, on_progress)
+    executor = _variants_executor(reached, launched, sut_access, variants, on_progress)
     return OpenSUT(
-        endpoint=approach.sut.endpoint,
+        endpoint=sut_access.sut.endpoint,
         base_url=reached.base_url,
         model=reached.model,
         api=reached.api,
-        facts=approach.told(reached.facts, disclosed),
-        executor=board,
-        ignore_eos=approach.asking.ignore_eos,
-        variants=_infos(board.servers),
+        facts=sut_access.told(reached.facts, disclosed),
+        executor=executor,
+        ignore_eos=sut_access.asking.ignore_eos,
+        variants=_infos(executor.servers),
         notes=(
-            *api_notes(approach.api, reached.api),
+            *api_notes(sut_access.api, reached.api),
             *reached.notes,
-            *((OVER_HTTP2,) if approach.http2 else ()),
-            *worker_notes(approach.ray or approach.workers),
+            *((OVER_HTTP2,) if sut_access.http2 else ()),
+            *worker_notes(sut_access.ray or sut_access.workers),
         ),
-        counter=_counter(approach, reached),
-        vocabulary=_vocabulary(approach),
-        client=lambda: _client(approach, reached, url),
+        counter=_counter(sut_access, reached),
+        vocabulary=_vocabulary(sut_access),
+        client=lambda: _client(sut_access, reached, url),
         launched=launched,
     )
 
 
-def _board(
-    reached: Reached,
+def _variants_executor(
+    reached: ReachedEndpoint,
     launched: LaunchedServer | None,
-    approach: SUTAccess,
+    sut_access: SUTAccess,
     variants: Mapping[str, Variant],
     on_progress: OnProgress,
 ) -> VariantExecutor:
     opener = _opener(reached, launched)
-    if approach.file is None and not variants:
+    if sut_access.file is None and not variants:
         return VariantExecutor({"": VariantServer("", opener)})
-    from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
+    from pytest_llmbench.harness.sut.variant_servers import VariantContext, reset_of, server_of
 
     def url() -> str:
         return reached.base_url
 
     empties = None
-    if approach.file is not None:
-        empties = reset_of(approach.file.endpoint.reset, url, approach, "the SUT")
+    if sut_access.file is not None:
+        empties = reset_of(sut_access.file.endpoint.reset, url, sut_access, "the SUT")
     base = VariantServer("", opener, reset=empties)
-    around = Surroundings(approach, url, reached.facts, base, on_progress)
-    board = VariantExecutor({"": base})
+    around = VariantContext(sut_access, url, reached.facts, base, on_progress)
+    executor = VariantExecutor({"": base})
     for name, variant in variants.items():
-        board.add(name, server_of(variant, around))
-    return board
+        executor.add(name, server_of(variant, around))
+    return executor
 
 
 def _launched_at(url: str) -> LaunchedServer | None:
@@ -236,7 +236,7 @@ def _launched_at(url: str) -> LaunchedServer | None:
     return None if launching is None else launching.launched_at(url)
 
 
-def _opener(reached: Reached, launched: LaunchedServer | None) -> Callable[[], RunningVariant]:
+def _opener(reached: ReachedEndpoint, launched: LaunchedServer | None) -> Callable[[], RunningVariant]:
     """A function that brings up the SUT itself. It runs already, unless a fixture launched it and it has
     ended."""
 
@@ -251,76 +251,78 @@ def _opener(reached: Reached, launched: LaunchedServer | None) -> Callable[[], R
 
 
 def _embedded(
-    approach: SUTAccess,
+    sut_access: SUTAccess,
     variants: Mapping[str, Variant],
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
-    from pytest_llmbench.harness.sut.embedded import Server, preset_station
-    from pytest_llmbench.harness.sut.variant_servers import Surroundings, server_of
+    from pytest_llmbench.harness.sut.embedded import Server, preset_server
+    from pytest_llmbench.harness.sut.variant_servers import VariantContext, server_of
 
-    scenario = approach.sut.preset
-    server = Server(scenario, approach, on_progress)
+    scenario = sut_access.sut.preset
+    server = Server(scenario, sut_access, on_progress)
     base = VariantServer("", server.open, restarts=True)
-    around = Surroundings(approach, server.url, server.facts, base, on_progress)
-    board = VariantExecutor({"": base})
+    around = VariantContext(sut_access, server.url, server.facts, base, on_progress)
+    executor = VariantExecutor({"": base})
     try:
         for name, variant in variants.items():
             preset = variant.way == "preset"
-            made = preset_station(variant, scenario, server.make) if preset else server_of(variant, around)
-            board.add(name, made)
+            made = preset_server(variant, scenario, server.make) if preset else server_of(variant, around)
+            executor.add(name, made)
     except BaseException:
-        board.close()
+        executor.close()
         raise
     return OpenSUT(
-        endpoint=approach.sut.endpoint,
+        endpoint=sut_access.sut.endpoint,
         base_url=server.url(),
         model=server.reached.model,
         api=server.reached.api,
-        facts=approach.told(server.facts, disclosed),
-        executor=board,
-        ignore_eos=approach.asking.ignore_eos,
-        variants=_infos(board.servers),
-        notes=worker_notes(approach.ray or approach.workers),
-        counter=_counter(approach, server.reached),
-        vocabulary=_vocabulary(approach),
-        client=lambda: _client(approach, server.reached, server.url),
+        facts=sut_access.told(server.facts, disclosed),
+        executor=executor,
+        ignore_eos=sut_access.asking.ignore_eos,
+        variants=_infos(executor.servers),
+        notes=worker_notes(sut_access.ray or sut_access.workers),
+        counter=_counter(sut_access, server.reached),
+        vocabulary=_vocabulary(sut_access),
+        client=lambda: _client(sut_access, server.reached, server.url),
     )
 
 
-def _replayed(approach: SUTAccess, variants: Mapping[str, Variant], disclosed: Mapping[str, Any]) -> OpenSUT:
+def _replayed(
+    sut_access: SUTAccess, variants: Mapping[str, Variant], disclosed: Mapping[str, Any]
+) -> OpenSUT:
     """The embedded engine in virtual time: nothing has to be started, reached or examined."""
-    from pytest_llmbench.harness.sut.embedded import Replayer, preset_station, refuse_what_replays_cannot
+    from pytest_llmbench.harness.sut.embedded import Replayer, preset_server, refuse_what_replays_cannot
     from pytest_llmbench.wire.catalogue import dialect, generates
 
-    refuse_what_replays_cannot(approach)
-    sut = approach.sut
+    refuse_what_replays_cannot(sut_access)
+    sut = sut_access.sut
 
-    api = "openai-completions" if approach.api == "auto" else dialect(approach.api).name
+    api = "openai-completions" if sut_access.api == "auto" else dialect(sut_access.api).name
     replayer = Replayer(generates=generates(api))
-    board = VariantExecutor({"": replayer.base(sut.preset)})
+    executor = VariantExecutor({"": replayer.base(sut.preset)})
     for name, variant in variants.items():
-        board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))
-    engine: Any = board.base.executor
+        executor.add(name, preset_server(variant, sut.preset, replayer.make, restarts_itself=True))
+    engine: Any = executor.base.executor
     own = Facts.of(Origin.SIMULATED, {"endpoint.url": sut.endpoint, "endpoint.api": api}, "replay")
     return OpenSUT(
         endpoint=sut.endpoint,
         base_url=sut.endpoint,
         model=engine.config.model,
         api=api,
-        facts=approach.told(own | engine.disclosure(), disclosed),
-        executor=board,
-        ignore_eos=approach.asking.ignore_eos,
-        variants=_infos(board.servers),
+        facts=sut_access.told(own | engine.disclosure(), disclosed),
+        executor=executor,
+        ignore_eos=sut_access.asking.ignore_eos,
+        variants=_infos(executor.servers),
         now_ns=replayer.clock.monotonic_ns,
         anchor=replayer.clock.anchor,
-        notes=(engine.note, *worker_notes(approach.ray or approach.workers, replay=True)),
+        notes=(engine.note, *worker_notes(sut_access.ray or sut_access.workers, replay=True)),
         virtual=True,
     )
 
 
 def _in_process(
-    approach: SUTAccess,
+    sut_access: SUTAccess,
     variants: Mapping[str, Variant],
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
@@ -332,44 +334,44 @@ def _in_process(
     if variants:
         raise SuiteError(
             f"it has no variants, and {', '.join(variants)} are declared",
-            where=approach.sut.endpoint,
+            where=sut_access.sut.endpoint,
             remedy="leave them out, or compare two endpoints (--llm-endpoint NAME=python:…)",
         )
-    reached = open_in_process(approach, on_progress)
-    board = VariantExecutor({"": VariantServer("", lambda: RunningVariant(reached.executor))})
+    reached = open_in_process(sut_access, on_progress)
+    executor = VariantExecutor({"": VariantServer("", lambda: RunningVariant(reached.executor))})
     return OpenSUT(
-        endpoint=approach.sut.endpoint,
+        endpoint=sut_access.sut.endpoint,
         base_url=reached.base_url,
         model=reached.model,
         api=reached.api,
-        facts=approach.told(reached.facts, disclosed),
-        executor=board,
-        ignore_eos=approach.asking.ignore_eos,
-        variants=_infos(board.servers),
+        facts=sut_access.told(reached.facts, disclosed),
+        executor=executor,
+        ignore_eos=sut_access.asking.ignore_eos,
+        variants=_infos(executor.servers),
         notes=(NOTE,),
     )
 
 
-def _counter(approach: SUTAccess, reached: Reached) -> TokenCounter | None:
-    asking = approach.asking
+def _counter(sut_access: SUTAccess, reached: ReachedEndpoint) -> TokenCounter | None:
+    asking = sut_access.asking
     if asking.prompt_form == "token_ids":  # as long as their lists of ids
         return None
     from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
 
     extra = asking.extra_body
-    own = approach.tokenizer
-    return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra, own)
+    own = sut_access.tokenizer
+    return TokenCounter.of(reached.base_url, reached.model, reached.api, sut_access.access, extra, own)
 
 
-def _vocabulary(approach: SUTAccess) -> HuggingFaceTokenizer | None:
-    return approach.tokenizer if approach.asking.prompt_form == "token_ids" else None
+def _vocabulary(sut_access: SUTAccess) -> HuggingFaceTokenizer | None:
+    return sut_access.tokenizer if sut_access.asking.prompt_form == "token_ids" else None
 
 
-def _client(approach: SUTAccess, reached: Reached, url: Callable[[], str]) -> LLMClient:
+def _client(sut_access: SUTAccess, reached: ReachedEndpoint, url: Callable[[], str]) -> LLMClient:
     from pytest_llmbench.harness.client import Destination, LLMClient
 
     to = Destination(url, reached.model, reached.api)
-    return LLMClient(to, approach.access, approach.asking, approach.tokenizer)
+    return LLMClient(to, sut_access.access, sut_access.asking, sut_access.tokenizer)
 
 
 def api_notes(asked: str, found: str) -> tuple[str, ...]:

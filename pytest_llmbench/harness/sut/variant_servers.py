@@ -12,7 +12,7 @@ from pytest_llmbench.endpoint_urls import http_beside, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import Variant
-from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
+from pytest_llmbench.harness.sut.endpoint import OnProgress, ReachedEndpoint, reach
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.model.facts import Facts, Origin
@@ -63,10 +63,10 @@ def _origin(url: str) -> str:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class VariantContext:
     """The SUT to which the variants belong, once it has answered."""
 
-    approach: SUTAccess
+    sut_access: SUTAccess
     url: Callable[[], str]
     """Returns the URL at which the SUT answers now."""
     facts: Facts
@@ -74,48 +74,48 @@ class Surroundings:
     on_progress: OnProgress
 
 
-def server_of(variant: Variant, around: Surroundings) -> VariantServer:
+def server_of(variant: Variant, context: VariantContext) -> VariantServer:
     """The server of a variant by URL, command, control call or request."""
     way = variant.table.way
     if way == "control":
-        return _controlled(variant, around)
+        return _controlled(variant, context)
     if way == "request":
-        return _asked(variant, around)
-    return _launched(variant, around) if way == "command" else _elsewhere(variant, around)
+        return _asked(variant, context)
+    return _launched(variant, context) if way == "command" else _elsewhere(variant, context)
 
 
 def reset_of(
-    reset: Reset, url: Callable[[], str], approach: SUTAccess, where: str
+    reset: Reset, url: Callable[[], str], sut_access: SUTAccess, where: str
 ) -> Callable[[], None] | None:
     """A call that empties the caches of the server at ``url``; None if none is declared."""
     if reset.path is None:
         return None
-    return lambda: empty_caches(reset, url(), approach.access, where=where)
+    return lambda: empty_caches(reset, url(), sut_access.access, where=where)
 
 
-def _elsewhere(variant: Variant, around: Surroundings) -> VariantServer:
+def _elsewhere(variant: Variant, context: VariantContext) -> VariantServer:
     url = str(variant.table.url)
 
     def open_() -> RunningVariant:
-        reached = reach(url, around.approach, around.on_progress)
-        return RunningVariant(reached.executor, _found(reached, around))
+        reached = reach(url, context.sut_access, context.on_progress)
+        return RunningVariant(reached.executor, _found(reached, context))
 
-    empties = reset_of(variant.table.reset, lambda: url, around.approach, variant.where)
+    empties = reset_of(variant.table.reset, lambda: url, context.sut_access, variant.where)
     return VariantServer(variant.name, open_, variant.facts, server=variant.name, reset=empties)
 
 
-def _launched(variant: Variant, around: Surroundings) -> VariantServer:
+def _launched(variant: Variant, context: VariantContext) -> VariantServer:
     def open_() -> RunningVariant:
         port = free_port()
         url = variant.with_port(variant.table.url or LOCAL_URL, port)
         server = LaunchedServer.start(_launch(variant, url, port))
         try:
-            reached = reach(url, around.approach, around.on_progress)
+            reached = reach(url, context.sut_access, context.on_progress)
         except BaseException:
             server.stop()
             raise
         return RunningVariant(
-            reached.executor, _found(reached, around), close=server.stop, ended=lambda: server.ended
+            reached.executor, _found(reached, context), close=server.stop, ended=lambda: server.ended
         )
 
     return VariantServer(
@@ -145,47 +145,47 @@ def _beside(variant: Variant, name: str | None) -> Path | None:
     return None if name is None else variant.folder / Path(name).expanduser()
 
 
-def _controlled(variant: Variant, around: Surroundings) -> VariantServer:
-    table, access = variant.table, around.approach.access
+def _controlled(variant: Variant, context: VariantContext) -> VariantServer:
+    table, access = variant.table, context.sut_access.access
     assert table.control is not None
     enter, leave = table.control, table.restore
-    own = reset_of(table.reset, around.url, around.approach, variant.where)
+    own = reset_of(table.reset, context.url, context.sut_access, variant.where)
     return VariantServer(
         variant.name,
         None,
         variant.facts,
-        restarts=around.base.restarts,
-        reset=own or around.base.reset,
-        enter=lambda: perform(enter, around.url(), access, where=f"{variant.where}: control"),
+        restarts=context.base.restarts,
+        reset=own or context.base.reset,
+        enter=lambda: perform(enter, context.url(), access, where=f"{variant.where}: control"),
         leave=None
         if leave is None
-        else lambda: perform(leave, around.url(), access, where=f"{variant.where}: restore"),
+        else lambda: perform(leave, context.url(), access, where=f"{variant.where}: restore"),
     )
 
 
-def _asked(variant: Variant, around: Surroundings) -> VariantServer:
+def _asked(variant: Variant, context: VariantContext) -> VariantServer:
     request = variant.table.request
     assert request is not None
     header_env: Mapping[str, str] = {name: reference.env for name, reference in request.headers.items()}
 
     def open_() -> RunningVariant:
-        approach = around.approach.asked_differently(request.extra_body, header_env)
-        return RunningVariant(reach(around.url(), approach, around.on_progress).executor)
+        sut_access = context.sut_access.asked_differently(request.extra_body, header_env)
+        return RunningVariant(reach(context.url(), sut_access, context.on_progress).executor)
 
-    own = reset_of(variant.table.reset, around.url, around.approach, variant.where)
-    body = {**around.approach.asking.extra_body, **request.extra_body}
+    own = reset_of(variant.table.reset, context.url, context.sut_access, variant.where)
+    body = {**context.sut_access.asking.extra_body, **request.extra_body}
     sent = Facts.of(Origin.DECLARED, {"request.variant_body": body}, variant.where)
     return VariantServer(
         variant.name,
         open_,
         variant.facts | sent,
-        restarts=around.base.restarts,
-        reset=own or around.base.reset,
+        restarts=context.base.restarts,
+        reset=own or context.base.reset,
     )
 
 
-def _found(reached: Reached, around: Surroundings) -> Facts:
+def _found(reached: ReachedEndpoint, context: VariantContext) -> Facts:
     """Facts that the variant's own endpoint showed and the SUT's did not."""
     from pytest_llmbench.harness.sut.embedded import differing
 
-    return differing(around.facts, reached.facts)
+    return differing(context.facts, reached.facts)

@@ -61,48 +61,48 @@ def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
     return Facts.of(Origin.MEASURED, values, "round trips to the workers")
 
 
-def _refuse_what_stays_here(approach: SUTAccess, seen: EndpointReport) -> None:
+def _refuse_what_stays_here(sut_access: SUTAccess, seen: EndpointReport) -> None:
     """Raise SuiteError for settings that other machines do not have, and are not to have."""
     what = ""
-    if approach.target(seen.base_url).unix_path:
+    if sut_access.target(seen.base_url).unix_path:
         what = "a Unix socket is of this machine alone, and the load is to come from others"
-    elif approach.access.client is not None:
+    elif sut_access.access.client is not None:
         what = "a client certificate does not go to other machines, since its key would"
     if what:
         raise SuiteError(what, where="--llm-workers=ray", remedy="measure from this machine: leave it out")
 
 
 def distributed(
-    approach: SUTAccess, seen: EndpointReport, on_progress: Callable[[Any], None], pool: WorkerPool | None
+    sut_access: SUTAccess, seen: EndpointReport, on_progress: Callable[[Any], None], pool: WorkerPool | None
 ) -> Stoppable:
-    """A generator with as many workers as ``approach`` says, for the endpoint that was examined.
+    """A generator with as many workers as ``sut_access`` says, for the endpoint that was examined.
 
     ``pool``: those that are coming up on this machine, which it takes over.
     """
-    access, asking = approach.access, approach.asking
-    headers = dict(approach.credentials.headers)
-    through = approach.proxy_to(seen.base_url)
+    access, asking = sut_access.access, sut_access.asking
+    headers = dict(sut_access.credentials.headers)
+    through = sut_access.proxy_to(seen.base_url)
     address = Address(
-        seen.base_url, headers, access.ca_file, access.insecure, access.client, approach.http2, through
+        seen.base_url, headers, access.ca_file, access.insecure, access.client, sut_access.http2, through
     )
     options: dict[str, Any] = {
         "model": seen.model,
         "prompt_form": asking.prompt_form,
         "extra_body": asking.extra_body,
         "on_progress": on_progress,
-        "count_text": True if approach.tokenizer is None else approach.tokenizer.file,
+        "count_text": True if sut_access.tokenizer is None else sut_access.tokenizer.file,
         "counts_early": not seen.counts_tokens,
-        "declared": approach.declared,
-        "session_header": approach.session_header,
+        "declared": sut_access.declared,
+        "session_header": sut_access.session_header,
     }
-    if approach.ray is not None:
+    if sut_access.ray is not None:
         from pytest_llmbench.generator.ray.pool import RayLoadGenerator
 
-        _refuse_what_stays_here(approach, seen)
-        actors = RayLoadGenerator(address, seen.api, cluster=approach.ray, **options)
-        host = approach.target(seen.base_url).host
-        return ClockedExecutor(actors, approach.told(host_facts(host), {}))
-    workers, cpus = approach.workers, approach.cpus
+        _refuse_what_stays_here(sut_access, seen)
+        actors = RayLoadGenerator(address, seen.api, cluster=sut_access.ray, **options)
+        host = sut_access.target(seen.base_url).host
+        return ClockedExecutor(actors, sut_access.told(host_facts(host), {}))
+    workers, cpus = sut_access.workers, sut_access.cpus
     generator = DistributedLoadGenerator(address, seen.api, workers=workers, cpus=cpus, **options)
     if pool is not None:
         generator.take_over(pool)

@@ -38,7 +38,7 @@ class Events(Protocol):
         """The event that says that the engine could not go on with the reply."""
 
 
-class Way(Protocol):
+class EventSender(Protocol):
     """The connection that carries the events to the client."""
 
     over: asyncio.Event
@@ -54,7 +54,7 @@ class EventReply:
 
     def __init__(
         self,
-        way: Way,
+        way: EventSender,
         events: Events,
         texts: TokenTexts,
         truth: GroundTruth,

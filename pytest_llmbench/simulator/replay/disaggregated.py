@@ -9,7 +9,7 @@ from pytest_llmbench.simulator.engine.handovers import Handover, Handovers
 from pytest_llmbench.simulator.engine.router import Router, RouterOptions
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.replay.records import Flight
+from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.simulator.replay.replica import Replica
 from pytest_llmbench.simulator.replay.routed import RoutedRun
 
@@ -45,24 +45,24 @@ class DisaggregatedRun(RoutedRun):
 
     # The first stage.
 
-    def _queue(self, flight: Flight) -> None:
+    def _queue(self, flight: InFlight) -> None:
         if self._generates:
             assert flight.sequence is not None
             flight.sequence = flight.sequence.prompt()
         super()._queue(flight)
 
-    def _route(self, flight: Flight, sequence: EngineSequence) -> Replica:
+    def _route(self, flight: InFlight, sequence: EngineSequence) -> Replica:
         return self._chosen(self._router, self._prefillers, flight, sequence)
 
     # From one to the other.
 
-    def _finish(self, flight: Flight, sequence: EngineSequence) -> None:
+    def _finish(self, flight: InFlight, sequence: EngineSequence) -> None:
         if sequence.decode is not None and sequence.finish_reason != "error":
             self._pass_on(flight, sequence, sequence.decode)
         else:
             super()._finish(flight, sequence)
 
-    def _pass_on(self, flight: Flight, prompt: EngineSequence, decode: EngineSequence) -> None:
+    def _pass_on(self, flight: InFlight, prompt: EngineSequence, decode: EngineSequence) -> None:
         """Choose the engine that decodes a prompt which has been computed."""
         source = self.replicas[flight.replica]
         target = self._chosen(self._decode_router, self._decoders, flight, decode)

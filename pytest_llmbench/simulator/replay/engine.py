@@ -27,7 +27,7 @@ from pytest_llmbench.simulator.engine.router import Router, replicas_of
 from pytest_llmbench.simulator.engine.scheduling import EngineTotals
 from pytest_llmbench.simulator.replay.faults import require_replayable
 from pytest_llmbench.simulator.replay.load import Arrivals, Delays, arrivals_of, planned_of
-from pytest_llmbench.simulator.replay.records import FlightLog, Recording
+from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
 from pytest_llmbench.simulator.scenario.scenario import Scenario
@@ -293,7 +293,7 @@ class ReplayEngine:
             stopped=run.stopped,
         )
 
-    def _begun(self, plan: LoadPlan, arrivals: Arrivals, log: FlightLog, start_ns: int) -> ReplayRun:
+    def _begun(self, plan: LoadPlan, arrivals: Arrivals, log: ReplayLog, start_ns: int) -> ReplayRun:
         given: dict[str, Any] = {
             "faults": self._faults,
             "delays": self.delays,
@@ -324,11 +324,11 @@ class ReplayEngine:
         phases, transfers = self.config.scheduler == "phase", self.scenario.router.disaggregated
         return self._totals.read(whole, phases=phases, transfers=transfers)
 
-    def _log(self, plan: LoadPlan, on_record: OnRecord | None) -> FlightLog:
+    def _log(self, plan: LoadPlan, on_record: OnRecord | None) -> ReplayLog:
         self._plans += 1
         name = "-".join(filter(None, ("replay", self.name, str(self._plans))))
         figures, stream = self.config, self.scenario.stream
-        recording = Recording(
+        recording = RecordOptions(
             plan.phase,
             name,
             stream,
@@ -337,7 +337,7 @@ class ReplayEngine:
             phases=figures.scheduler == "phase",
             generates=self.generates,
         )
-        return FlightLog(recording, on_record)
+        return ReplayLog(recording, on_record)
 
 
 def _require_possible(plan: LoadPlan) -> None:

@@ -18,7 +18,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLo
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.simulator.replay.records import Flight
+from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.workloads.sequence import LoadDigest, drawn
 from pytest_llmbench.workloads.stream import StreamedWorkload
 
@@ -137,10 +137,10 @@ class Arrivals(Protocol):
     def next_ns(self) -> int | None:
         """The instant at which the next request arrives; None while none is on its way."""
 
-    def take(self) -> Flight:
+    def take(self) -> InFlight:
         """Take the next request, as a flight."""
 
-    def ended(self, flight: Flight) -> None:
+    def ended(self, flight: InFlight) -> None:
         """Note that a request has ended, in whatever way."""
 
     def stop(self) -> None:
@@ -169,16 +169,16 @@ class ScheduledArrivals:
             return None
         return self._due() + self._to_engine_ns
 
-    def take(self) -> Flight:
+    def take(self) -> InFlight:
         due_ns = self._due()
-        flight = Flight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
+        flight = InFlight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
         self._next += 1
         return flight
 
     def stop(self) -> None:
         self._end = self._next
 
-    def ended(self, flight: Flight) -> None:
+    def ended(self, flight: InFlight) -> None:
         """Do nothing: that is what makes the loop an open one."""
 
     def _due(self) -> int:
@@ -230,14 +230,14 @@ class SlotArrivals:
             return None
         return free_ns + self._to_engine_ns
 
-    def take(self) -> Flight:
+    def take(self) -> InFlight:
         due_ns = heapq.heappop(self._free_ns)
-        return Flight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
+        return InFlight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
 
     def stop(self) -> None:
         self._stopped = True
 
-    def ended(self, flight: Flight) -> None:
+    def ended(self, flight: InFlight) -> None:
         heapq.heappush(self._free_ns, flight.finished_ns)
 
 

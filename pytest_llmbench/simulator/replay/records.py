@@ -37,7 +37,7 @@ _WHOLE = (Outcome.OK, Outcome.EMPTY)
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class InFlight:
     """A request from its submission to its end. Instants are of the virtual clock, in nanoseconds."""
 
     planned: PlannedRequest
@@ -143,7 +143,7 @@ class Steps:
     """Nanoseconds from the making of a token until the client reads it."""
 
 
-def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, seed: int) -> Chunks:
+def chunks_of(flights: Sequence[InFlight], steps: Steps, stream: StreamOptions, seed: int) -> Chunks:
     """The chunks of all flights that were read. ``seed`` is that of speculative decoding."""
     made_in, offsets = _token_steps(flights, steps.firsts)
     stamps_ns, lengths = steps.read_ns[made_in], np.diff(offsets)
@@ -196,7 +196,7 @@ def _held_back(
     return np.concatenate(parts), np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
 
-def _token_steps(flights: Sequence[Flight], firsts: Sequence[int]) -> tuple[IntColumn, IntColumn]:
+def _token_steps(flights: Sequence[InFlight], firsts: Sequence[int]) -> tuple[IntColumn, IntColumn]:
     """The step of every token, request after request, and where each request begins in that list."""
     rows = [flight.spans(firsts[flight.replica]) for flight in flights]
     spans = list(chain.from_iterable(rows))
@@ -209,7 +209,7 @@ def _token_steps(flights: Sequence[Flight], firsts: Sequence[int]) -> tuple[IntC
 
 
 def _closes(
-    flights: Sequence[Flight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
+    flights: Sequence[InFlight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
 ) -> BoolColumn:
     """For each token, whether it is the last of its chunk.
 
@@ -230,7 +230,7 @@ def _closes(
 
 
 def _drafted(
-    flights: Sequence[Flight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
+    flights: Sequence[InFlight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
 ) -> BoolColumn:
     """:func:`_closes` with speculative decoding: the sizes are drawn reply by reply, as in the served
     engine."""
@@ -248,7 +248,7 @@ def _drafted(
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordOptions:
     """What the records of a plan need beside its flights."""
 
     phase: Phase
@@ -263,7 +263,7 @@ class Recording:
     """Whether tokens are generated; False: the replies are documents, without tokens or their instants."""
 
 
-def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) -> Records:
+def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptions) -> Records:
     """The records of a plan as columns, in order of submission. A chunk has the timestamp of its last
     token."""
     flights = sorted(flights, key=attrgetter("submitted_ns", "planned.index"))
@@ -301,7 +301,7 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
     return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, steps, recording))
 
 
-def _of_ends(flights: Sequence[Flight]) -> dict[str, Any]:
+def _of_ends(flights: Sequence[InFlight]) -> dict[str, Any]:
     """The columns of outcomes, including how requests that a user was to cut had ended before that."""
     after_ns, outcomes = _values(flights, "planned.cut_after_ns"), _values(flights, "outcome")
     before: list[str | None] = [None] * len(flights)
@@ -315,7 +315,7 @@ def _of_ends(flights: Sequence[Flight]) -> dict[str, Any]:
     }
 
 
-def _of_sessions(flights: Sequence[Flight]) -> dict[str, Any]:
+def _of_sessions(flights: Sequence[InFlight]) -> dict[str, Any]:
     """The columns of sessions: where each turn stands in its session."""
     turns = _values(flights, "planned.turn")
     if not any(turns):
@@ -345,7 +345,7 @@ def _of_chunks(chunks: Chunks) -> dict[str, Any]:
     }
 
 
-def _of_thinking(flights: Sequence[Flight], chunks: Chunks, recording: Recording) -> dict[str, Any]:
+def _of_thinking(flights: Sequence[InFlight], chunks: Chunks, recording: RecordOptions) -> dict[str, Any]:
     """The columns of thinking: its end, and what the engine states about it at the end of a reply."""
     thought = chunks.reasoning_counts > 0
     last = chunks.offsets[:-1] + chunks.reasoning_counts - 1
@@ -374,7 +374,7 @@ def _of_thinking(flights: Sequence[Flight], chunks: Chunks, recording: Recording
     }
 
 
-def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
+def _of_engine(flights: Sequence[InFlight], steps: Steps) -> dict[str, Any]:
     """The columns of what the engine notes about each request that it accepted, however that ended."""
     admitted_ns, accepted_ns = _column(flights, "admitted_ns"), _column(flights, "accepted_ns")
     first_step = np.array([_first_place(flight, steps) for flight in flights], dtype=np.int64)
@@ -394,7 +394,7 @@ def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
     }
 
 
-def _first_place(flight: Flight, steps: Steps) -> int:
+def _first_place(flight: InFlight, steps: Steps) -> int:
     """The place among ``steps`` of the step that made its first token."""
     sequence = flight.sequence
     if sequence is None or sequence.first_step is None or sequence.hands_over:
@@ -403,7 +403,7 @@ def _first_place(flight: Flight, steps: Steps) -> int:
 
 
 def _of_reply(
-    flights: Sequence[Flight], chunks: Chunks, steps: Steps, recording: Recording
+    flights: Sequence[InFlight], chunks: Chunks, steps: Steps, recording: RecordOptions
 ) -> dict[str, Any]:
     """The columns of what the headers, and the usage at the end of a reply, state."""
     ok = np.array([flight.whole for flight in flights], dtype=bool)
@@ -422,7 +422,7 @@ def _of_reply(
     }
 
 
-def _of_documents(flights: Sequence[Flight], recording: Recording) -> dict[str, Any]:
+def _of_documents(flights: Sequence[InFlight], recording: RecordOptions) -> dict[str, Any]:
     """The columns of replies that are one document, which is read as it ends."""
     ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
     cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
@@ -510,7 +510,7 @@ _BY_DEFAULT = {each.name: each.default for each in fields(RequestRecord)}
 """Default value of each field of a record, for the fields that a replay does not know."""
 
 
-def _values(flights: Sequence[Flight], name: str) -> list[Any]:
+def _values(flights: Sequence[InFlight], name: str) -> list[Any]:
     return list(map(attrgetter(name), flights))
 
 
@@ -521,7 +521,7 @@ def _optional(values: list[int | None]) -> IntColumn:
     return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
 
 
-def _column(flights: Sequence[Flight], name: str) -> IntColumn:
+def _column(flights: Sequence[InFlight], name: str) -> IntColumn:
     return np.fromiter(map(attrgetter(name), flights), dtype=np.int64, count=len(flights))
 
 
@@ -529,14 +529,14 @@ def _offsets(counts: IntColumn) -> IntColumn:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-def _shared_tokens(flights: Sequence[Flight]) -> IntColumn:
+def _shared_tokens(flights: Sequence[InFlight]) -> IntColumn:
     """Number of planned prompt tokens that are shared with other prompts; unknown for a prompt with live
     answers."""
     unknown = [turn is not None and bool(turn.reads) for turn in _values(flights, "planned.turn")]
     return np.where(unknown, MISSING, _column(flights, "planned.shared_prefix_tokens"))
 
 
-def _headers_ns(flight: Flight, to_client_ns: int) -> int:
+def _headers_ns(flight: InFlight, to_client_ns: int) -> int:
     """Instant at which the client reads the headers. They leave as the request is accepted; a refusal, and a
     buffered reply, comes in one piece."""
     if flight.http_status != 200:
@@ -556,17 +556,17 @@ def _sources(ok: BoolColumn, some: BoolColumn) -> npt.NDArray[np.int8]:
     return np.where(ok, usage, np.where(some, counted, none)).astype(np.int8)
 
 
-class FlightLog:
+class ReplayLog:
     """Collects the records of one plan."""
 
-    def __init__(self, recording: Recording, on_record: OnRecord | None) -> None:
+    def __init__(self, recording: RecordOptions, on_record: OnRecord | None) -> None:
         self._recording = recording
         self._on_record = on_record
         self._log = RecordLog()
         self._first: Records | None = None
         """All records, as long as they came at once: most replays are short."""
 
-    def keep(self, flights: Sequence[Flight], steps: Steps) -> Records:
+    def keep(self, flights: Sequence[InFlight], steps: Steps) -> Records:
         """Turn flights that have ended into records, and keep these; ``steps`` has all that their tokens came
         from."""
         records = records_of(flights, steps, self._recording)

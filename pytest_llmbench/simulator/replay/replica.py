@@ -12,7 +12,7 @@ from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.replay.records import Flight, Steps
+from pytest_llmbench.simulator.replay.records import InFlight, Steps
 
 SAMPLE_NS = 250_000_000
 """Nanoseconds between two samples of the gauges."""
@@ -66,8 +66,8 @@ class Replica:
     def __init__(self, number: int, engine: Engine, start_ns: int) -> None:
         self.number = number
         self.engine = engine
-        self.in_flight: dict[EngineSequence, Flight] = {}
-        self.strikes: dict[int, list[Flight]] = {}
+        self.in_flight: dict[EngineSequence, InFlight] = {}
+        self.strikes: dict[int, list[InFlight]] = {}
         """Replies to which a fault happens at a step, if they have come far enough, by the number of that
         step."""
         self.down_until_ns = 0

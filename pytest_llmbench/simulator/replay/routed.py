@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_llmbench.simulator.engine.router import Router
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.replay.records import Flight
+from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.simulator.replay.replica import Replica
 from pytest_llmbench.simulator.replay.run import ReplayRun
 
@@ -85,11 +85,11 @@ class RoutedRun(ReplayRun):
                 replica.step = replica.engine.step()
                 replica.ends_ns = self._begin(replica, replica.step)
 
-    def _route(self, flight: Flight, sequence: EngineSequence) -> Replica:
+    def _route(self, flight: InFlight, sequence: EngineSequence) -> Replica:
         return self._chosen(self._router, self.replicas, flight, sequence)
 
     def _chosen(
-        self, router: Router, replicas: Sequence[Replica], flight: Flight, sequence: EngineSequence
+        self, router: Router, replicas: Sequence[Replica], flight: InFlight, sequence: EngineSequence
     ) -> Replica:
         """The one of ``replicas`` that the router chooses for the request; those that are down are passed
         over."""

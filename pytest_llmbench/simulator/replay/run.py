@@ -32,7 +32,7 @@ from pytest_llmbench.simulator.replay.faults import (
     refusal_of,
 )
 from pytest_llmbench.simulator.replay.load import Arrivals, Delays
-from pytest_llmbench.simulator.replay.records import Flight, Steps
+from pytest_llmbench.simulator.replay.records import InFlight, Steps
 from pytest_llmbench.simulator.replay.replica import Replica, slots_of, steps_of
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.interim import look_taker
@@ -55,13 +55,13 @@ class ClientDeadlines:
         )
         self._total_text = f"the response was not complete within {limits.total_s:g} s (total deadline)"
         self.drain_text = f"not complete {limits.drain_s:g} s after the last submission (drain deadline)"
-        self._silent: deque[Flight] = deque()
+        self._silent: deque[InFlight] = deque()
         """Requests without a token, and some that have one by now; oldest first."""
-        self._open: deque[Flight] = deque()
+        self._open: deque[InFlight] = deque()
         self.look_ns = _NEVER_NS
         """Instant before which no deadline runs out."""
 
-    def watch(self, flight: Flight) -> None:
+    def watch(self, flight: InFlight) -> None:
         """Watch a request that has been accepted later than those before it."""
         silent, still_open = self._silent, self._open
         while silent and not _waits(silent[0]):  # of those that ended nothing is kept
@@ -74,7 +74,7 @@ class ClientDeadlines:
         if look_ns < self.look_ns:
             self.look_ns = look_ns
 
-    def overdue(self, now_ns: int) -> Iterator[tuple[Flight, int, str]]:
+    def overdue(self, now_ns: int) -> Iterator[tuple[InFlight, int, str]]:
         """The requests that have to be given up, each with the instant of the deadline and the reason.
 
         Each is to be ended before the next is asked for.
@@ -86,7 +86,7 @@ class ClientDeadlines:
         fronts = [queue[0].submitted_ns for queue in (self._silent, self._open) if queue]
         self.look_ns = min(fronts) + self._shortest_ns if fronts else _NEVER_NS
 
-    def given_up_ns(self, flight: Flight) -> int | None:
+    def given_up_ns(self, flight: InFlight) -> int | None:
         """Instant at which a reply that was held back on its way was given up; ``None`` if it came quickly
         enough."""
         read_ns = flight.read_ns
@@ -101,8 +101,8 @@ class ClientDeadlines:
 
 
 def _taken(
-    queue: deque[Flight], submitted_until_ns: int, concerned: Callable[[Flight], bool]
-) -> Iterator[Flight]:
+    queue: deque[InFlight], submitted_until_ns: int, concerned: Callable[[InFlight], bool]
+) -> Iterator[InFlight]:
     """Take what is overdue from the front of ``queue``, and drop the flights that are no longer
     ``concerned``."""
     while queue:
@@ -114,11 +114,11 @@ def _taken(
         queue.popleft()
 
 
-def _is_open(flight: Flight) -> bool:
+def _is_open(flight: InFlight) -> bool:
     return not flight.ended
 
 
-def _waits(flight: Flight) -> bool:
+def _waits(flight: InFlight) -> bool:
     """Whether the flight has no token yet. A later silence is a few steps long, and no deadline is that
     short."""
     sequence = flight.sequence
@@ -195,7 +195,7 @@ class ReplayRun:
         faults: FaultSchedule,
         delays: Delays,
         start_ns: int,
-        keep: Callable[[Sequence[Flight], Steps], Records],
+        keep: Callable[[Sequence[InFlight], Steps], Records],
         generates: bool = True,
     ) -> None:
         self.replicas = tuple(Replica(number, engine, start_ns) for number, engine in enumerate(engines))
@@ -206,10 +206,10 @@ class ReplayRun:
         self._generates = generates
         self._faults = faults
         self._to_client_ns = delays.to_client_ns
-        self._screened: list[tuple[int, int, Flight]] = []
+        self._screened: list[tuple[int, int, InFlight]] = []
         """Heap of the requests in the input filter: (instant at which they join the queue, number,
         flight)."""
-        self._cuts: list[tuple[int, int, Flight]] = []
+        self._cuts: list[tuple[int, int, InFlight]] = []
         """Heap of the requests that their users are to cut: (instant at which the engine hears of it, number,
         flight)."""
         self._held_until_ns: list[int] = []  # a heap: ends of replies that the engine alone is through with
@@ -220,7 +220,7 @@ class ReplayRun:
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
         self._patience, self._hashes = ClientDeadlines(plan.deadlines, delays), TurnHashes(self._config)
         self.now_ns = start_ns
-        self._flights: dict[Flight, None] = {}
+        self._flights: dict[InFlight, None] = {}
         """Flights not handed over yet, in order of arrival; ``_ended`` of them have ended."""
         self._ended = self._received = 0
         self._last_ns = start_ns
@@ -278,7 +278,7 @@ class ReplayRun:
     def _hand_over_ended(self) -> None:
         self._hand_over([flight for flight in self._flights if flight.ended])
 
-    def _hand_over(self, flights: Sequence[Flight]) -> None:
+    def _hand_over(self, flights: Sequence[InFlight]) -> None:
         """Hand over flights that have ended, and drop the data that only they needed."""
         for flight in flights:
             del self._flights[flight]
@@ -300,7 +300,7 @@ class ReplayRun:
 
     # Coming in.
 
-    def _receive(self, flight: Flight) -> None:
+    def _receive(self, flight: InFlight) -> None:
         self._flights[flight] = None
         self._received += 1
         self._last_ns = flight.submitted_ns
@@ -343,7 +343,7 @@ class ReplayRun:
             prefix_hashes=None if planned.turn is None else self._hashes.of(planned),
         )
 
-    def _queue(self, flight: Flight) -> None:
+    def _queue(self, flight: InFlight) -> None:
         sequence = flight.sequence
         assert sequence is not None
         replica = self._route(flight, sequence)
@@ -359,7 +359,7 @@ class ReplayRun:
 
     # Asked for every request: one replica is not looked at as if there might be more.
 
-    def _route(self, flight: Flight, sequence: EngineSequence) -> Replica:  # noqa: ARG002 - several need them
+    def _route(self, flight: InFlight, sequence: EngineSequence) -> Replica:  # noqa: ARG002 - several need them
         """The replica that is to take the request."""
         return self.replicas[0]
 
@@ -383,7 +383,7 @@ class ReplayRun:
         if in_flight > self.peak_in_flight:
             self.peak_in_flight = in_flight
 
-    def _refuse(self, flight: Flight, refusal: RefusalError, at_ns: int) -> None:
+    def _refuse(self, flight: InFlight, refusal: RefusalError, at_ns: int) -> None:
         """Record the refusal of a request as a client sees it, by the same rules as on a real wire."""
         flight.sequence, flight.http_status = None, refusal.status
         from pytest_llmbench.wire.error_replies import classify_status  # most replays refuse nobody
@@ -443,7 +443,7 @@ class ReplayRun:
         for sequence in step.failed:
             self._finish(replica.in_flight.pop(sequence), sequence)
 
-    def _finish(self, flight: Flight, sequence: EngineSequence) -> None:
+    def _finish(self, flight: InFlight, sequence: EngineSequence) -> None:
         """Finish a flight that the engine has completed; what is held back is read later than that."""
         at_ns = self.now_ns + self._to_client_ns
         if (self._guardrails.holds and self._generates) or flight.fate in DELAYS:
@@ -469,7 +469,7 @@ class ReplayRun:
             flight.schema_check, reason = said.check, said.finish_reason(reason)
         self._end(flight, outcome, at_ns, error, reason)
 
-    def _hold_back(self, flight: Flight, sequence: EngineSequence) -> int:
+    def _hold_back(self, flight: InFlight, sequence: EngineSequence) -> int:
         """Hold a reply back, because of the output filter or a fault.
 
         Notes when each token is read; returns when the reply ends.
@@ -485,14 +485,14 @@ class ReplayRun:
         flight.read_ns = ns
         return max(end_ns, int(ns[-1])) if len(ns) else end_ns
 
-    def _token_ns(self, flight: Flight) -> IntColumn:
+    def _token_ns(self, flight: InFlight) -> IntColumn:
         """Ends of the steps that made its tokens."""
         replica = self.replicas[flight.replica]
         made_ns = [replica.step_ends_ns[first : last + 1] for first, last in flight.spans(replica.first_step)]
         return np.concatenate([np.frombuffer(own, np.int64) for own in made_ns] or [np.empty(0, np.int64)])
 
     def _end(
-        self, flight: Flight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
+        self, flight: InFlight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
     ) -> None:
         cut_ns = flight.cut_ns
         if cut_ns is not None and at_ns >= cut_ns:  # what was on its way, nobody reads
@@ -557,7 +557,7 @@ class ReplayRun:
                 replica.give_up(struck)
                 self._hit(flight)
 
-    def _hit(self, flight: Flight) -> None:
+    def _hit(self, flight: InFlight) -> None:
         assert flight.fate is not None
         outcome, error = STRIKES[flight.fate]
         if self._faults.options.fault_after_tokens == 0:
@@ -587,7 +587,7 @@ class ReplayRun:
                 heapq.heapify(self._screened)
             self._end(flight, Outcome.CUT_BY_USER, flight.cut_ns, None)
 
-    def _leave_unread(self, flight: Flight, at_ns: int) -> None:
+    def _leave_unread(self, flight: InFlight, at_ns: int) -> None:
         """Remove from a flight what its client has not read by ``at_ns``."""
         read_ns = self._so_far_ns(flight) if flight.read_ns is None else flight.read_ns
         flight.read_ns = read_ns[read_ns <= at_ns]
@@ -595,7 +595,7 @@ class ReplayRun:
         if flight.http_status != 200 or flight.accepted_ns + self._to_client_ns > at_ns:
             flight.http_status = MISSING
 
-    def _so_far_ns(self, flight: Flight) -> IntColumn:
+    def _so_far_ns(self, flight: InFlight) -> IntColumn:
         """Instants at which the client reads the tokens of a reply that does not come to its end."""
         ns = self._token_ns(flight)
         whole = len(ns) - len(ns) % self._guardrails.window_tokens  # an open window is held back

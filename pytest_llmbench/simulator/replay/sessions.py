@@ -23,7 +23,7 @@ from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionSlots
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
-from pytest_llmbench.simulator.replay.records import Flight
+from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
@@ -107,19 +107,19 @@ class SessionArrivals:
             self._next_start_ns = next(self._starts_ns, None)
         self._next_ns = due[0].at_ns + self._to_engine_ns if due else None
 
-    def take(self) -> Flight:
+    def take(self) -> InFlight:
         due = heapq.heappop(self._due)
         self._flow.take(due.session)
         self._look()
         planned = due.request
         if planned.reads_answers:
             planned = _with_ids(self._answers.asked(planned))
-        return Flight(planned, due.at_ns, due.at_ns + self._to_engine_ns)
+        return InFlight(planned, due.at_ns, due.at_ns + self._to_engine_ns)
 
     def stop(self) -> None:
         self._stopped = True
 
-    def ended(self, flight: Flight) -> None:
+    def ended(self, flight: InFlight) -> None:
         ok = flight.outcome is Outcome.OK or flight.cut_ns is not None
         turn = turn_of(flight.planned)
         if turn.live:
@@ -140,7 +140,7 @@ class SessionArrivals:
             heapq.heappush(self._due, due)
 
 
-def _said(flight: Flight) -> tuple[str, int]:
+def _said(flight: InFlight) -> tuple[str, int]:
     """The visible answer to a turn that has ended, as far as its client had read it, and its number of
     tokens."""
     turn, tokens = flight.planned.turn, _visible_tokens(flight)
@@ -158,7 +158,7 @@ def _with_ids(request: PlannedRequest) -> PlannedRequest:
     return replace(request, token_ids=ids, input_tokens=len(ids))
 
 
-def _visible_tokens(flight: Flight) -> int:
+def _visible_tokens(flight: InFlight) -> int:
     sequence = flight.sequence
     if sequence is None:
         return 0

@@ -69,13 +69,13 @@ class StandInActor:
 
     def __init__(self, machines: Machines) -> None:
         self.foreman = StandInWorkerActor(machines)
-        self._threads = {name: ThreadPoolExecutor(1) for name in ("say", "hear", "clock", "columns")}
+        self._threads = {name: ThreadPoolExecutor(1) for name in ("send", "receive", "clock", "columns")}
         self.dead: str | None = None
 
     def start(self, method: str, *arguments: object) -> Future[Any]:
         if self.dead is not None:
             raise Lost(self.dead)
-        thread = {"begin": "say", "greet": "say", "engage": "say", "end": "say"}.get(method, method)
+        thread = {"begin": "send", "greet": "send", "engage": "send", "end": "send"}.get(method, method)
         return self._threads[thread].submit(getattr(self.foreman, method), *arguments)
 
     def got(self, promised: Future[Any], limit_s: float = 10.0) -> Any:
@@ -141,12 +141,12 @@ class StandInBridge(ray_pool.BridgeProcess):
 
     def _serve(self) -> None:
         control = self._their_line
-        join = control.hear()
+        join = control.receive()
         assert isinstance(join, Join)
         cluster = StandInCluster(self.machines, join.spec.workers or len(self.machines.ahead_ns))
         self.clusters.append(cluster)
         made = bridge.Bridge(control, cluster)  # type: ignore[arg-type]
-        control.say(Joined(cluster.workers))
+        control.send(Joined(cluster.workers))
         try:
             made.serve()
         finally:

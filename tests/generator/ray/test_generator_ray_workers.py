@@ -270,7 +270,7 @@ def test_a_worker_without_a_session_ends(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert ca_file is not None
     assert ca_file.read_bytes() == b"certificates"
     assert member.process.wait(10) is not None
-    until(lambda: alone.hear(0.1).ending is not None)
+    until(lambda: alone.receive(0.1).ending is not None)
     alone.end()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path.suffix for path in files] == [".lock"]  # of this process, which lives

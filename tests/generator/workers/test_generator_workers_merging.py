@@ -157,7 +157,7 @@ def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(
     monkeypatch.setattr("pytest_llmbench.generator.workers.coordinator.time.monotonic", lambda: now_s[0])
     member: Any = SimpleNamespace(
         setup=Setup(Address("http://127.0.0.1:9/v1"), "openai-chat", "m", directory=tmp_path),
-        line=SimpleNamespace(say=said.append),
+        line=SimpleNamespace(send=said.append),
         put_down=lambda: killed.append(now_s[0]),
     )
     part = Part(member, 2)

@@ -22,7 +22,7 @@ from pytest_llmbench.simulator.engine.router import Router, RouterPolicy
 from pytest_llmbench.simulator.replay import run as replay_run
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.replay.load import Delays, arrivals_of, planned_of
-from pytest_llmbench.simulator.replay.records import FlightLog, Recording
+from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.routed import RoutedRun
 from pytest_llmbench.simulator.replay.run import ReplayRun
@@ -69,7 +69,7 @@ def test_one_replica_is_what_there_is_without_the_option() -> None:
 def played(kind: type[ReplayRun], preset: str, plan: LoadPlan) -> list[object]:
     scenario = parse_scenario(preset)
     engine, delays = Engine(scenario.engine), Delays()
-    log = FlightLog(Recording(plan.phase, "r", scenario.stream, 0, prefix_caching=True), None)
+    log = ReplayLog(RecordOptions(plan.phase, "r", scenario.stream, 0, prefix_caching=True), None)
     router = {"router": Router(scenario.router.policy)} if kind is RoutedRun else {}
     playing = kind(
         (engine,),
