@@ -101,6 +101,7 @@ _TOKENIZER = {
     "tokenizer.source": "model-hub id, tiktoken name or `custom`",
     "tokenizer.counting_option": "A native or B reference (METHODOLOGY §5)",
     "tokenizer.reference": "name of the common tokenizer, with option B",
+    "tokenizer.tokens_per_reference": "how many times the tokens of cl100k_base the tokenizer's file makes",
     "tokenizer.special.bos_eos": "included or excluded",
     "tokenizer.special.system_prompt": "separate, included or none",
     "tokenizer.special.tool_format": "included, excluded or not_used",

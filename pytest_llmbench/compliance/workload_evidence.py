@@ -86,17 +86,12 @@ def read_in_part(view: EvidenceView) -> str | None:
 
 
 def counted_wrongly(view: EvidenceView) -> str | None:
-    """A run of which the server counts output tokens that nobody received, or more than were asked for: what
-    cannot have been generated was counted, or the limit was not kept."""
-    found = miscount(view.evidence.runs)
+    """A run with more output tokens than were asked for, than text came, or than a vocabulary makes of it."""
+    found = miscount(view.evidence.runs, view.result.facts)
     if found is None:
         return None
-    label = found.run.plan.label
-    if found.beyond:
-        view.note("beyond_limit_share", found.share)
-        return f"{found.share:.1%} of the replies of {label!r} are longer than max_tokens by their count"
-    view.note("unshown_share", found.share)
-    return f"{found.share:.1%} of the output tokens that the server counts for {label!r} have no text"
+    view.note(found.kind, found.amount)
+    return f"{found.run.plan.label!r}: {found.why}"
 
 
 def unverified(view: EvidenceView) -> str | None:

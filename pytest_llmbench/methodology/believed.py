@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.server_side import miscount
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records
@@ -32,7 +33,7 @@ def as_believed(procedure: Test) -> Test:
             plan = next(steps)
             while True:
                 seen = yield plan
-                plan = steps.send(_believed(seen, hidden))
+                plan = steps.send(_believed(seen, setting.facts, hidden))
         except StopIteration as stop:
             return _as_it_came(stop.value, hidden)
         finally:
@@ -41,8 +42,8 @@ def as_believed(procedure: Test) -> Test:
     return shown
 
 
-def _believed(seen: Observation, hidden: _Hidden) -> Observation:
-    found = miscount([seen]) if seen.plan.phase is Phase.MEASURE else None
+def _believed(seen: Observation, facts: Facts, hidden: _Hidden) -> Observation:
+    found = miscount([seen], facts) if seen.plan.phase is Phase.MEASURE else None
     if found is None:
         return seen
     bare = seen.records.without_output_counts()

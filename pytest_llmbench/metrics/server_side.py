@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from pytest_llmbench.metrics.latency import by_blocks, streamed_tokens
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
@@ -117,31 +118,47 @@ def beyond_limit_share(records: Records) -> float:
     return int(beyond.sum()) / max(int(known.sum()), 1)
 
 
+TOKENS_OF_A_FILE = "tokenizer.tokens_per_reference"
+"""Key of the fact that says how many times the tokens of cl100k_base the tokenizer of a file makes."""
+MOST_TOKENS_OF_A_FILE = 2.0
+"""The largest such factor with which counts by a file are taken. Vocabularies of language models are below
+1.7, of characters 2.3 and more, of bytes 3.4 and more."""
+_BY_FILE = TOKEN_SOURCES.index(TokenSource.TOKENIZER_FILE)
+
+
 class Miscount(NamedTuple):
     """A run whose counts of output tokens cannot be."""
 
     run: Observation
-    share: float
-    beyond: bool
-    """Whether the share is of replies beyond ``max_tokens``; else of tokens without text."""
+    amount: float
+    kind: Literal["beyond_limit_share", "unshown_share", "tokens_per_reference"]
 
     @property
     def why(self) -> str:
         """What cannot be, in words."""
-        if self.beyond:
-            return f"{self.share:.1%} of the replies count more output tokens than max_tokens"
-        return f"{self.share:.1%} at least of the output tokens that are counted have no text"
+        if self.kind == "beyond_limit_share":
+            return f"{self.amount:.1%} of the replies count more output tokens than max_tokens"
+        if self.kind == "unshown_share":
+            return f"{self.amount:.1%} at least of the output tokens that are counted have no text"
+        return (
+            f"the tokenizer's file, which counted, makes {self.amount:.1f} times the tokens of cl100k_base, "
+            "as no vocabulary of a language model does"
+        )
 
 
-def miscount(seen: Iterable[Observation]) -> Miscount | None:
-    """The first run with more output tokens than were asked for, or than text came; None where all counts can
-    be. Behind an end that is ignored, as was asked for, tokens have no text."""
+def miscount(seen: Iterable[Observation], facts: Facts) -> Miscount | None:
+    """The first run with more output tokens than were asked for, than text came, or than any vocabulary makes
+    of a text; None where all counts can be. Behind an end that is ignored, as was asked for, tokens have no
+    text. ``facts``: of the tokenizer."""
+    per_reference = facts.value(TOKENS_OF_A_FILE, 0.0)
     for run in seen:
         beyond, unshown = beyond_limit_share(run.records), unshown_share(run.records)
         if beyond > MOST_BEYOND_LIMIT:
-            return Miscount(run, beyond, True)
+            return Miscount(run, beyond, "beyond_limit_share")
         if unshown > MOST_UNSHOWN_SHARE and not run.plan.ignore_eos:
-            return Miscount(run, unshown, False)
+            return Miscount(run, unshown, "unshown_share")
+        if per_reference > MOST_TOKENS_OF_A_FILE and (run.records.token_source == _BY_FILE).any():
+            return Miscount(run, per_reference, "tokens_per_reference")
     return None
 
 

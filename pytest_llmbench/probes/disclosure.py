@@ -216,6 +216,7 @@ def tokenizer_facts(tokenizer: HuggingFaceTokenizer, source: str) -> Facts:
         "tokenizer.vocab_size": tokenizer.vocabulary_size,
         "tokenizer.source": tokenizer.source,
         "tokenizer.sha256": tokenizer.sha256,
+        "tokenizer.tokens_per_reference": round(tokenizer.tokens_per_reference, 3),
         "tokenizer.special.tokens": dict(tokenizer.special_tokens),
     }
     return Facts.of(Origin.DETECTED, values, source)

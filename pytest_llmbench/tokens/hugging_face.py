@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import parse_json
-from pytest_llmbench.tokens.reference import no_panic
+from pytest_llmbench.tokens.reference import no_panic, reference_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,6 +31,20 @@ _REMEDY = (
 _SAMPLE = " The quick brown fox, größer 漢字 🦀 1234567890;\n\tx = y\n"
 """A text to try each tokenizer with, so that one that fails does so at once and not at a reply while load is
 running."""
+_ENGLISH = (
+    "The committee met on Thursday to review the proposals that had been submitted over the summer. Most of "
+    "them were too expensive, and only two were worth a second look."
+)
+_SCRIPTS = (
+    _ENGLISH,
+    "def mean(values: list[float]) -> float:\n    total = 0.0\n    for value in values:\n"
+    "        total += value\n    return total / len(values) if values else float('nan')\n",
+    "Der Ausschuss trat am Donnerstag zusammen, um die im Sommer eingereichten Vorschläge zu prüfen.",
+    "Комитет собрался в четверг, чтобы рассмотреть предложения, поданные за лето.",
+    "委员会于星期四开会，审议夏季提交的提案。大多数提案费用过高，只有两项值得再次考虑。",
+    "اجتمعت اللجنة يوم الخميس لمراجعة المقترحات التي قدمت خلال الصيف.",
+    "समिति ने गर्मियों में प्रस्तुत प्रस्तावों की समीक्षा के लिए गुरुवार को बैठक की।",
+)
 _NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
 _SHORT_DIGEST = 12
 
@@ -115,6 +129,17 @@ class HuggingFaceTokenizer:
         """Ids of ``text``. Lone surrogates, which no text can be sent with, count as U+FFFD."""
         with no_panic(text):
             return self._tokenizer.encode(_sendable(text), add_special_tokens=False).ids
+
+    @cached_property
+    def tokens_per_reference(self) -> float:
+        """Number of tokens / that of cl100k_base: of some English, or of samples of seven scripts together,
+        whichever is more."""
+        reference = reference_tokenizer()
+        own, known = (
+            [tokenizer.count(text) for text in (_ENGLISH, "".join(_SCRIPTS))]
+            for tokenizer in (self, reference)
+        )
+        return max(mine / its for mine, its in zip(own, known, strict=True))
 
     @property
     def _special_ids(self) -> list[int]:

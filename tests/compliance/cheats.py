@@ -504,6 +504,14 @@ DECLARED = (
         ),
     ),
     gateway(
+        "counts by a tokenizer's file of bytes",
+        "M-4.4.2-counting-option",
+        together(
+            stating({"tokenizer.counting_option": "A", "tokenizer.tokens_per_reference": 3.4}),
+            counted_by(TokenSource.TOKENIZER_FILE),
+        ),
+    ),
+    gateway(
         "output tokens that nobody received",
         "M-4.4.2-counting-option",
         with_columns(unshown_tokens=lambda column: column * 0 + 10),

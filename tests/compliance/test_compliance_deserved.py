@@ -22,6 +22,8 @@ from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.record import TokenSource
+from pytest_llmbench.model.records import TOKEN_SOURCES
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 
 SLOW = "h100-8b?max_num_seqs=24&input_filter=enabled&output_filter=disabled&step_base_us="
@@ -188,3 +190,18 @@ def test_a_data_set_says_how_often_its_prompts_are_sent() -> None:
     # Two parts draw half of the entries each, by themselves: a quarter of them is in both.
     assert "25.0% of the requests send" in of([[0, 500], [0, 500]], 1_000)
     assert of([[0, 500]], 1_000).startswith("unmet: 0 of the requests share a prefix, and ")
+
+
+@pytest.mark.parametrize(("per_reference", "source", "met"), [
+    (1.7, TokenSource.TOKENIZER_FILE, True),
+    (2.1, TokenSource.TOKENIZER_FILE, False),
+    (5.0, TokenSource.SERVER_USAGE, True),
+])  # fmt: skip
+def test_counts_by_a_file_are_evidence_as_far_as_a_vocabulary_can_be(
+    per_reference: float, source: TokenSource, met: bool
+) -> None:
+    """A file that did not count is no reason against a server's counts."""
+    stated = {"tokenizer.counting_option": "A", "tokenizer.tokens_per_reference": per_reference}
+    sources = with_columns(token_source=lambda column: column * 0 + TOKEN_SOURCES.index(source))
+    evidence = together(stating(stated), sources)(complete_ttft())
+    assert is_met("M-4.4.2-counting-option", evidence) is met

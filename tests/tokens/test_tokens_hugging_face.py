@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tokenizer import BOS, EOS, byte_level, content_of, small_tokenizer
+from small_tokenizer import BOS, EOS, PLAIN_WORDS, byte_level, content_of, small_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from pytest_llmbench.errors import SuiteError
@@ -76,6 +76,12 @@ def test_a_long_text_is_neither_cut_nor_filled_up() -> None:
     made.enable_truncation(2)
     made.enable_padding(length=50)
     assert HuggingFaceTokenizer(TokenizerFile(content_of(made))).count("hello hello hello") == 3
+
+
+def test_a_vocabulary_is_held_against_the_reference() -> None:
+    """One of bytes makes some four times the tokens, whichever text it was trained on beside these."""
+    assert small_tokenizer(vocabulary=258).tokens_per_reference > 4
+    assert 2 < small_tokenizer(PLAIN_WORDS, 600).tokens_per_reference < 4
 
 
 def test_lone_surrogates_count_as_what_they_are_sent_as() -> None:

@@ -21,6 +21,7 @@ from pytest_llmbench.compliance.workload_evidence import (
     sent_again,
     unverified,
 )
+from pytest_llmbench.metrics.server_side import by_server
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn, Records
 from pytest_llmbench.model.request import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
@@ -383,10 +384,11 @@ def code_completion(view: EvidenceView) -> Answer:
 
 
 def _miss_their_length(records: Records) -> int:
-    """How many prompts the server counts more than 1 % (of short ones, 16 tokens) away from their length."""
+    """How many prompts the server counts more than 1 % (of short ones, 16 tokens) away from their length.
+    Who counted a reply counted its prompt."""
     target = records.requested_input_tokens
     off = np.abs(records.input_tokens - target) > np.maximum(16, target // 100)
-    return int((off & records.ok & has(records.input_tokens)).sum())
+    return int((off & by_server(records) & has(records.input_tokens)).sum())
 
 
 def _is_zipf(by_rank: list[int]) -> bool:
