@@ -22,7 +22,6 @@ import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
@@ -229,19 +228,6 @@ def keep_secrets_of_program(command: Sequence[str], env: Mapping[str, str]) -> N
         name, equals, value = word.partition("=")
         given.append((name, value if equals else following) if name.startswith("-") else ("", ""))
     keep_secret(*(value for name, value in given if value and _SECRET_OF_PROGRAM.search(name)))
-
-
-@contextmanager
-def forgetting() -> Iterator[None]:
-    """Forget at the end of the block what was learned inside: for tests, which share a process."""
-    before = set(_KNOWN)
-    try:
-        yield
-    finally:
-        if before != _KNOWN:
-            _KNOWN.clear()
-            _KNOWN.update(before)
-            _redactor.cache_clear()
 
 
 @lru_cache(maxsize=1)

@@ -4,8 +4,8 @@ pytester's in-process runs forget the modules that they loaded, and extension mo
 be loaded twice in a process. "cannot load module more than once per process" means that one is missing here.
 
 A test whose subject is timing has the mark ``timing``: none of the other processes of pytest-xdist runs a
-test while it does, and see ``timing_tests``. All others must not depend on how busy the machine is: those
-that send a load take ``however_late``.
+test while it does. All others must not depend on how busy the machine is: those that send a load take
+``however_late``.
 
 Property tests draw the same examples in every run, so that a change is what makes one fail, and none has a
 deadline: a busy machine takes any time for an example. ``--hypothesis-profile=explore`` draws others each
@@ -14,7 +14,6 @@ time.
 
 import atexit
 import fcntl
-import gc
 import os
 import shutil
 import signal
@@ -24,21 +23,17 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack
 from importlib import import_module
-from importlib.metadata import PathDistribution
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from pkgutil import walk_packages
 
 import certifi
 import pytest
-from forked_processes import fork_from_now_on, interpreters_start  # noqa: F401 - a fixture
 from however_late import however_late  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
-from sessions_alike import look_once
-from timing_tests import TimingTests
 
 import pytest_llmbench
-from pytest_llmbench.redaction import forgetting
+from pytest_llmbench import redaction
 
 LOADED = (
     *("httpcore", "matplotlib.backends.backend_svg", "matplotlib.figure", "numpy.fft", "numpy.random"),
@@ -113,35 +108,11 @@ _WAITING = {
 def pytest_configure(config: pytest.Config) -> None:
     """The process that only gives tests to those of pytest-xdist loads nothing for them. pytest-xdist would
     begin with the files of most tests, which are not the long ones."""
-    config.pluginmanager.register(TimingTests())
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         for name in LOADED:
             import_module(name)
-        fork_from_now_on()
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Each process of pytest-xdist begins to collect at another folder: where no byte code is kept yet, each
-    compiles its share of the modules, and finds those of the others when it comes to them."""
-    report = yield
-    if collector.path == Path(__file__).parent and report.passed:
-        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        _begin_at(report.result, worker / workers)
-    return report
-
-
-def _begin_at(collectors: list[pytest.Item | pytest.Collector], share: float) -> None:
-    """Rotated to the one before which this share of the files lies."""
-    sizes = [sum(1 for _ in each.path.rglob("test_*.py")) for each in collectors]
-    before = list(accumulate(sizes, initial=0))
-    first = sum(begin < share * before[-1] for begin in before[1:])
-    collectors[:] = [*collectors[first:], *collectors[:first]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -163,20 +134,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (place[item.path], _is_timing(item)))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests and all the modules stay until the end: no collection of garbage looks at them,
-    while they are gathered or later, when sessions in this process cause many. Nor does each load count
-    them, to see that somebody has frozen them."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
-        import_module("pytest_llmbench.timing.collector").frozen_by_others = lambda: True
-
-
 @pytest.fixture
 def pytester(whole_plugin: None, pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
@@ -187,28 +144,10 @@ def whole_plugin() -> None:
     """A session under test in this process forgets the modules that it is first to load, and what they had
     read, such as the clauses of the draft: the next one would load and read them again. Ray is not needed.
 
-    It looks once at the distributions, too.
-
     Of the scope of the session, so that it comes before ``pytester``, which forgets what is loaded later."""
     for module in walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
         if not module.name.endswith(".__main__") and ".ray." not in module.name:
             import_module(module.name)
-    look_once()
-    for name in ("metadata", "entry_points"):
-        setattr(PathDistribution, name, _read_once(getattr(PathDistribution, name)))
-
-
-def _read_once(found: property) -> property:
-    """Each session looks into every distribution that is installed, and reads of dozens what they are."""
-    known: dict[str, object] = {}
-
-    def of(distribution: PathDistribution) -> object:
-        path = str(distribution._path)  # type: ignore[attr-defined]
-        if path not in known:
-            known[path] = found.__get__(distribution)
-        return known[path]
-
-    return property(of)
 
 
 @pytest.fixture
@@ -216,6 +155,17 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of sessions in this process leave them out: to draw is most of what writing a report takes."""
     plots = import_module("pytest_llmbench.reports.plots")
     monkeypatch.setattr(plots, "render", lambda plot, plot_id, salt="": "<svg></svg>")
+
+
+@pytest.fixture(autouse=True)
+def secrets_of_its_own() -> Generator[None, None, None]:
+    """What a test keeps secret is no secret in the tests that follow, which share this process."""
+    before = set(redaction._KNOWN)
+    yield
+    if before != redaction._KNOWN:
+        redaction._KNOWN.clear()
+        redaction._KNOWN.update(before)
+        redaction._redactor.cache_clear()
 
 
 def _is_timing(item: pytest.Item | None) -> bool:
@@ -230,8 +180,7 @@ def pytest_runtest_protocol(
     if not _machine.held:
         _machine.take(alone=_is_timing(item))
     try:
-        with forgetting():
-            return (yield)
+        return (yield)
     finally:
         if not (_is_timing(item) and _is_timing(nextitem)):
             _machine.give_back()

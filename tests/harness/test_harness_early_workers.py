@@ -12,7 +12,6 @@ from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
-pytestmark = pytest.mark.usefixtures("interpreters_start")
 URL = "http://127.0.0.1:1/v1"
 
 

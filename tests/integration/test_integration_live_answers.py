@@ -17,8 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from forked_sessions import started
-from pytest_apart import WITHOUT_PICTURES
+from pytest_apart import Session
 from vllm_server import program, serving
 
 from pytest_llmbench.arrivals.sessions import LiveAnswers, turn_of
@@ -114,9 +113,8 @@ def test_llama_cpp_is_told_its_own_answers(llama_cpp: str) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_suite_against_llama_cpp(llama_cpp: str, tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_talks.py").write_text(SUITE, "utf-8")
-    (tmp_path / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     options = (f"--llm-workers={workers}", "--llm-report=out", "--llm-inconclusive=pass")
-    session = started(tmp_path, "-q", "test_talks.py", f"--llm-endpoint={llama_cpp}", *options)
+    session = Session(tmp_path, "-q", "test_talks.py", f"--llm-endpoint={llama_cpp}", *options)
     said = session.text(300)
     assert session.returncode == 0, said[-4000:]
     (entry,) = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]

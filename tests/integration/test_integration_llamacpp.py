@@ -12,9 +12,8 @@ from typing import Any
 
 import plain_http
 import pytest
-from forked_sessions import started
 from measured_rows import counted_rows
-from pytest_apart import WITHOUT_PICTURES
+from pytest_apart import Session
 
 from pytest_llmbench import SyntheticWorkload, Uniform, launched_server
 from pytest_llmbench.generator.http.target import Target
@@ -73,11 +72,10 @@ exact = true
 def run_suite(folder: Path, suite: str, endpoint: str, *options: str) -> str:
     """What the suite printed; its report lies in ``out``."""
     (folder / "test_suite.py").write_text(suite, "utf-8")
-    (folder / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
     # An engine of its own threads beside it: of the sends none may be late.
     options = (f"--llm-endpoint={endpoint}", "--llm-inconclusive=pass", "--llm-remeasure=6", *options)
-    return started(folder, "-v", "--llm-report=out", *options).text(600)
+    return Session(folder, "-v", "--llm-report=out", *options).text(600)
 
 
 @pytest.fixture(scope="module")

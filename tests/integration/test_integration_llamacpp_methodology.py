@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_sessions import started
-from pytest_apart import WITHOUT_PICTURES
+from pytest_apart import Session
 from whole_records import whole_records
 
 SUT_FILE = """
@@ -112,12 +111,11 @@ class Measured:
 
 def run_suite(folder: Path, endpoint: str, body: str) -> Measured:
     (folder / "test_suite.py").write_text(PREAMBLE + body, "utf-8")
-    (folder / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     (folder / "sut.toml").write_text(SUT_FILE, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
     # On a machine with other work the pace of the server drifts, and sixty requests may leave an end open.
     options = ("--llm-scale=quick", "--llm-sut=sut.toml", "--llm-report=out", "--llm-inconclusive=pass")
-    return Measured(folder, started(folder, "-v", f"--llm-endpoint={endpoint}", *options).text(600))
+    return Measured(folder, Session(folder, "-v", f"--llm-endpoint={endpoint}", *options).text(600))
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
-from forked_sessions import fork_workers
 from plugin_suite import Suite
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -25,9 +23,6 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     # The keys of whoever runs these tests must not leak into what the tests send.
     for name in ("LLM_API_KEY", "OPENAI_API_KEY", "CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
-    # What is written need not outlast a failure of power: on a busy disk a session waits for that a while.
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    fork_workers(monkeypatch.setattr)
     # Within the one process: these tests are about the plugin, and each would start another. Those about
     # the measuring process itself ask for it.
     pytester.makeini(

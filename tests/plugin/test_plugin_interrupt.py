@@ -12,15 +12,14 @@ import psutil
 import pytest
 from command_lines import MEASURING as MEASURING_PROCESS
 from command_lines import command_line
-from forked_sessions import started
 from plugin_suite import SMALL_WARMUP, Suite, stored_lines, wait_for
-from pytest_apart import WITHOUT_PICTURES
+from pytest_apart import Session
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 pytestmark = pytest.mark.usefixtures("however_late")
 
-SMALL = SMALL_WARMUP + WITHOUT_PICTURES
+
 TINY = """
 from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
 
@@ -47,8 +46,8 @@ def lines_so_far(directory: Path) -> int:
 
 def test_sigterm_keeps_what_was_measured(suite: Suite, engine: EmbeddedEngine) -> None:
     """As Ctrl-C does, of which below."""
-    suite.write(BODY, SMALL)
-    run = started(suite.path, f"--llm-endpoint={engine.url}", *MEASURING)
+    suite.write(BODY, SMALL_WARMUP)
+    run = Session(suite.path, f"--llm-endpoint={engine.url}", *MEASURING)
     try:
         wait_for(lambda: lines_so_far(suite.path / "out") >= 40, "no records appeared")
         run.send_signal(signal.SIGTERM)
@@ -110,8 +109,8 @@ def has_ended(process: psutil.Process) -> bool:
 def test_a_second_signal_of_either_kind_stops_at_once_and_leaves_no_process(
     suite: Suite, first: signal.Signals, second: signal.Signals
 ) -> None:
-    suite.write(BODY, SMALL + HELD_UP)
-    run = started(suite.path, "--llm-endpoint=sim", *MEASURING)
+    suite.write(BODY, SMALL_WARMUP + HELD_UP)
+    run = Session(suite.path, "--llm-endpoint=sim", *MEASURING)
     try:
         wait_for(lambda: lines_so_far(suite.path / "out") >= 20, "no records appeared")
         family = family_of(run.pid, "simulator", MEASURING_PROCESS, "http.server")
@@ -128,8 +127,8 @@ def test_a_second_signal_of_either_kind_stops_at_once_and_leaves_no_process(
 
 def test_a_signal_to_the_controller_of_xdist_reports_what_is_finished(suite: Suite) -> None:
     """To it alone, as a supervisor sends it; its workers hear of it from it."""
-    suite.write(BODY.replace("@llmbench.ttft(p99_ms=500", QUICK + "@llmbench.ttft(p99_ms=500"), SMALL)
-    run = started(suite.path, "-p", "xdist", "-n", "1", "--llm-endpoint=sim", *MEASURING)
+    suite.write(BODY.replace("@llmbench.ttft(p99_ms=500", QUICK + "@llmbench.ttft(p99_ms=500"), SMALL_WARMUP)
+    run = Session(suite.path, "-p", "xdist", "-n", "1", "--llm-endpoint=sim", *MEASURING)
     try:
         wait_for(lambda: lines_so_far(suite.path / "out") >= 60, "no records appeared")
         family = family_of(run.pid, "readline", "simulator", MEASURING_PROCESS)  # the first is a worker
@@ -154,12 +153,12 @@ def test_by_hand(llm_bench, llm_workload):
 def test_a_launched_server_does_not_outlive_a_pytest_that_is_killed(
     suite: Suite, engine: EmbeddedEngine
 ) -> None:
-    suite.write(LAUNCHING, SMALL)
+    suite.write(LAUNCHING, SMALL_WARMUP)
     command = (
         f'["{sys.executable}", "-m", "pytest_llmbench.simulator", "--preset", "fast", "--port", "{{port}}"]'
     )
     (suite.path / "sut.toml").write_text(f"[variants.launched]\ncommand = {command}\n", "utf-8")
-    run = started(suite.path, "--llm-sut=sut.toml", f"--llm-endpoint={engine.url}", "--llm-workers=1")
+    run = Session(suite.path, "--llm-sut=sut.toml", f"--llm-endpoint={engine.url}", "--llm-workers=1")
     family: list[psutil.Process] = []
 
     def is_launched() -> bool:
@@ -180,9 +179,9 @@ def test_the_next_session_removes_what_killed_processes_left(
 ) -> None:
     """All of them at once, as when memory runs out: then no worker clears up after its session."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    suite.write(BODY, SMALL)
+    suite.write(BODY, SMALL_WARMUP)
     arguments = (f"--llm-endpoint={engine.url}", *MEASURING)
-    run = started(suite.path, *arguments)
+    run = Session(suite.path, *arguments)
     try:
         wait_for(lambda: lines_so_far(suite.path / "out") >= 10, "no records appeared")
         family = [*psutil.Process(run.pid).children(recursive=True), psutil.Process(run.pid)]
@@ -194,7 +193,7 @@ def test_the_next_session_removes_what_killed_processes_left(
     assert list(tmp_path.rglob("*.spool"))
     (suite.path / "out" / ".report.json.12345.llmbench.tmp").write_text("{", "utf-8")
     suite.write(BODY.replace("p99_ms=500, rate=50, requests=5000", "concurrency=2, requests=10"))
-    started(suite.path, *arguments).wait(timeout=120)  # whatever its verdict on a busy machine
+    Session(suite.path, *arguments).wait(timeout=120)  # whatever its verdict on a busy machine
     assert suite.report["tests"][0]["counts"]["ok"] == 10
     (user,) = tmp_path.glob("pytest-llmbench-*")
     assert list(user.iterdir()) == []
@@ -218,8 +217,8 @@ def labels_so_far(directory: Path) -> set[str]:
 
 
 def test_ctrl_c_in_a_search_keeps_its_levels_and_leaves_nothing_running(suite: Suite) -> None:
-    suite.write(SEARCH, SMALL)
-    run = started(suite.path, "--llm-endpoint=sim", "--llm-scale=quick", *MEASURING)
+    suite.write(SEARCH, SMALL_WARMUP)
+    run = Session(suite.path, "--llm-endpoint=sim", "--llm-scale=quick", *MEASURING)
     try:
         wait_for(
             lambda: len(labels_so_far(suite.path / "out")) >= 2, "the search did not get to its second level"

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from forked_sessions import read_again, started
 from plugin_suite import SMALL_WARMUP, Suite
+from pytest_apart import Session, read_again
 
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, Looks
@@ -45,7 +45,7 @@ def seen_on_a_terminal(suite: Suite, endpoint: str) -> str:
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "wb", 0) as terminal:
         arguments = (f"--llm-endpoint={endpoint}", "--llm-scale=quick", "--llm-inconclusive=pass")
-        run = started(suite.path, "--color=no", "--llm-workers=1", *arguments, output=terminal)
+        run = Session(suite.path, "--color=no", "--llm-workers=1", *arguments, output=terminal)
     text = "".join(iter(reader(ours), ""))
     os.close(ours)
     assert run.wait(timeout=60) == 0, text
@@ -199,7 +199,7 @@ def test_what_a_worker_writes_reaches_the_output_of_the_controller(
     suite.write(BODY.replace("concurrency=2", "concurrency=4, requests=12"), conftest)
     arguments = (f"--llm-endpoint={engine.url}", "--llm-scale=quick", "--llm-inconclusive=pass")
     with tempfile.TemporaryFile() as file:
-        run = started(suite.path, "-n1", *arguments, errors=file)
+        run = Session(suite.path, "-n1", *arguments, errors=file)
         output, errors = run.text(timeout=120), read_again(file)
     assert run.returncode == 0, output
     beats = [line for line in errors.splitlines() if line]

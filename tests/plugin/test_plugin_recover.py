@@ -15,9 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from command_lines import MEASURING, command_line
-from forked_sessions import ForkedSession, started
 from plugin_suite import SMALL_WARMUP, Suite, stored_lines, wait_for
-from pytest_apart import WITHOUT_PICTURES
+from pytest_apart import Session
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -56,9 +55,9 @@ def test_short(): ...
 @llmbench.ttft(rate=50, requests=5000, workload=TINY)
 def test_long(): ...
 """
-SMALL = SMALL_WARMUP + WITHOUT_PICTURES
+
 KILLABLE = f"""
-{SMALL}
+{SMALL_WARMUP}
 import os
 
 os.environ.setdefault("CONTROLLER", str(os.getpid()))  # a worker of pytest-xdist has that of who starts it
@@ -66,11 +65,11 @@ os.environ.setdefault("CONTROLLER", str(os.getpid()))  # a worker of pytest-xdis
 REPORTING = ("--llm-report=out", "--llm-inconclusive=pass")
 
 
-def run(folder: Path, *more: str) -> ForkedSession:
+def run(folder: Path, *more: str) -> Session:
     """It has ended."""
     # A suite that is run by a worker of pytest-xdist must not take itself for one.
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-    session = started(folder, "--llm-endpoint=replay", "--llm-scale=quick", *REPORTING, *more, env=own)
+    session = Session(folder, "--llm-endpoint=replay", "--llm-scale=quick", *REPORTING, *more, env=own)
     session.wait(timeout=120)
     return session
 
@@ -102,10 +101,10 @@ def long_records(suite: Suite) -> list[Path]:
 
 
 @contextlib.contextmanager
-def measuring(suite: Suite, engine: EmbeddedEngine) -> Iterator[ForkedSession]:
+def measuring(suite: Suite, engine: EmbeddedEngine) -> Iterator[Session]:
     """A session in the middle of its second test."""
-    suite.write(LONG, SMALL)
-    session = started(suite.path, f"--llm-endpoint={engine.url}", "--llm-workers=1", *REPORTING)
+    suite.write(LONG, SMALL_WARMUP)
+    session = Session(suite.path, f"--llm-endpoint={engine.url}", "--llm-workers=1", *REPORTING)
 
     def is_in_its_second_test() -> bool:
         assert session.poll() is None, session.text()
@@ -301,7 +300,7 @@ def pytest_llmbench_result(item, result):
 
 
 def test_verdicts_print_on_a_full_disk(suite: Suite) -> None:
-    suite.write(HARMLESS, SMALL + FULL_DISK)
+    suite.write(HARMLESS, SMALL_WARMUP + FULL_DISK)
     done = run(suite.path, "--capture=sys", "-k", "holds or never_begun")
     told = done.text()
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
@@ -335,7 +334,7 @@ def test_a_killed_controller_of_xdist_had_kept_the_results(suite: Suite) -> None
 
 def test_a_dead_worker_of_xdist_makes_the_report_incomplete(suite: Suite) -> None:
     pytest.importorskip("xdist")
-    suite.write(FOUR.replace(KILL, "os.kill(os.getpid(), signal.SIGKILL)"), SMALL)
+    suite.write(FOUR.replace(KILL, "os.kill(os.getpid(), signal.SIGKILL)"), SMALL_WARMUP)
     done = run(suite.path, "-n1")
     told = done.text()
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, told

@@ -95,7 +95,6 @@ def unmeasured(check: SelfCheck) -> set[str]:
     return none - {"loop_lag_p99_ns", "loop_lag_max_ns", "stolen_share"}
 
 
-@pytest.mark.usefixtures("interpreters_start")
 def test_it_measures_what_a_generator_within_this_process_measures(
     serve: Serve, apart: Apart, plan: MakePlan
 ) -> None:
@@ -119,7 +118,6 @@ def test_it_measures_what_a_generator_within_this_process_measures(
                     assert getattr(other.selfcheck, name) == getattr(one.selfcheck, name), name
 
 
-@pytest.mark.usefixtures("interpreters_start")
 def test_the_self_check_is_that_of_the_measuring_process(serve: Serve, apart: Apart, plan: MakePlan) -> None:
     """A thread of the suite that never rests does not show in it."""
     over = threading.Event()
@@ -227,7 +225,6 @@ def test_what_cannot_be_handed_over_is_said_in_words(serve: Serve, apart: Apart,
         apart("http://127.0.0.1:9/v1", extra_body={"x": object()})
 
 
-@pytest.mark.usefixtures("interpreters_start")
 def test_nothing_global_changes_in_the_process_of_the_suite(
     serve: Serve, apart: Apart, plan: MakePlan
 ) -> None:
@@ -258,7 +255,6 @@ def test_nothing_global_changes_in_the_process_of_the_suite(
     assert now() == before
 
 
-@pytest.mark.usefixtures("interpreters_start")
 def test_no_key_is_in_the_process_list(serve: Serve, plan: MakePlan) -> None:
     """It goes to the measuring process over a socket that only the two of them have."""
     key, seen = "sk-canary-0123456789", []
@@ -274,7 +270,6 @@ def test_no_key_is_in_the_process_list(serve: Serve, plan: MakePlan) -> None:
     assert not any(key in listed or "Bearer" in listed for listed in seen)
 
 
-@pytest.mark.usefixtures("interpreters_start")
 def test_the_environment_without_coverage_and_with_one_arena(
     serve: Serve, apart: Apart, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,7 +250,6 @@ def test_a_killed_worker_voids_the_run_and_is_replaced(
     assert victim not in worker_pids()
 
 
-@pytest.mark.usefixtures("interpreters_start")
 def test_workers_that_came_up_before_anything_was_known_are_taken_over(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
@@ -458,7 +457,6 @@ def test_mistakes_are_told_before_anything_starts(workers_for: WorkersFor, plan:
         workers_for("gopher://127.0.0.1")
 
 
-@pytest.mark.usefixtures("interpreters_start")
 def test_workers_on_cores_of_their_own(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     core = min(os.sched_getaffinity(0))
     generator = workers_for(serve(reply()), cpus=[core, 10_000])  # a core that there is, and one there is not

@@ -20,7 +20,6 @@ from pytest_llmbench.simulator.__main__ import main
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = pytest.mark.usefixtures("interpreters_start")
 DEADLINE_S = 10.0
 
 
