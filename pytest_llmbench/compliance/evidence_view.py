@@ -46,7 +46,7 @@ _SUT = {
     "isolation.health_probe": "the probes with which a test looks after the SUT by itself",
 }
 _WORKLOAD = {
-    "workload.name": "name as in METHODOLOGY §4.2, or that of a custom workload",
+    "workload.name": "name as in section 4.3.2, or that of a custom workload",
     "workload.standard": "true for a reference workload",
     "workload.seed": "seed of the request sequence, an integer",
     "workload.n_requests": "requests that were to be measured, over all runs",
@@ -70,7 +70,7 @@ _WORKLOAD = {
     "workload.slices": "list of [first, count]: the parts of the sequence that were sent",
     "workload.parts": "list of [name, seed], one for each of workload.slices: the part of the measurement "
     "that it was drawn for; the seed follows from workload.seed and the name",
-    "workload.sequence_sha256": "digest of the planned requests in the format of METHODOLOGY §4.3",
+    "workload.sequence_sha256": "digest of the planned requests in the format of appendix A.1.4",
     "workload.published": "`sequence` (written as an artifact) or `generator` (code, seed and parameters)",
 }
 _REQUEST = {
@@ -99,7 +99,7 @@ _TOKENIZER = {
     "tokenizer.version": "its version",
     "tokenizer.vocab_size": "number of ids",
     "tokenizer.source": "model-hub id, tiktoken name or `custom`",
-    "tokenizer.counting_option": "A native or B reference (METHODOLOGY §5)",
+    "tokenizer.counting_option": "A native or B reference (section 4.4)",
     "tokenizer.reference": "name of the common tokenizer, with option B",
     "tokenizer.tokens_per_reference": "how many times the tokens of cl100k_base the tokenizer's file makes",
     "tokenizer.special.bos_eos": "included or excluded",
@@ -111,7 +111,7 @@ _STREAMING = {
     "streaming.chunking": "single (every chunk is one token) or multi",
     "streaming.single_token_share": "share of content chunks of one token, where chunk tokens are known",
     "streaming.chunk_handling": "what becomes of chunks with several tokens, in words",
-    "streaming.itl_option": "direct, A, B or C (METHODOLOGY §7)",
+    "streaming.itl_option": "direct, A, B or C (section 4.6)",
     "streaming.itl_option_reason": "why that one, and from which run or by whom",
     "streaming.server_timestamps_available": "true when the server gives the instant of every token",
     "streaming.chunk_sizes": "mapping: chunks, mean, p50, p99, max tokens per content chunk",
@@ -299,13 +299,12 @@ class EvidenceView:
         return self.evidence.records
 
     def capability(self, name: str) -> Any:
-        """The value of a capability, with its proofs as evidence."""
-        capability = self.evidence.capabilities.get(name)
-        if capability is None or capability.value in (False, None) or not capability.proofs:
+        """The value of a capability."""
+        value = self.evidence.capabilities.get(name)
+        if value in (False, None):
             raise NoEvidenceError(f"capability.{name}")
-        self.seen[f"capability.{name}"] = capability.value
-        self.seen[f"capability.{name}.proofs"] = list(capability.proofs)
-        return capability.value
+        self.seen[f"capability.{name}"] = value
+        return value
 
     def driver_capability(self, name: str) -> Any:
         """The capability of whatever carried the load: in a replay no generator sent anything and no wire was

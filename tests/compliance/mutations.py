@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from complete_run import by_length_table, metrics_of, results_table
 
-from pytest_llmbench.compliance.evidence import Capability, Evidence
+from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.result import TestResult
 
@@ -155,8 +155,9 @@ def unable(*names: str) -> Mutation:
 
 def able(capabilities: Mapping[str, Any]) -> Mutation:
     """With further capabilities, as if tests proved them."""
-    proved = {name: Capability(value, ("tests/…",)) for name, value in capabilities.items()}
-    return lambda evidence: dataclasses.replace(evidence, capabilities={**evidence.capabilities, **proved})
+    return lambda evidence: dataclasses.replace(
+        evidence, capabilities={**evidence.capabilities, **capabilities}
+    )
 
 
 def alone(evidence: Evidence) -> Evidence:
