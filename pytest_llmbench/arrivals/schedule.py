@@ -32,7 +32,7 @@ def gamma_gaps_s(rate: float, burstiness: float, count: int, seed: int) -> npt.N
 
 
 def poisson_gaps_s(rate: float, count: int, seed: int) -> npt.NDArray[np.float64]:
-    """``count`` inter-arrival times in seconds, exponential with mean 1/``rate`` (METHODOLOGY §3).
+    """``count`` inter-arrival times in seconds, exponential with mean 1/``rate`` (section 4.2).
 
     Exactly the first ``count`` results of ``random.Random(seed).expovariate(rate)``, so that anybody can
     rebuild the schedule with a Python interpreter alone.
@@ -75,9 +75,9 @@ def schedule_ns(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.int64]:
 def arrival_seed(workload_seed: int) -> int:
     """The seed of the schedule that goes with a workload seed.
 
-    The first 48 bits of the SHA-256 of ``"arrivals:<workload seed>"``. The workload generator of METHODOLOGY
-    §4.3 must not be drawn from by anything else, and two generators with the same seed would repeat each
-    other's numbers, so that gaps and lengths were correlated.
+    The first 48 bits of the SHA-256 of ``"arrivals:<workload seed>"``. The generator of the workload
+    (appendix A.1.4) must not be drawn from by anything else, and two generators with the same seed would
+    repeat each other's numbers, so that gaps and lengths were correlated.
     """
     digest = hashlib.sha256(f"arrivals:{workload_seed}".encode()).digest()
     return int.from_bytes(digest[:6], "big")

@@ -2,7 +2,7 @@
 
 Two builds that answer with other lengths do other work: their times per request and their throughput differ
 without either being slower. Two systems are comparable when they were asked the same, in the same way, behind
-the same boundary, on the same hardware (section 6.1 of the draft; METHODOLOGY §12).
+the same boundary, on the same hardware (section 6.1 of the draft).
 """
 
 from __future__ import annotations

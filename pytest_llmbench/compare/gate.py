@@ -1,4 +1,4 @@
-"""The gate: each objective decided on the whole confidence interval of its metric (DESIGN §2.5).
+"""The gate: each objective decided on the whole confidence interval of its metric.
 
 pass when the interval lies on the good side of the limit, fail when it lies on the bad side, inconclusive
 when it straddles the limit or is open towards it. An undefined metric is inconclusive, never a pass.

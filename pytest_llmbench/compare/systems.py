@@ -1,4 +1,4 @@
-"""Several systems side by side (section 6 of the draft; METHODOLOGY §12).
+"""Several systems side by side (section 6 of the draft).
 
 The unit of replication is the run: a figure of a system is the geometric mean over its runs, with Student's
 interval on logarithms; a difference is the paired log ratio of ``log_ratio.py``, system against the first.

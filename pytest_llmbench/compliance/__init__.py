@@ -1,1 +1,1 @@
-"""The compliance audit: every clause of the draft against the evidence of a run (METHODOLOGY §1.3)."""
+"""The compliance audit: every clause of the draft against the evidence of a run (section 2)."""

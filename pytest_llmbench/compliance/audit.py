@@ -1,5 +1,5 @@
 """The compliance audit: each applicable entry of the catalogue judged from evidence, and the verdict
-(METHODOLOGY §1.3).
+(section 2).
 
 The catalogue of requirements is package data, read once. An entry binds under its ``condition``, an id of
 ``conditions``.

@@ -1,4 +1,4 @@
-"""Open and closed loops (METHODOLOGY §3), and waiting for an instant without holding up the event loop.
+"""Open and closed loops (section 4.2), and waiting for an instant without holding up the event loop.
 
 Open: requests leave when the schedule says so, whatever became of earlier ones. Closed: a fixed number is in
 flight; each end, success or not, is replaced at once.

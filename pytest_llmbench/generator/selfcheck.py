@@ -1,4 +1,4 @@
-"""The self-check: what the generator reports about itself, from its records and counters (DESIGN §5)."""
+"""The self-check: what the generator reports about itself, from its records and counters."""
 
 from __future__ import annotations
 

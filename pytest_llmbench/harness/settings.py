@@ -28,7 +28,7 @@ AUTO, BY_SEED = "auto", "seed"
 """What ``--llm-prompts`` says beside a name."""
 _PROMPTS = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 DEFAULT_SEED = 42
-"""The default seed of the draft (METHODOLOGY §4.3)."""
+"""The default seed of the draft."""
 
 
 class Settings(BaseModel):

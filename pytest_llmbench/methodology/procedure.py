@@ -10,7 +10,7 @@ distributed workers or stored records. Searches and sweeps are loops in plain Py
 
 Parts of a procedure (warm-up, a capacity search) are procedures too, joined with ``yield from``.
 
-How much warm-up is done (METHODOLOGY §6) is a value that the ``llm_warmup`` fixture returns. How long and how
+How much warm-up is done (section 4.5) is a value that the ``llm_warmup`` fixture returns. How long and how
 many depends on the scale: the draft's own figures (``full``), a gate, or a smoke run (``quick``).
 """
 
@@ -60,7 +60,7 @@ class WarmupPolicy:
 
     @classmethod
     def cold(cls) -> WarmupPolicy:
-        """The policy of a declared cold-start measurement (METHODOLOGY §6): no warm-up, labelled in the
+        """The policy of a declared cold-start measurement (section 4.5): no warm-up, labelled in the
         title."""
         return cls(requests=0, output_tokens=0, probes=0, cold_start=True)
 
@@ -120,7 +120,7 @@ class Setting:
     grows with the times of the SUT (methodology/patience.py)."""
     ignore_eos: bool = False
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
-    """Name → SUT variant that plans may name (DESIGN §2.4)."""
+    """Name → SUT variant that plans may name."""
     most_runs: int | None = None
     """Most runs of a test that repeats its load, where a budget of time ends them; None: no budget."""
     least_runs: int = 1
@@ -137,7 +137,7 @@ class Setting:
     ``shared``, one list for all sessions and arms of this seed, of which each run has its own stretch; or
     ``repeated``, the same list in every run. See ``load_plans.with_lengths``."""
     overload_allowed: bool = False
-    """Whether the user allows a test to load the system up to failure (METHODOLOGY §13)."""
+    """Whether the user allows a test to load the system up to failure (section 7)."""
 
 
 def one_warmup(parameters: Any, setting: Setting) -> Sequence[Workload]:  # noqa: ARG001 - the signature is the contract

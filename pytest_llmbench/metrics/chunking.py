@@ -1,4 +1,4 @@
-"""The shape of streams: tokens per chunk, coalesced reads, reasoning, buffering (METHODOLOGY §7).
+"""The shape of streams: tokens per chunk, coalesced reads, reasoning, buffering (section 4.6).
 
 All figures are over the requests that ended ``ok``; ``None`` means that nothing was there to count.
 

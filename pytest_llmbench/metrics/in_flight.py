@@ -1,4 +1,4 @@
-"""What is in flight: requests, whose growing number is a queue (METHODOLOGY §10, saturation rule 1), and the
+"""What is in flight: requests, whose growing number is a queue (saturation rule 1), and the
 tokens that all of them together keep in the memory of the SUT (section 5.5.4)."""
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def by_blocks(measure: Callable[[Records], FloatArray]) -> Callable[[Records], F
 
 @by_blocks
 def ttft_ms(records: Records) -> FloatArray:
-    """TTFT = T_first - T_submit, T_first the first non-whitespace content (METHODOLOGY §10)."""
+    """TTFT = T_first - T_submit, T_first the first non-whitespace content."""
     return between_ms(records, records.submitted_ns, records.first_content_ns)
 
 

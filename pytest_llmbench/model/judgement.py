@@ -1,8 +1,8 @@
-"""The three judgements of DESIGN §2.5, never mixed (valid? compliant? good enough?), and two arms compared on
+"""The three judgements, never mixed (valid? compliant? good enough?), and two arms compared on
 one metric.
 
 Requests within a run share its weather (queue, cache, clock speed, neighbours), so differences between builds
-are judged by how much whole runs differ, never by pooled requests (DESIGN §6).
+are judged by how much whole runs differ, never by pooled requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 
 FEWEST_RUNS = 3
-"""Fewest runs of each arm for a comparison (METHODOLOGY §12)."""
+"""Fewest runs of each arm for a comparison (section 6)."""
 
 FEWEST_SESSIONS = 3
 """Fewest earlier sessions whose spread is used; from so many on the session is the unit of replication."""

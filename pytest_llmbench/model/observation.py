@@ -128,7 +128,7 @@ class ClockAnchor:
 
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
-    """What the load generator reports about itself (DESIGN §5). ``None``: not measured.
+    """What the load generator reports about itself. ``None``: not measured.
 
     Lag of a send is dispatched - scheduled: how late we were against our own schedule.
     """
@@ -239,7 +239,7 @@ class Observation:
     """Why the plan was cut short (Ctrl-C, a system that stopped answering), which makes it void; None if it
     was not."""
     sequence_sha256: str = ""
-    """Digest of the planned requests, in METHODOLOGY §4.3's format."""
+    """Digest of the planned requests, in appendix A.1.4's format."""
     facts: Facts = field(default_factory=Facts)
     """Facts seen on the wire: protocol, prompt form, dialect; and those of the SUT variant, if any."""
     in_flight_at_start: int = 0
@@ -249,7 +249,7 @@ class Observation:
     """End of a load with a duration: the end of that, or the last submission if later; then the load drains.
     None without a duration."""
     shared_from: str | None = None
-    """Node id of the test that ran this load, when the present test only uses it (DESIGN §2.3)."""
+    """Node id of the test that ran this load, when the present test only uses it."""
     stopped: str | None = None
     """Why the load was ended early by its own rule (``stop_when_failing``, ``may_break``, ``looks``): it
     counts. None if it was not."""

@@ -100,7 +100,7 @@ ARRIVALS: tuple[Arrival, ...] = ("poisson", "uniform", "gamma")
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Arrivals that do not depend on responses (METHODOLOGY §3).
+    """Arrivals that do not depend on responses (section 4.2).
 
     ``burstiness`` is the shape k of gamma inter-arrival times (as in vLLM's bench): coefficient of
     variation 1/√k, so 1 is Poisson and smaller is burstier. Only read when ``arrival`` is ``gamma``.
@@ -274,7 +274,7 @@ class LoadPlan:
     """Whether to bring the SUT into a state without traces of earlier requests before the load (restart or
     flush)."""
     stop_when_failing: bool = False
-    """Whether to end the load early when the SUT has stopped answering (memory pressure, METHODOLOGY §13)."""
+    """Whether to end the load early when the SUT has stopped answering (memory pressure, section 7)."""
     most_failures: int | None = None
     """End the load early when more requests than this have failed: the test is void whatever comes. Not part
     of the key, like the next three: whoever shares a load has all of it."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 class Outcome(StrEnum):
     """How a request ended. Only ``OK`` enters latency statistics; all others are counted and shown.
 
-    ``OK`` (METHODOLOGY §10, AMB-46): a complete stream with at least one content token and a normal
+    ``OK`` (AMB-46): a complete stream with at least one content token and a normal
     finish reason (stop or length). Every planned request has one outcome. None is retried. One that met a
     kept connection which the server had closed before a byte of it arrived is sent on a new one, and counted.
     """
@@ -61,7 +61,7 @@ def of_planned_cut(outcome: Outcome) -> tuple[Outcome, str | None]:
 
 
 class Phase(StrEnum):
-    """The part of a run a request belongs to (METHODOLOGY §6)."""
+    """The part of a run a request belongs to (section 4.5)."""
 
     PROBE = "probe"
     WARMUP = "warmup"
@@ -135,7 +135,7 @@ class RequestRecord:
 
     ``chunk_ns[i]`` and ``chunk_tokens[i]`` describe the i-th **content chunk**: one wire event that carries
     output (text, reasoning or tokens). Role-only, usage-only and finish-only events are not in them.
-    The four first-token instants differ in what they take for a token (METHODOLOGY §10, AMB-29): TTFT runs
+    The four first-token instants differ in what they take for a token (AMB-29): TTFT runs
     to ``first_content_ns``; the others are kept so that the figure can be matched with any other tool.
     """
 
@@ -149,7 +149,7 @@ class RequestRecord:
     dispatched_ns: int | None = None
     """The instant at which the generator started on the request."""
     submitted_ns: int | None = None
-    """The instant at which the last byte of the HTTP request was handed to the socket (METHODOLOGY §14,
+    """The instant at which the last byte of the HTTP request was handed to the socket (appendix B,
     B.1)."""
     first_byte_ns: int | None = None
     first_event_ns: int | None = None

@@ -64,7 +64,7 @@ class PlannedRequest:
 
 @runtime_checkable
 class Workload(Protocol):
-    """A seeded stream of requests (METHODOLOGY §4). Pure: the same seed gives the same sequence.
+    """A seeded stream of requests (section 4.3). Pure: the same seed gives the same sequence.
 
     A shorter sequence is a prefix of a longer one with the same seed.
     """
@@ -81,7 +81,7 @@ class Workload(Protocol):
         """The first ``count`` requests of the sequence of ``seed``."""
 
     def specification(self) -> Mapping[str, Any]:
-        """The specification that METHODOLOGY §4.1 asks for, as JSON values.
+        """The specification that section 4.3.1 asks for, as JSON values.
 
         Keys: ``input_length`` and ``output_length`` (``type``, ``params``, ``unit``, ``tokenizer``, the
         second also ``control``), ``content`` (``domain``, ``language``, ``system_prompt``: ``present``,

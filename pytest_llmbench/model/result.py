@@ -101,12 +101,12 @@ CONFIGURATION_ITEMS = (
     "Prefix caching",
     "Guardrails",
 )
-"""The eight items of the configuration summary, in the draft's order (METHODOLOGY §11.1, section 5.1.5.1)."""
+"""The eight items of the configuration summary, in the draft's order (section 5.1.5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the draft. ``id`` is its stable renderer id (METHODOLOGY §15.1); cells are finished text."""
+    """A table of the draft. ``id`` is its stable renderer id (appendix C); cells are finished text."""
 
     id: str
     title: str
@@ -148,7 +148,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class WarmupReport:
-    """The warm-up that was done (METHODOLOGY §6). ``None`` stands for a probe that did not succeed."""
+    """The warm-up that was done (section 4.5). ``None`` stands for a probe that did not succeed."""
 
     performed: bool = False
     requests_ok: int = 0

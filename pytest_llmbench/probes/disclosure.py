@@ -240,7 +240,7 @@ def _of_the_hub(file: Path) -> tuple[str, str]:
 
 def _told_by(tokenizer: HuggingFaceTokenizer | None, tables: SUTTables, path: Path) -> Facts:
     """The facts in a tokenizer's file. Naming the SUT's own tokenizer means that counts are native
-    (METHODOLOGY §5)."""
+    (section 4.4)."""
     if tokenizer is None:
         return Facts()
     native = Facts.of(Origin.DECLARED, {"tokenizer.counting_option": "A"}, f"{path}: tokenizer.file")

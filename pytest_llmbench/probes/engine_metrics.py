@@ -1,4 +1,4 @@
-"""The serving engine's own metrics page, read around and during a run (METHODOLOGY §10 and §11.8, AMB-14).
+"""The serving engine's own metrics page, read around and during a run (section 5.8, AMB-14).
 
 Of a page the figures are kept, not the text: an hour of load is as long in memory as a minute, but for four
 numbers a second.

@@ -1,5 +1,5 @@
 """This host: the machine that runs the load, where the endpoint lies from here, and how its clock is kept, as
-chrony or ntpd report it (METHODOLOGY §8, appendix B.3.1 of the draft)."""
+chrony or ntpd report it (appendix B.3.1 of the draft)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network round trip to the endpoint, measured by TCP connects (METHODOLOGY §8, section 4.7.3 of the
+"""The network round trip to the endpoint, measured by TCP connects (section 4.7.3 of the
 draft)."""
 
 from __future__ import annotations

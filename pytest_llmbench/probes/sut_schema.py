@@ -1,7 +1,7 @@
 """The tables and keys of a SUT file. Their descriptions make up ``docs/reference/sut-file.md``.
 
 A key is named like the fact it states; ``[endpoint]``, ``[request]`` and ``[prices]`` state none. The tables
-of ``[variants.NAME]`` are one SUT in several states, and how each is reached (DESIGN §2.4).
+of ``[variants.NAME]`` are one SUT in several states, and how each is reached.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Software(Table):
 class System(Table):
     boundary: Literal["model_engine", "application_gateway", "compound_system", "custom"] | None = Field(
         default=None,
-        description="What is measured (METHODOLOGY §2). `custom` needs `components`. What the draft says of "
+        description="What is measured (section 4.1). `custom` needs `components`. What the draft says of "
         "the gateway binds every boundary but `model_engine`. There is no default.",
     )
     components: list[Text] | None = Field(default=None, description="What lies inside the boundary.")
@@ -118,7 +118,7 @@ class Tokenizer(Table):
     source: Text | None = Field(default=None, description="Model-hub id, tiktoken name, or `custom`.")
     counting_option: Literal["A", "B"] | None = Field(
         default=None,
-        description="`A`: the SUT's own tokenizer; `B`: one reference for all systems (METHODOLOGY §5).",
+        description="`A`: the SUT's own tokenizer; `B`: one reference for all systems (section 4.4).",
     )
     reference: Text | None = Field(
         default=None, description="Name of the reference tokenizer; needed with option B."
@@ -132,7 +132,7 @@ class Clock(Table):
         description="Overrides detection, for a container of this host that has an address of its own.",
     )
     method: Literal["ntp", "ptp", "other"] | None = Field(
-        default=None, description="How the clocks of the two machines are kept together (METHODOLOGY §8)."
+        default=None, description="How the clocks of the two machines are kept together (section 4.7)."
     )
     accuracy_ms: float | None = Field(default=None, ge=0, description="Estimated accuracy of that, in ms.")
     offset_ms: float | None = Field(default=None, description="Measured offset to the time server, in ms.")
@@ -168,7 +168,7 @@ class Guardrails(Table):
         default=None, description="Names of the safety systems, an empty list for none, or `not known`."
     )
     production_claim: bool | None = Field(
-        default=None, description="`true` if the results are to stand for production (METHODOLOGY §9)."
+        default=None, description="`true` if the results are to stand for production (section 4.8)."
     )
     default_config: bool | None = Field(
         default=None, description="`true` if the safety systems run in their default configuration."

@@ -1,4 +1,4 @@
-"""``report.html``: the full report, appendix C.2 of the draft (METHODOLOGY §15), in one file.
+"""``report.html``: the full report, appendix C.2 of the draft, in one file.
 
 First what a reader decides by: a banner, a card for each test that did not pass, the limits on one axis. Then
 the draft's six sections in their order, folded where nothing is amiss. Needs no network; its script filters

@@ -1,4 +1,4 @@
-"""The minimum report, appendix C.1 of the draft (METHODOLOGY §15): one per tested system.
+"""The minimum report, appendix C.1 of the draft: one per tested system.
 
 Order and wording of the lines are the draft's. The configuration and the latency figures are those of one
 test, so that they belong together: the first valid TTFT test, else the level that another test reports. The

@@ -1,4 +1,4 @@
-"""The sections of the full report (appendix C.2, METHODOLOGY §15) as rows of text, for every page format."""
+"""The sections of the full report (appendix C.2) as rows of text, for every page format."""
 
 from __future__ import annotations
 

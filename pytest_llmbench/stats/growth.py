@@ -1,4 +1,4 @@
-"""Growth of a queue: whether it grows without bound during a window (METHODOLOGY §10, saturation rule 1,
+"""Growth of a queue: whether it grows without bound during a window (saturation rule 1,
 AMB-14).
 
 The window is cut into five equal segments. The queue grows when its time-weighted mean rises strictly from

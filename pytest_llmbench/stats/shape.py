@@ -1,4 +1,4 @@
-"""The shape of a distribution of gaps: number of modes, weight of the tail (METHODOLOGY §11.4).
+"""The shape of a distribution of gaps: number of modes, weight of the tail (section 5.4).
 
 Samples are a vector, or more of them than one would have room for, gone through block by block
 (:class:`~pytest_llmbench.stats.clusters.Clusters`).

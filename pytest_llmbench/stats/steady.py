@@ -1,4 +1,4 @@
-"""Steadiness of a series: whether it has reached its level and keeps it (METHODOLOGY §10, section
+"""Steadiness of a series: whether it has reached its level and keeps it (section
 5.2.3.2).
 
 Three questions with three answers. :func:`change_across` is the rule of the ledger: the least-squares slope

@@ -1,4 +1,4 @@
-"""Functions of source files, up to the point where a model is to complete them (METHODOLOGY §4.2, AMB-34).
+"""Functions of source files, up to the point where a model is to complete them (section 4.3.2, AMB-34).
 
 The completion point is the beginning of the body: signature and documentation are the prompt.
 """

@@ -1,4 +1,4 @@
-"""Data sets from files: rows, and the prompts in the known formats (METHODOLOGY §4.2, §4.5, AMB-35).
+"""Data sets from files: rows, and the prompts in the known formats (sections 4.3.2 and 4.3.3, AMB-35).
 
 Only values come out of here; which workload is made of them is decided elsewhere. No data set is bundled.
 """

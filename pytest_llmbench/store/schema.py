@@ -429,7 +429,7 @@ class WorkloadEntry(Shape):
     n_requests: int
     specification: dict[str, JsonValue]
     sequence_sha256: str
-    """Digest of the planned requests in the format of METHODOLOGY §4.3."""
+    """Digest of the planned requests in the format of appendix A.1.4."""
 
 
 class WarmupEntry(Shape):
@@ -539,7 +539,7 @@ class TestEntry(Shape):
     records_file: str | None
     """Path of the records, relative to the report; ``null`` without any."""
     configuration: list[ConfigurationItem] = Field(default=[])
-    """The eight items of the configuration summary (METHODOLOGY §11.1)."""
+    """The eight items of the configuration summary (section 5.1)."""
     stretches: list[StretchEntry] = Field(default=[])
     facts: dict[str, FactEntry] = Field(default={})
     notes: list[str] = Field(default=[])

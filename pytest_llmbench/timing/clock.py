@@ -28,7 +28,7 @@ class Clock(Protocol):
         """Never goes back; every instant of a record is read from it."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the Unix epoch; read once per run, for export (METHODOLOGY §8)."""
+        """Nanoseconds since the Unix epoch; read once per run, for export (section 4.7)."""
 
     async def sleep(self, seconds: float) -> None:
         """Give the loop back for about this long; 0 lets what is ready run once."""
@@ -84,7 +84,7 @@ def anchor(clock: Clock) -> ClockAnchor:
 
 
 def resolution_ns(clock: Clock) -> int:
-    """Resolution in use: the larger of the reported one and the smallest step seen (METHODOLOGY §3)."""
+    """Resolution in use: the larger of the reported one and the smallest step seen (section 4.2)."""
     readings = [clock.monotonic_ns() for _ in range(_STEP_READINGS)]
     steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
     smallest = min((step for step in steps if step > 0), default=0)

@@ -1,4 +1,4 @@
-"""A model's own tokenizer, made of the content of its ``tokenizer.json`` (METHODOLOGY §5, option A).
+"""A model's own tokenizer, made of the content of its ``tokenizer.json`` (section 4.4, option A).
 
 The library ``tokenizers`` (extra ``[hf]``) encodes. It is handed bytes and never a name, so nothing is looked
 up or downloaded. Whatever the file says of truncation and padding is switched off, since lengths are counted.

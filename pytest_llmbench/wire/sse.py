@@ -37,7 +37,7 @@ class SSEEvent:
     event: str
     """Event type; ``message`` when the stream names none."""
     stamp_ns: int
-    """Arrival of the read that completed the last ``data`` line (METHODOLOGY §14, B.1)."""
+    """Arrival of the read that completed the last ``data`` line (appendix B.1)."""
     read_index: int
     """Number of that read, so that events of the same read can be recognised."""
     terminated: bool = True

@@ -63,7 +63,7 @@ def workload(wanted: str | Workload | Mix) -> Workload:
 
     ``{"sessions": {"turns": 5, …}}`` describes sessions. Raises SuiteError for an unknown name, for a
     reference workload whose data set is not given, for a custom workload that is not fully specified
-    (METHODOLOGY §4.1), and with all mistakes of a mixture.
+    (section 4.3.1), and with all mistakes of a mixture.
     """
     if isinstance(wanted, Mapping):
         if "sessions" not in wanted:

@@ -1,7 +1,7 @@
 """Request classes of the fairness test: each class takes a range of lengths of one workload.
 
 AMB-07: the class is drawn by the mix ratio, then input and output from the base workload's laws, each redrawn
-until it lies in the range of the class. METHODOLOGY §4.4 fixes the order of the draws.
+until it lies in the range of the class. The order of the draws is ours, as the draft names none (AMB-07).
 """
 
 from __future__ import annotations

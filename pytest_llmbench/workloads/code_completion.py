@@ -1,5 +1,5 @@
 """The reference workload Code Completion: functions to finish, most of them inside a repository context
-(METHODOLOGY §4.2, A.4, AMB-34)."""
+(section 4.3.2, A.4, AMB-34)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference workload Conversation: first turns of real conversations (METHODOLOGY §4.2, A.3, AMB-35)."""
+"""The reference workload Conversation: first turns of real conversations (section 4.3.2, A.3, AMB-35)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads from a data set: prompts as text, and where they are from (METHODOLOGY §4.5).
+"""Workloads from a data set: prompts as text, and where they are from (section 4.3.3).
 
 Nothing is read here. Whoever has the file parses it and hands over values; no data set is bundled.
 """
@@ -160,7 +160,7 @@ def texts_digest(texts: Iterable[str]) -> str:
 
 
 def observed_lengths(tokens: Sequence[int], tokenizer: str = "cl100k_base") -> dict[str, Any]:
-    """The lengths found in a data set as METHODOLOGY §4.1 requires: a histogram of the data set."""
+    """The lengths found in a data set as section 4.3.1 requires: a histogram of the data set."""
     p50, p95, p99 = (float(value) for value in np.percentile(tokens, (50, 95, 99)))
     params = {
         "source": "the data set, each entry once",

@@ -1,4 +1,4 @@
-"""Distributions of lengths, in tokens (METHODOLOGY §4.1: kind, parameters, bounds)."""
+"""Distributions of lengths, in tokens (section 4.3.1: kind, parameters, bounds)."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ _ROUNDING: Mapping[str, Any] = {"rounding": "half to even, then clamped"}
 
 
 def specification_of(law: LengthLaw, tokenizer: str) -> dict[str, Any]:
-    """A distribution as METHODOLOGY §4.1 wants it stated: kind, parameters, unit and tokenizer."""
+    """A distribution as section 4.3.1 wants it stated: kind, parameters, unit and tokenizer."""
     return {"type": law.type, "params": dict(law.params), "unit": "tokens", "tokenizer": tokenizer}
 
 

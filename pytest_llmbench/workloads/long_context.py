@@ -1,4 +1,4 @@
-"""The reference workload Long Context: a document and a short question about it (METHODOLOGY §4.2, A.5).
+"""The reference workload Long Context: a document and a short question about it (section 4.3.2, A.5).
 
 The structure defines the workload (AMB-03): the document fills the target length minus 100 tokens, the
 question has 100, the output is fixed at 256 tokens, every document is different. The lengths depend on the

@@ -93,7 +93,7 @@ def stretches_sha256(workload: Workload, stretches: Sequence[Stretch]) -> str:
 
 
 def sequence_json(requests: Iterable[PlannedRequest]) -> str:
-    """``[[limit,[id,id,…]],…]`` without spaces (METHODOLOGY §4.3).
+    """``[[limit,[id,id,…]],…]`` without spaces (appendix A.1.4).
 
     A request without token ids shows its text instead, as a JSON string. A turn of a session is
     ``[limit,[session,number,turns,[wait_for],pause_ns,kept],[id,…]]``, with the ids after those that it has

@@ -28,9 +28,9 @@ class SharesPrefixes(Protocol):
 def sharing_flags(generator: random.Random, fraction: float) -> Iterator[bool]:
     """Whether request 0, 1, … begins with a shared prefix: exactly the share, to within one request in ten.
 
-    METHODOLOGY §4.4 shuffles one list with exactly round(fraction · n) carriers. Here n is ten and the next
-    list is shuffled when the last is used up, so that a shorter sequence stays the beginning of a longer
-    one and every stretch of it has the share that the audit looks for.
+    A sequence of known length would shuffle one list with exactly round(fraction · n) carriers. Here n is ten
+    and the next list is shuffled when the last is used up, so that a shorter sequence stays the beginning of
+    a longer one and every stretch of it has the share that the audit looks for.
     """
     given = blocks = 0
     while True:

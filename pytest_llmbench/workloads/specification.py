@@ -1,4 +1,4 @@
-"""Checks whether a workload is completely specified (METHODOLOGY §4.1, section 4.3.1 of the draft)."""
+"""Checks whether a workload is completely specified (section 4.3.1 of the draft)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REQUIRED_ITEMS = (
 """Items that every workload has to state. ``stop`` may be an empty list; nothing else may be empty."""
 
 DATASET_ITEMS = ("dataset.name", "dataset.version", "dataset.subset_method", "dataset.preprocessing")
-"""Items that a workload from a data set has to state as well (METHODOLOGY §4.5)."""
+"""Items that a workload from a data set has to state as well (section 4.3.3)."""
 
 CONTROLS = ("max_tokens", "stop", "both")
 LENGTH_TYPES = ("fixed", "uniform", "normal", "lognormal", "empirical")

@@ -28,7 +28,7 @@ STANDARD_NAMES: Final = (
     "code-completion",
     "long-context",
 )
-"""Names of the five reference workloads of the draft (METHODOLOGY §4.2), which no other workload may have."""
+"""Names of the five reference workloads of the draft, which no other workload may have."""
 
 RESERVED_NAMES: Final = (*STANDARD_NAMES, "long-context-uniform")
 """The standard names and the variant of Long Context in the body of the draft (AMB-03)."""
@@ -56,7 +56,7 @@ def name_mistakes(name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticWorkload(StreamedWorkload):
-    """Requests of random token ids, drawn in the order of METHODOLOGY §4.3.
+    """Requests of random token ids, drawn in the order of appendix A.1.4.
 
     One generator ``random.Random(seed)`` that nothing else draws from; per request the input length, then the
     output limit, then input-length times ``randint(0, highest_token_id)``. A shorter sequence is the

@@ -148,7 +148,7 @@ def _stated(workload: TraceWorkload) -> tuple[dict[str, Any], dict[str, Any], di
 
 
 def stated_sharing(shared_tokens: Sequence[int]) -> dict[str, Any]:
-    """Prefix sharing as METHODOLOGY §4.1 wants it stated. ``shared_tokens``: for each request the tokens with
+    """Prefix sharing as section 4.3.1 wants it stated. ``shared_tokens``: for each request the tokens with
     which an earlier one began."""
     sharers = [tokens for tokens in shared_tokens if tokens]
     length: dict[str, Any] = {"type": "fixed", "params": {"tokens": 0}}

@@ -1,4 +1,4 @@
-"""Closed loop: a fixed number in flight, each end replaced at once (METHODOLOGY §3, requirement M-4.2.4)."""
+"""Closed loop: a fixed number in flight, each end replaced at once (section 4.2, requirement M-4.2.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the instants of a record are taken (METHODOLOGY §14)."""
+"""Where the instants of a record are taken (appendix B)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_submitted_when_last_byte_has_left(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
 ) -> None:
     """A body of several MB and a server that reads it slowly: the submission is the end of sending, not its
-    beginning (METHODOLOGY §14, B.1). Both ends share the clock."""
+    beginning (appendix B.1). Both ends share the clock."""
 
     def script(conversation: Conversation) -> None:
         starts.append(conversation.server)

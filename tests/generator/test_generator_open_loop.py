@@ -1,4 +1,4 @@
-"""Open loop: the schedule is kept, whatever the server does (METHODOLOGY §3; M-4.2.3, M-4.2.5)."""
+"""Open loop: the schedule is kept, whatever the server does (section 4.2; M-4.2.3, M-4.2.5)."""
 
 from __future__ import annotations
 

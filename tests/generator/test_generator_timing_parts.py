@@ -66,7 +66,7 @@ class SilentTransport:
 def test_the_clock_is_monotonic_and_fine_enough() -> None:
     clock = MonotonicClock()
     resolution = resolution_ns(clock)
-    assert clock.reported_resolution_ns <= resolution <= MS  # METHODOLOGY §3: 1 ms or finer
+    assert clock.reported_resolution_ns <= resolution <= MS  # section 4.2: 1 ms or finer
     before, wall = time.monotonic_ns(), time.time_ns()
     at = anchor(clock)
     assert before <= at.monotonic_ns <= time.monotonic_ns()

@@ -212,7 +212,7 @@ def test_a_reply_of_vllm_has_the_tokens_of_its_chunks() -> None:
 
 
 def test_the_first_token_is_in_the_first_message_with_one() -> None:
-    """METHODOLOGY B.1. A message without a token is none, though it is the first event."""
+    """Appendix B.1. A message without a token is none, though it is the first event."""
     told = summary("vllm-grpc", vllm_chunk(), vllm_chunk(5), vllm_chunk(6), vllm_complete(6))
     assert (told.first_event_ns, told.first_content_ns, told.first_nonempty_ns) == (101, 102, 102)
     assert (told.last_content_ns, told.output_tokens) == (103, 2)

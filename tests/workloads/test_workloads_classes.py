@@ -46,7 +46,7 @@ def test_only_the_reference_parameters_are_synthetic_skewed():
 
 
 def by_the_decision(count, seed, classes):
-    """AMB-07 and METHODOLOGY §4.4 word for word, with nothing but Python's generator."""
+    """AMB-07 word for word, with nothing but Python's generator."""
     generator = random.Random(seed)
 
     def inside(mu, sigma, low, high, wanted):

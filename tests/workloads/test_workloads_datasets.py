@@ -125,7 +125,7 @@ def test_code_is_drawn_in_the_decided_order():
 
 
 def test_context_choice_follows_the_stated_probabilities():
-    """The steps of the cumulative distribution are those of METHODOLOGY §4.4."""
+    """The steps of the cumulative distribution are those of section 4.3.2."""
     from pytest_llmbench.workloads.code_completion import _zipf_rank
 
     stated = [0.5012, 0.1772, 0.0964, 0.0626, 0.0448, 0.0341, 0.0271, 0.0221, 0.0186, 0.0158]

@@ -1,4 +1,4 @@
-"""Comparing several systems in one report (section 6; METHODOLOGY §12).
+"""Comparing several systems in one report (section 6).
 
 What is compared are the results of the same test on other systems, where the report holds them; else the
 facts ``comparison.*``, mappings from the name of a system to what it was measured with.

@@ -1,4 +1,4 @@
-"""The offset of another machine's monotonic clock from ours, its error (METHODOLOGY §8), and records shifted
+"""The offset of another machine's monotonic clock from ours, its error (section 4.7), and records shifted
 by it.
 
 A round trip brackets one reading of the other clock between two of ours, so

@@ -1,4 +1,4 @@
-"""How a test is measured, and what its runs come to: the run is the unit of replication (DESIGN §6).
+"""How a test is measured, and what its runs come to: the run is the unit of replication.
 
 A test of one load that its author chose repeats that load. Of every other test the whole procedure is
 repeated, each time from another seed and with its own warm-up: what a search finds differs between sessions

@@ -1,6 +1,6 @@
 """What a session has sent so far: runs that tests share, and the prompts that a server has received.
 
-One measurement, many gates: tests that need the same load on the same SUT share one run (DESIGN §2.3). A
+One measurement, many gates: tests that need the same load on the same SUT share one run. A
 prompt that comes again may be in its server's prefix cache. Parts of tests have prompts of their own
 (``measuring/load_plans.py``), so there is nothing to find where a seed gives new ones. A data set or a list
 has no others than those in it; then the share of repeated ones is told.

@@ -1,4 +1,4 @@
-"""``--llm-export-sequence``: the exact requests of a test as files beside the report (METHODOLOGY §4.3)."""
+"""``--llm-export-sequence``: the exact requests of a test as files beside the report (appendix A.1.4)."""
 
 from __future__ import annotations
 

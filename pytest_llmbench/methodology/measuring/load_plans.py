@@ -91,7 +91,7 @@ that runs out of requests ends early, and its window with it."""
 
 @dataclass
 class RequestSlice:
-    """The requests of one sequence, handed out in slices (METHODOLOGY §4.3: a shorter run is a prefix of a
+    """The requests of one sequence, handed out in slices (appendix A.1.4: a shorter run is a prefix of a
     longer one). Every part of a test has a sequence of its own, so no prompt is sent twice and no prefix
     cache helps a later load."""
 

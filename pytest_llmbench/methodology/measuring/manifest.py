@@ -27,7 +27,7 @@ from pytest_llmbench.workloads.sharing import realised_sharing
 FOUND = "found by this test's search"
 """Beginning of ``load.capacity_source`` for a capacity that was not declared."""
 SINGLE_TOKEN_SHARE = 0.9
-"""Share of single-token chunks above which ITL is measured directly (METHODOLOGY §7)."""
+"""Share of single-token chunks above which ITL is measured directly (section 4.6)."""
 
 _CHUNK_HANDLING = (
     "every chunk is stored with its arrival and its token count; TTFT and TPOT use the first and the last "

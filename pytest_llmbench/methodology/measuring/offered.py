@@ -1,4 +1,4 @@
-"""Checks whether the load was offered at all, or the generator fell short (METHODOLOGY §3, AMB-28).
+"""Checks whether the load was offered at all, or the generator fell short (section 4.2, AMB-28).
 
 An open loop is defined by its schedule. Where the sends fell behind it, the run says nothing about the system
 at that load: neither that it holds nor that it is saturated. Such a level is measured again

@@ -1,4 +1,4 @@
-"""The rules for when a load level is saturated: section 5.2.3.1 as METHODOLOGY §10 settles it (AMB-14).
+"""The rules for when a load level is saturated: section 5.2.3.1, settled by AMB-14.
 
 1. The queue grows continuously: five equal segments of the window, mean in flight strictly rising, last minus
    first at least max(2, 20 % of the first). The queue is the server's waiting gauge where there is one.

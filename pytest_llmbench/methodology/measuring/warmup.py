@@ -1,4 +1,4 @@
-"""Warm-up, section 4.5 (METHODOLOGY §6): load until both amounts are reached, then probe until it settles."""
+"""Warm-up, section 4.5: load until both amounts are reached, then probe until it settles."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 for.
 
 The search has its defaults, so that all tests of a session that need the rate of one workload ask for the
-same plans, which are measured once (DESIGN §2.3).
+same plans, which are measured once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Concurrent Request Capacity, section 5.5 of the draft (METHODOLOGY §11.5).
+"""Concurrent Request Capacity, section 5.5 of the draft.
 
 Objective: the largest number of simultaneous requests that still meets the latency objectives; the limits of
 memory and scheduler. Procedure: warm up; per level submit that many requests at once and replace each end

@@ -1,4 +1,4 @@
-"""Scheduling Fairness, section 5.6 of the draft (METHODOLOGY §11.6).
+"""Scheduling Fairness, section 5.6 of the draft.
 
 Objective: how evenly resources go to concurrent requests of different kinds; head-of-line blocking,
 starvation, priority effects. Procedure: find the saturation rate of the mix of classes; measure each class

@@ -1,4 +1,4 @@
-"""Guardrail Overhead, section 5.10 of the draft (METHODOLOGY §11.10).
+"""Guardrail Overhead, section 5.10 of the draft.
 
 Objective: what safety systems and content filtering cost in latency and throughput. Procedure: capacity of
 the baseline, all guardrails off; then every configuration (baseline, input filter, output filter, full) after

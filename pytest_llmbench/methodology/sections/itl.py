@@ -1,4 +1,4 @@
-"""Inter-Token Latency Distribution, section 5.4 of the draft (METHODOLOGY §11.4).
+"""Inter-Token Latency Distribution, section 5.4 of the draft.
 
 Objective: the variability of token delivery in decode; how smooth a stream is for the user. Procedure: warm
 up; per load level, a percentage of the saturation rate, store the arrival of each token after the first,

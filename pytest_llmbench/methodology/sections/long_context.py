@@ -1,4 +1,4 @@
-"""Long Context Scaling, section 5.9 of the draft (METHODOLOGY §11.9).
+"""Long Context Scaling, section 5.9 of the draft.
 
 Objective: how latency and throughput grow with the length of the context. Procedure: warm up with short
 contexts; per length, ascending, send documents of that length in a closed loop of one to four requests and

@@ -1,4 +1,4 @@
-"""Memory Pressure Behavior, section 5.8 of the draft (METHODOLOGY §11.8).
+"""Memory Pressure Behavior, section 5.8 of the draft.
 
 Objective: what the system does when memory is short: preemption, swapping, degradation. Procedure: capacity
 by the search of test 5.5 on the same workload, with a threshold for TTFT from one request at a time where the

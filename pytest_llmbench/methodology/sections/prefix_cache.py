@@ -1,4 +1,4 @@
-"""Prefix Cache Effectiveness, section 5.7 of the draft (METHODOLOGY §11.7).
+"""Prefix Cache Effectiveness, section 5.7 of the draft.
 
 Objective: the benefit of prefix caching when requests share prefixes, as TTFT reduction through hits.
 Procedure: the identical sequence of requests three times (AMB-18), each after a warm-up that leaves the

@@ -1,4 +1,4 @@
-"""Output Token Throughput, section 5.2 of the draft (METHODOLOGY §11.2).
+"""Output Token Throughput, section 5.2 of the draft.
 
 Objective: the highest rate of output tokens at a latency that is acceptable; what the system carries.
 Procedure: warm up, search for the highest load that is not saturated and, with objectives, for the highest

@@ -1,4 +1,4 @@
-"""Throughput-Latency Tradeoff, section 5.3 of the draft (METHODOLOGY §11.3).
+"""Throughput-Latency Tradeoff, section 5.3 of the draft.
 
 Objective: the curve between throughput and latency over the whole operating range. Procedure: estimate the
 capacity; offer 10 % to 120 % of it in ascending levels, open loop, each drained before the next; on with

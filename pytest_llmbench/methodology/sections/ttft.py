@@ -1,4 +1,4 @@
-"""Time to First Token, section 5.1 of the draft (METHODOLOGY §11.1).
+"""Time to First Token, section 5.1 of the draft.
 
 Objective: the latency from submission to the first content token under a given load; what a user feels as
 responsiveness. Procedure: warm up, start the load, store T_submit, T_first and the input length of every

@@ -74,7 +74,7 @@ class PlanRequests:
         return request
 
     def sha256(self) -> str:
-        """SHA-256 of the requests that were taken, in METHODOLOGY §4.3's format; ask for it when no more are
+        """SHA-256 of the requests that were taken, in appendix A.1.4's format; ask for it when no more are
         taken."""
         return self._digest.end()
 
@@ -148,7 +148,7 @@ class Arrivals(Protocol):
 
 
 class ScheduledArrivals:
-    """Open loop: requests are sent by schedule, whatever becomes of earlier ones (METHODOLOGY §3)."""
+    """Open loop: requests are sent by schedule, whatever becomes of earlier ones (section 4.2)."""
 
     def __init__(self, planned: PlanRequests, offsets_ns: IntColumn, start_ns: int, delays: Delays) -> None:
         self._planned = planned

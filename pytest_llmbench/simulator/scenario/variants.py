@@ -1,4 +1,4 @@
-"""The embedded engine's facts about itself for the manifest (METHODOLOGY §2, §5, §9), and its standard SUT
+"""The embedded engine's facts about itself for the manifest (sections 4.1, 4.4 and 4.8), and its standard SUT
 variants: a scenario with some options changed."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def disclosure(config: EngineConfig, router: RouterOptions | None = None) -> Fac
 
     The model's version carries a digest of the figures, and the router before several replicas, so that
     engines with different figures never pass for the same SUT. Load balancing lies outside the boundary of a
-    model engine (METHODOLOGY §2): with a router it is a gateway.
+    model engine (section 4.1): with a router it is a gateway.
     """
     router = router or RouterOptions()
     gateway = _systems(config) or router.engines > 1

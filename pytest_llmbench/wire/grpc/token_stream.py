@@ -5,7 +5,7 @@ the chunk before it, or of all chunks, so its ids and its ``completion_tokens`` 
 the tokens of its chunks. ``completion_tokens`` of a chunk counts that chunk with vLLM and all so far with
 SGLang; the ids themselves mean the same with both. Of several outputs each has its ``index``.
 
-There is no text. A message with ids is output that can be seen, whatever the ids stand for: METHODOLOGY B.1
+There is no text. A message with ids is output that can be seen, whatever the ids stand for: appendix B.1
 has T_first at the first message with a token, and nobody can tell white space or a thought by an id.
 """
 

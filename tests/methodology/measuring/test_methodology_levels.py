@@ -1,4 +1,4 @@
-"""From an observation to its level: window, samples, rates, counts (METHODOLOGY §10, AMB-16)."""
+"""From an observation to its level: window, samples, rates, counts (AMB-16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The saturation rules of section 5.2.3.1 as METHODOLOGY §10 settles them (AMB-14), one by one."""
+"""The saturation rules of section 5.2.3.1, settled by AMB-14, one by one."""
 
 from __future__ import annotations
 

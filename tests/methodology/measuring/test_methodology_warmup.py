@@ -1,4 +1,4 @@
-"""Warm-up (METHODOLOGY §6): both amounts, drain, probes that settle; pumped with canned observations."""
+"""Warm-up (section 4.5): both amounts, drain, probes that settle; pumped with canned observations."""
 
 from __future__ import annotations
 

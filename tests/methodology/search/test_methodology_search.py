@@ -1,4 +1,4 @@
-"""The search for the highest load that holds, open and closed loop (METHODOLOGY §11.2, AMB-17)."""
+"""The search for the highest load that holds, open and closed loop (section 5.2, AMB-17)."""
 
 from __future__ import annotations
 

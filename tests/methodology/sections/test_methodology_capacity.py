@@ -1,4 +1,4 @@
-"""The capacity procedure (METHODOLOGY §11.5) against a server with 16 places, at times short of memory."""
+"""The capacity procedure (section 5.5) against a server with 16 places, at times short of memory."""
 
 from __future__ import annotations
 

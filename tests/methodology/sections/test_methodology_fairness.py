@@ -1,4 +1,4 @@
-"""The fairness procedure (METHODOLOGY §11.6): known classes, canned and in the embedded engine."""
+"""The fairness procedure (section 5.6): known classes, canned and in the embedded engine."""
 
 from __future__ import annotations
 

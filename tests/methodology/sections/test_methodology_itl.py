@@ -1,4 +1,4 @@
-"""The ITL procedure (METHODOLOGY §11.4): canned streams with known gaps, and the engine's step time."""
+"""The ITL procedure (section 5.4): canned streams with known gaps, and the engine's step time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The long-context procedure (METHODOLOGY §11.9): laws known in advance, canned and in the engine."""
+"""The long-context procedure (section 5.9): laws known in advance, canned and in the engine."""
 
 from __future__ import annotations
 

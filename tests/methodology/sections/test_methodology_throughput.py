@@ -1,4 +1,4 @@
-"""The throughput procedure (METHODOLOGY §11.2) against a server of known capacity: 40 req/s, 400 tok/s."""
+"""The throughput procedure (section 5.2) against a server of known capacity: 40 req/s, 400 tok/s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tradeoff procedure (METHODOLOGY §11.3) against a server of known capacity: 40 req/s, 400 tok/s."""
+"""The tradeoff procedure (section 5.3) against a server of known capacity: 40 req/s, 400 tok/s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TTFT procedure (METHODOLOGY §11.1), pumped with canned records: no loop, no server, no patch."""
+"""The TTFT procedure (section 5.1), pumped with canned records: no loop, no server, no patch."""
 
 from __future__ import annotations
 
