@@ -69,12 +69,14 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
 
 
 def _crude_lower(crude: Crude, scores: FloatArray, found: Share) -> float:
-    """The lower end by how far the scores stay from 1: where all kept it, 1 is the crude end of some
-    percentile; else that of half as many independent scores with the highest level."""
-    if found.ones == found.of:
-        return 1 - crude.share_above(found.of, float(scores.max()), 1.0)
+    """The lower end by how far the scores stay from 1: that of half as many independent scores with the
+    highest level; and where all kept it, 1 is the crude end of some percentile."""
     kept = int(np.count_nonzero(crude.moved(scores) <= 1.0))
-    return exact_share_interval(kept, found.of, tail=(1 - crude.level) / 2, effective_n=found.of / 2)[0]
+    tail = (1 - crude.level) / 2
+    lower, _ = exact_share_interval(kept, found.of, tail=tail, effective_n=found.of / 2)
+    if found.ones < found.of:
+        return lower
+    return max(lower, 1 - crude.share_above(found.of, float(scores.max()), 1.0))
 
 
 def _lower_of_longer_waits(found: Share, runs: Runs, backlog: Backlog, rise: Rise, level: float) -> float:

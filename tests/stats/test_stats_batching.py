@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -39,6 +40,11 @@ def test_latencies_of_a_short_load_may_be_lower_than_those_of_a_lasting_one() ->
     assert found["send_lag.p99"] == METRICS["send_lag.p99"]
     assert [found[name].point for name in METRICS] == [METRICS[name].point for name in METRICS]
     assert [found[name].lower for name in METRICS] == [METRICS[name].lower for name in METRICS]
+
+
+def test_a_crude_end_which_is_far_already_is_moved_by_the_point_alone() -> None:
+    crude = replace(METRICS["e2e.p50"], kind=EstimateKind.CRUDE)
+    assert as_busy({"e2e.p50": crude}, [SHORT], [], 0.25)["e2e.p50"].upper == pytest.approx(1100 + 1000 * 0.2)
 
 
 def test_a_wait_that_no_request_of_the_run_had_counts() -> None:

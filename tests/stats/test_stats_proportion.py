@@ -117,13 +117,17 @@ def test_a_share_allows_for_a_hidden_queue_below() -> None:
     assert risen.share == plain.share
 
 
-def test_a_share_with_few_misses_is_bounded_by_how_far_the_others_stay_from_their_limit() -> None:
-    """Scores near 0.25 of a slow level, two of a thousand above 1: by the misses alone hardly anything."""
+@pytest.mark.parametrize(("farthest", "kept"), [(1.2, 998), (0.99, 1000)])
+def test_a_share_with_few_misses_is_bounded_by_how_far_the_others_stay_from_their_limit(
+    farthest: float, kept: int
+) -> None:
+    """Scores near 0.25 of a slow level, two of a thousand above 1, or with a higher level: by the misses
+    alone hardly anything."""
     scores = np.exp(0.1 * ar1(0.98, 1000, np.random.default_rng(5))) / 4
-    scores[[400, 405]] = 1.2
+    scores[[400, 405]] = farthest
     found = share_within(scores)
     assert found is not None
     assert found.crude
-    assert (found.ones, found.of) == (998, 1000)
+    assert (found.ones, found.of) == (kept, 1000)
     independent, _ = exact_share_interval(998, 1000, tail=0.025, effective_n=500)
     assert found.interval.lower == pytest.approx(independent)

@@ -10,8 +10,9 @@ A run may see nothing of a queue that is seldom there and long when it is. With 
 served at k / S(k) a second, S(k) = p + (N - 1)(a + b k), and where all share the server how many there are
 depends on S alone, not on its distribution (Kelly 1979, Reversibility and Stochastic Networks, section 3.3):
 P(k) ∝ Π λ S(j) / j, j = 1 … k. Beyond c it falls by ρ = λ S(c) / c each, so a request waits with probability
-P(k ≥ c), and then for an exponential time of mean S(c) / c (1 - ρ). b is told too small by noise in k, and S
-is an estimate: both are taken at 1.08 S. Only where the engine says its slots.
+P(k ≥ c), and then for an exponential time of mean S(c) / c (1 - ρ). b is told too small by noise in k, and
+the mean of N is known to c_s / √n of itself, c_s its coefficient of variation: S is taken at
+1.06 (1 + 2 c_s / √n) of the estimate. Only where the engine says its slots.
 
 A load begins and ends idle. While its first and its last replies are made, for a mean reply's time W each,
 about half as many are under way as in its middle, so over a span D of sends its requests meet fewer others by
@@ -54,8 +55,8 @@ _LEAST = 0.01
 _OWN = 10.0
 """The percentile of the time to the first token that holds no wait."""
 _FEWEST = 40
-_CAREFUL = 1.08
-"""Factor of S in what the wait for a slot may be."""
+_CAREFUL, _ERRORS = 1.06, 2.0
+"""Factor of S in what the wait for a slot may be, and standard errors of the mean length in it."""
 _MOST_SLOTS = 65_536
 _RAMP = 0.4
 """W / D from which a load only fills the system."""
@@ -173,7 +174,8 @@ def full_load(
     wait = None
     if slots is not None:
         there = np.arange(n) - np.searchsorted(np.sort(ended_ns), sent_ns, "right")
-        wait = SlotWait.of(rate * _CAREFUL * times_s, rate, float(np.mean(there >= full)))
+        careful = _CAREFUL * (1 + _ERRORS * float(tokens.std() / tokens.mean()) / math.sqrt(n))
+        wait = SlotWait.of(rate * careful * times_s, rate, float(np.mean(there >= full)))
     return FullLoad(load, full, n, times, wait)
 
 
@@ -291,7 +293,9 @@ def _as_of_a_lasting_load(
         return replace(metric, lower=metric.lower * (1 - lost))
     if family not in SLOWED or metric.upper is None or metric.point is None:
         return metric
-    upper = metric.upper * (1 + (less / 2 if family in TO_FIRST_OUTPUT else less))
+    lower_by = less / 2 if family in TO_FIRST_OUTPUT else less
+    level = metric.point if metric.kind is EstimateKind.CRUDE else metric.upper
+    upper = metric.upper + level * lower_by
     if wait is not None and family in TO_FIRST_OUTPUT | TO_THE_END:
         upper = _with_wait(upper, name, metrics, wait)
     return replace(metric, upper=upper if math.isfinite(upper) else None)
