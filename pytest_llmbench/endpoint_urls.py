@@ -9,6 +9,8 @@ from __future__ import annotations
 from urllib.parse import unquote, urlsplit
 
 SCHEME = "http+unix"
+OF_HTTP = ("http", "https", SCHEME)
+"""Schemes of what is asked over HTTP/1.1, or over HTTP/2 with ``--llm-http=2``."""
 PORT = "{port}"
 """Placeholder for a free port of this host, in what a server is launched with."""
 _LONGEST_BYTES = 107

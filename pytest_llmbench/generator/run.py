@@ -10,19 +10,20 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.arrivals.sessions import LiveAnswers, sessions_of, starts_ns
+from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.http1 import http1_transport
 from pytest_llmbench.generator.http.request_head import RequestHead
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.http.transport import Transport
+from pytest_llmbench.generator.http.transport import Head, Transport
 from pytest_llmbench.generator.limits import (
     LoadLimits,
     mean_tokens,
@@ -54,17 +55,17 @@ from pytest_llmbench.model.plan import (
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
+from pytest_llmbench.registry import load, transport_for
 from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
-from pytest_llmbench.wire.catalogue import over_grpc, over_websocket, require_http2
+from pytest_llmbench.wire.catalogue import dialect_at, over_grpc, require_http2
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import (
     Dialect,
     EncodeOptions,
-    MessageDialect,
     NonGenerativeDialect,
     PromptForm,
     headers_for,
@@ -72,11 +73,6 @@ from pytest_llmbench.wire.dialect import (
 )
 from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
-
-if TYPE_CHECKING:
-    from pytest_llmbench.generator.grpc_transport import CallHead
-    from pytest_llmbench.generator.http2_transport import Http2Head
-    from pytest_llmbench.generator.websocket_transport import RequestFrame
 
 _HTTP_VERSIONS = {"http/1.1": "1.1", "http/2": "2"}
 """Names of the transports that carry dialects of HTTP → the version of HTTP."""
@@ -481,31 +477,26 @@ class _Way:
     """How a target is reached: the dialect, the form of requests, the transport."""
 
     dialect: Dialect
-    head: RequestHead | Http2Head | RequestFrame | CallHead
+    head: Head
     transport: Callable[[Clock, bool], Transport]
     """Makes the transport. The second argument: whether to use the kernel's stamps."""
 
 
 def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -> _Way:
-    """How to reach the target over HTTP, WebSocket or gRPC. Raises SuiteError for a dialect that has no form
-    for that."""
+    """How to reach the target over HTTP or by an extra. Raises SuiteError for a dialect that has no form for
+    that."""
     path = path_for(dialect, model)
     if target.is_grpc:
         return _way_over_grpc(target, dialect, path, session_header)
     if target.http2:
         return _way_over_http2(target, dialect, path, session_header)
-    if not target.is_websocket:
-        head = RequestHead(target, path, headers_for(dialect, dict(target.headers)), session_header)
-        return _Way(dialect, head, lambda clock, kernel: http1_transport(target, clock, kernel_stamps=kernel))
-    # Imported here: whoever measures over HTTP does not pay for the package websockets.
-    from pytest_llmbench.generator.websocket_transport import RequestFrame, websocket_transport
-
-    spoken = dialect if isinstance(dialect, MessageDialect) else over_websocket(dialect.name)
-    return _Way(
-        spoken,
-        RequestFrame(spoken),
-        lambda clock, kernel: websocket_transport(target, clock, spoken, path, kernel_stamps=kernel),
-    )
+    if target.scheme not in OF_HTTP:
+        spoken = dialect_at(target.url, dialect.name)
+        further = transport_for(target.scheme)
+        assert further is not None  # its dialect is spoken
+        return _Way(spoken, *load(further.carry)(target, spoken, path, session_header))
+    head = RequestHead(target, path, headers_for(dialect, dict(target.headers)), session_header)
+    return _Way(dialect, head, lambda clock, kernel: http1_transport(target, clock, kernel_stamps=kernel))
 
 
 def _way_over_http2(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:

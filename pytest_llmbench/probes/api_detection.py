@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import RequestForm
@@ -19,14 +20,13 @@ from pytest_llmbench.probes.endpoint_errors import NO_SUCH_PATH
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import ModelList, below, is_name
 from pytest_llmbench.request_headers import numbered_ids
-from pytest_llmbench.wire.catalogue import DIALECTS, OVER_WEBSOCKET, dialect, over_websocket
+from pytest_llmbench.wire.catalogue import DIALECTS, dialect, dialect_at
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import (
     CallDialect,
     Dialect,
     EncodeOptions,
-    MessageDialect,
     PromptForm,
     headers_for,
     path_for,
@@ -89,15 +89,11 @@ class ToTry:
                 yield known
 
 
-def to_try(api: str, asking: RequestForm, *, websocket: bool = False) -> ToTry:
-    """``websocket``: the endpoint is one of WebSockets. Raises SuiteError for a name that is none, or that is
-    not spoken there."""
-    named: Dialect | None = None
-    if websocket:
-        named = over_websocket(api)
-    elif api != "auto":
-        named = dialect(api)
-    return ToTry(named, asking.prompt_form)
+def to_try(endpoint: str, api: str, asking: RequestForm) -> ToTry:
+    """The dialects for an endpoint. Raises SuiteError for a name that is none, or that is not spoken
+    there."""
+    of_http = api == "auto" and urlsplit(endpoint.strip()).scheme in OF_HTTP
+    return ToTry(None if of_http else dialect_at(endpoint, api), asking.prompt_form)
 
 
 def base_of(spoken: Dialect, base: str) -> str:
@@ -164,9 +160,9 @@ def send(control: ControlPlane, url: str, spoken: Dialect, body: bytes) -> Answe
     headers, request_id = headers_for(spoken, control.headers), numbered_ids()(0)
     if isinstance(spoken, CallDialect) and spoken.protocol == "grpc":  # dialects of messages look like it
         return control.invoke(url, spoken.message(body, request_id), headers)
-    if isinstance(spoken, MessageDialect):
-        return control.converse(url, spoken, spoken.message(body, request_id), headers)
-    return control.post(url, body, headers)
+    if urlsplit(url).scheme in OF_HTTP:
+        return control.post(url, body, headers)
+    return control.ask_over(url, spoken, body, request_id, headers)
 
 
 def small_body(spoken: Dialect, options: EncodeOptions) -> bytes:
@@ -209,10 +205,9 @@ def looks_like(answer: Answer, but: Dialect) -> str:
     """The dialect other than ``but`` that reads a reply in this answer without fault; ``""``: there is
     none.
 
-    Of messages over WebSocket, only what has a form there.
+    None of messages over WebSocket: only this one has a form there.
     """
-    among = OVER_WEBSOCKET if but.protocol == "websocket" else tuple(DIALECTS)
-    for known in (DIALECTS[name] for name in among if name != but.name):
+    for known in (DIALECTS[name] for name in DIALECTS if name != but.name and but.protocol != "websocket"):
         if not is_stream(answer.headers, known.protocol):
             continue
         chunks = chunks_in(known, answer)

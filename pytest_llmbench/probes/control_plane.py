@@ -31,8 +31,9 @@ from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.plain_socket import CutOffError
 from pytest_llmbench.redaction import known_secrets
+from pytest_llmbench.registry import load, transport_for
 from pytest_llmbench.request_headers import REQUEST_ID, numbered_ids, user_agent, usual_headers
-from pytest_llmbench.wire.dialect import MessageDialect
+from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_replies import shorten
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -198,26 +199,32 @@ class ControlPlane:
         given = {REQUEST_ID: numbered_ids()(0), **usual}
         return self._exchange(self._request("POST", url, content=body, headers=given))
 
-    def converse(
-        self, url: str, spoken: MessageDialect, message: bytes, headers: Mapping[str, str] | None = None
+    def ask_over(
+        self,
+        url: str,
+        spoken: Dialect,
+        body: bytes,
+        request_id: str,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """The answer to a message over WebSocket, told as that to a request over HTTP would be.
+        """The answer to an encoded body over the transport of the URL's scheme, told as that to a request
+        over HTTP would be.
 
-        ``headers``: further ones of the handshake.
+        ``headers``: further ones, which a dialect wants.
         """
-        # Imported here: whoever measures over HTTP does not pay for the package websockets.
-        from pytest_llmbench.probes.websocket_exchange import converse
-
+        transport = transport_for(urlsplit(url).scheme)
+        assert transport is not None  # its dialect is spoken
         if self.proxy is not None:
             raise SUTError(
-                f"the environment has a proxy ({self.proxy.url}) for this host, and WebSockets "
-                "are opened without one",
+                f"the environment has a proxy ({self.proxy.url}) for this host, and {transport.title} "
+                "is spoken without one",
                 where=without_query(url),
                 remedy="add the host to NO_PROXY if it can be reached directly",
             )
         given = {"User-Agent": user_agent(), **self.headers, **(headers or {})}
         try:
-            reply = converse(url, spoken, message, headers=given, access=self._access, tls=self._tls)
+            ask = load(transport.ask)
+            reply = ask(url, spoken, body, request_id, headers=given, access=self._access, tls=self._tls)
         except httpx.RequestError as error:
             raise self._failure(without_query(url), error) from error
         self._answered = True

@@ -196,7 +196,7 @@ def examine(
     bases, asking = base_candidates(endpoint), asking or RequestForm()
     if is_grpc(endpoint):
         return _examine_grpc(bases[0], model, api, access or Access(), asking)
-    dialects = detection.to_try(api, asking, websocket=is_websocket(endpoint))
+    dialects = detection.to_try(endpoint, api, asking)
     with ControlPlane(bases[0], access or Access(), transport) as control:
         headers = detection.common_headers(control, dialects.named)
         listed = detection.own_model_list(control, bases[0], dialects.named) or _find_models(

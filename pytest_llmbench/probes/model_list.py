@@ -14,6 +14,7 @@ import httpx
 
 from pytest_llmbench.endpoint_urls import (
     GRPC_SCHEMES,
+    OF_HTTP,
     SCHEME,
     WEBSOCKET_SCHEMES,
     is_grpc,
@@ -23,10 +24,10 @@ from pytest_llmbench.endpoint_urls import (
 )
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.control_plane import Answer
+from pytest_llmbench.registry import transport_for
 
 _VERSIONED = re.compile(r"/v\d\w*$")
 _METHOD_PATHS = re.compile(r"/(chat/completions|completions|responses|messages|models)$")
-_SCHEMES = ("http", "https", *WEBSOCKET_SCHEMES, *GRPC_SCHEMES)
 _LISTED_AT_MOST = 20
 _LONGEST_NAME = 300
 
@@ -65,7 +66,8 @@ def base_candidates(endpoint: str) -> list[str]:
     unix = parts.scheme == SCHEME
     if unix and (mistakes := socket_mistakes(socket_path(endpoint))):
         raise _no_url(endpoint, mistakes[0])
-    if not unix and (parts.scheme not in _SCHEMES or not parts.hostname or port == 0):
+    spoken = parts.scheme in (*OF_HTTP, *WEBSOCKET_SCHEMES, *GRPC_SCHEMES) or transport_for(parts.scheme)
+    if not unix and (not spoken or not parts.hostname or port == 0):
         raise _no_url(
             endpoint, "an endpoint is http(s)://host[:port][/path], ws(s)://… or grpc(s)://host:port"
         )

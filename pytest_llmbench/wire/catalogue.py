@@ -7,12 +7,14 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
+from pytest_llmbench.endpoint_urls import OF_HTTP, is_grpc
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.registry import Transport, dialect_called, load, transport_for
 
 if TYPE_CHECKING:
-    from pytest_llmbench.wire.dialect import CallDialect, Dialect, MessageDialect
+    from pytest_llmbench.wire.dialect import CallDialect, Dialect
 
 _CLASSES: Final = {
     "openai-chat": ("openai_chat", "OpenAIChat"),
@@ -35,11 +37,6 @@ _NON_GENERATIVE: Final = {
 NON_GENERATIVE: Final = tuple(_NON_GENERATIVE)
 """Names of the dialects that answer with vectors, scores or log-probabilities. ``auto`` never takes one."""
 
-_OVER_WEBSOCKET: Final = {
-    "openai-responses": ("websocket.openai_responses", "ResponsesOverWebSocket"),
-}
-OVER_WEBSOCKET: Final = tuple(_OVER_WEBSOCKET)
-"""Names of the dialects that also have a form over WebSocket; ``auto`` takes the first."""
 _OVER_GRPC: Final = {
     "vllm-grpc": ("grpc.vllm", "VLLMOverGrpc"),
     "sglang-grpc": ("grpc.sglang", "SGLangOverGrpc"),
@@ -100,6 +97,8 @@ def dialect(name: str) -> Dialect:
         )
     full = _ALIASES.get(name, name)
     found = _instance(*_NON_GENERATIVE[full]) if full in _NON_GENERATIVE else DIALECTS.get(full)
+    if found is None and (further := dialect_called(full)) is not None:
+        found = _loaded(further)
     if found is None:
         known = [*DIALECTS, *NON_GENERATIVE, *_ALIASES]
         close = get_close_matches(name, known, n=1, cutoff=0.6)
@@ -113,21 +112,28 @@ def generates(api: str) -> bool:
     return _ALIASES.get(api, api) not in NON_GENERATIVE
 
 
-def over_websocket(name: str) -> MessageDialect:
-    """The WebSocket form of the dialect called ``name``; for ``auto`` the usual one.
+def over(transport: Transport, name: str) -> Any:
+    """The dialect called ``name`` in its form for a transport; for ``auto`` the usual one.
 
-    :raises SuiteError: there is no such dialect, or it has no such form.
+    :raises SuiteError: it has no such form, or a package that it needs is not installed.
     """
-    usual = OVER_WEBSOCKET[0]
-    known = usual if name == "auto" else dialect(name).name
-    if known not in _OVER_WEBSOCKET:
+    usual = next(iter(transport.dialects))
+    known = usual if name == "auto" else _ALIASES.get(name, name)
+    if known not in transport.dialects:
+        dialect(known)  # which says so where there is none, or one of another transport alone
+        several = ", ".join(transport.dialects)
+        one = f"--llm-api={usual}" if several == usual else f"one of {several}"
         raise SuiteError(
-            f"{known} is not spoken over WebSocket",
+            f"{known} is not spoken over {transport.title}",
             where="--llm-api",
-            remedy=f"leave it out, or write --llm-api={usual}; or measure over http:// (--llm-endpoint)",
+            remedy=f"leave it out, or write {one}; or measure over http:// (--llm-endpoint)",
         )
-    made: MessageDialect = _instance(*_OVER_WEBSOCKET[known])
-    return made
+    return _loaded(transport.dialects[known])
+
+
+@cache
+def _loaded(part: str) -> Any:
+    return load(part)()
 
 
 def over_grpc(name: str) -> CallDialect:
@@ -181,4 +187,15 @@ def dialect_at(url: str, name: str) -> Dialect:
     """
     if is_grpc(url):
         return over_grpc(name)
-    return over_websocket(name) if is_websocket(url) else dialect(name)
+    scheme = urlsplit(url.strip()).scheme
+    if scheme in OF_HTTP:
+        return dialect(name)
+    transport = transport_for(scheme)
+    if transport is None:
+        raise SuiteError(
+            f"{scheme}:// is spoken by an extra that this installation lacks",
+            where="--llm-endpoint",
+            remedy="measure over http:// or https://, or install the package with its extras",
+        )
+    made: Dialect = over(transport, name)
+    return made

@@ -46,7 +46,7 @@ from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.timing.clock import MonotonicClock
-from pytest_llmbench.wire.catalogue import dialect, over_grpc, over_websocket
+from pytest_llmbench.wire.catalogue import dialect, dialect_at, over_grpc
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.sessions import turns_of
@@ -202,7 +202,7 @@ def test_http2(serve: Serve, plan: MakePlan, tls: tuple[ssl.SSLContext, Path] | 
 def test_websocket(serve: Serve, plan: MakePlan, tls: tuple[ssl.SSLContext, Path] | None) -> None:
     heard = Heard()
     target = serving(serve, websockets(responds(heard)), tls, "ws")
-    with LoadGenerator(target, over_websocket("auto"), model="m") as generator:
+    with LoadGenerator(target, dialect_at("ws://h", "auto"), model="m") as generator:
         seen = assert_live(generator, plan, heard)
     assert (seen.selfcheck.transport, seen.facts.value("wire.messages")) == ("websocket", "roles")
 

@@ -36,20 +36,20 @@ from websocket_script import (
 from websockets.frames import BINARY, CLOSE, CONT, PONG, TEXT, Frame
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.websocket.messages import MessageReader
+from pytest_llmbench.extras.websocket.transport import WebSocket
 from pytest_llmbench.generator.http.connection import Connection
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loop_thread import LoopFactory, fastest_loop
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.websocket_transport import WebSocket
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.timing.clock import VirtualClock
 from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
-from pytest_llmbench.wire.catalogue import over_websocket
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.openai_chat import OpenAIChat
-from pytest_llmbench.wire.websocket.messages import MessageReader
 
 NORMAL = b"\x03\xe8"
 AWAY = b"\x03\xe9"
@@ -379,7 +379,7 @@ def test_a_close_that_came_before_the_request(since_ns: int, stale: bool) -> Non
     ended: list[Exchange] = []
     loop = asyncio.new_event_loop()
     try:
-        spoken = over_websocket("auto")
+        spoken = dialect_at("ws://h", "auto")
         ready: asyncio.Future[None] = loop.create_future()
         reader = MessageReader("ws://h/v1/responses")
         connection = Connection(wire, clock, None, ready)

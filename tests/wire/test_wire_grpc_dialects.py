@@ -20,7 +20,7 @@ from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, dialect, dialect_at, over_grpc, over_websocket
+from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, dialect, dialect_at, over_grpc
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import CallDialect, EncodeOptions
 from pytest_llmbench.wire.increments import increments
@@ -378,13 +378,13 @@ def test_dialects_by_name() -> None:
         assert name not in DIALECTS
     assert over_grpc("auto") is over_grpc("vllm-grpc")
     assert dialect_at("http://h/v1", "chat") is dialect("chat")
-    assert dialect_at("wss://h/v1", "auto") is over_websocket("auto")
+    assert dialect_at("wss://h/v1", "auto") is dialect_at("ws://h", "auto")
 
 
 def test_the_port_and_the_dialect_have_to_fit() -> None:
-    for spoken_elsewhere in (dialect, over_websocket):
+    for url in ("http://h", "ws://h"):
         with pytest.raises(SuiteError, match=r"(?s)vllm-grpc is spoken over gRPC alone.*grpc://host:port"):
-            spoken_elsewhere("vllm-grpc")
+            dialect_at(url, "vllm-grpc")
     with pytest.raises(SuiteError, match=r"(?s)openai-chat is not spoken over gRPC.*vllm-grpc, sglang-grpc"):
         dialect_at("grpcs://h:1", "openai-chat")
 
@@ -397,7 +397,7 @@ def test_urls() -> None:
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("vllm-grpc", "smg_grpc_proto"), ("kserve-grpc", "tritonclient"), ("sglang-grpc", "hpack")],
+    [("vllm-grpc", "smg_grpc_proto"), ("kserve-grpc", "tritonclient"), ("sglang-grpc", "h2")],
 )
 def test_without_the_packages_the_extra_is_named(name: str, package: str) -> None:
     code = f"""

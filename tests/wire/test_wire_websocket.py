@@ -14,12 +14,12 @@ from websockets.frames import BINARY, CLOSE, CONT, PONG, TEXT
 
 from pytest_llmbench.endpoint_urls import http_beside, is_websocket
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.extras.websocket.messages import MessageReader, Received, text_frame
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.catalogue import over_websocket
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import EncodeOptions, MessageDialect
 from pytest_llmbench.wire.sse import SSEDecoder, as_event
 from pytest_llmbench.wire.stream import chunks_of
-from pytest_llmbench.wire.websocket.messages import MessageReader, Received, text_frame
 
 URL = "ws://h:8000/v1/responses"
 MIDDLE = "z" * 300
@@ -259,7 +259,7 @@ def test_messages_that_span_lines_are_the_same_json(indent: int | None) -> None:
 
 
 def responses() -> MessageDialect:
-    return over_websocket("openai-responses")
+    return dialect_at("ws://h", "openai-responses")
 
 
 def encoded(request_text: str = "hi", **extra: Any) -> Any:
@@ -351,14 +351,14 @@ def test_the_status_of_a_refusal(payload: dict[str, Any], status: int | None) ->
 
 def test_dialects_that_have_a_form_over_websocket() -> None:
     for name in ("auto", "responses", "openai-responses"):
-        spoken = over_websocket(name)
+        spoken = dialect_at("ws://h", name)
         assert (spoken.name, spoken.protocol) == ("openai-responses", "websocket")
         assert isinstance(spoken, MessageDialect)
     with pytest.raises(SuiteError, match="--llm-api: openai-chat is not spoken over WebSocket") as caught:
-        over_websocket("chat")
+        dialect_at("ws://h", "chat")
     assert "--llm-api=openai-responses" in str(caught.value)
     with pytest.raises(SuiteError, match="unknown API dialect"):
-        over_websocket("respones")
+        dialect_at("ws://h", "respones")
 
 
 def test_urls() -> None:

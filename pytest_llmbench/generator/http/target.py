@@ -20,6 +20,7 @@ from pytest_llmbench.endpoint_urls import (
 )
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import OWN_HEADERS
+from pytest_llmbench.registry import transport_for
 from pytest_llmbench.trust import ClientCertificate, client_context
 
 if TYPE_CHECKING:
@@ -194,7 +195,8 @@ def _tls_context(
 
 
 def _url_mistakes(parts: SplitResult) -> list[str]:
-    if parts.scheme not in _DEFAULT_PORTS and parts.scheme not in GRPC_SCHEMES:
+    known = parts.scheme in _DEFAULT_PORTS or parts.scheme in GRPC_SCHEMES
+    if not known and transport_for(parts.scheme) is None:
         return [f"{_shown(parts)!r} is no endpoint we can speak to; supported are {', '.join(SUPPORTED)}"]
     if parts.scheme == SCHEME:
         return socket_mistakes(unquote(parts.netloc))
@@ -208,8 +210,9 @@ def _url_mistakes(parts: SplitResult) -> list[str]:
             parts.hostname.encode("idna")
         if parts.port == 0:
             mistakes.append("port 0 is not a port")
-        elif parts.port is None and parts.scheme in GRPC_SCHEMES:
-            mistakes.append(f"the URL names no port, and gRPC has no usual one: {parts.scheme}://host:port")
+        elif parts.port is None and parts.scheme not in _DEFAULT_PORTS:
+            usual = "the URL names no port, and there is no usual one"
+            mistakes.append(f"{usual}: {parts.scheme}://host:port")
     except UnicodeError:
         mistakes.append(f"{parts.hostname!r} is not a host name")
     except ValueError as error:

@@ -134,6 +134,17 @@ class Channel(Protocol):
         """Let go of the exchange and close; does not call ``on_end``."""
 
 
+class Head(Protocol):
+    """The part of requests that is the same for all of them."""
+
+    session_header: str
+    """Name of the header with the id of the session; empty: none is sent."""
+
+    def wire(self, request_id: str, body: bytes, session_id: str | None = None) -> bytes:
+        """The request as its transport takes it. ``session_id``: that of the session which it is a turn of;
+        None: it is of none."""
+
+
 class Transport(Protocol):
     """Carries exchanges. Everything runs in the event loop's thread."""
 

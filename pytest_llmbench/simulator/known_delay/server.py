@@ -26,16 +26,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 from urllib.parse import urlsplit
 
+from pytest_llmbench.registry import face
 from pytest_llmbench.simulator.known_delay.chat_events import http1_writes
 from pytest_llmbench.simulator.known_delay.script import LOG_PATH, Script
 from pytest_llmbench.timing.alarm import Alarm, best_alarm
-
-if TYPE_CHECKING:
-    from pytest_llmbench.simulator.known_delay.http2_side import Http2Side
-    from pytest_llmbench.simulator.known_delay.websocket_side import WebSocketSide
 
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -127,6 +124,13 @@ class Pacer:
         return json.dumps(kept, separators=(",", ":")).encode()
 
 
+class Side(Protocol):
+    """What is spoken on a connection that is not HTTP/1.1."""
+
+    def take(self, data: bytes, at_ns: int) -> bool:
+        """Process what was read at ``at_ns``; returns whether the connection goes on."""
+
+
 class Connection:
     """One connection. Over HTTP/1.1 it serves one request at a time; a client that pipelines is refused by
     the length of what it sends.
@@ -140,7 +144,7 @@ class Connection:
         self._received = b""
         self._unsent = bytearray()
         self._last = False
-        self._side: Http2Side | WebSocketSide | None = None
+        self._side: Side | None = None
         """Handles the bytes where the connection speaks something else than HTTP/1.1; None: HTTP/1.1."""
         self.open = True
         sock.setblocking(False)
@@ -225,9 +229,11 @@ class Connection:
         self._begin(request_id, now_ns, script, http1_writes(script).__getitem__)
 
     def _upgrade(self, head: bytes, now_ns: int, script: Script) -> None:
-        from pytest_llmbench.simulator.known_delay.websocket_side import WebSocketSide
-
-        self._side = WebSocketSide(script, self.write, self._begin)
+        made = face("websocket", "known_delay")
+        if made is None:
+            self._refuse(_BAD)
+            return
+        self._side = made(script, self.write, self._begin)
         if not self._side.take(head + b"\r\n\r\n", now_ns):
             self.close()
 

@@ -269,8 +269,9 @@ class _Api:
     """Whether each event is a line of JSON, instead of a server-sent event with its type as name."""
 
 
+RESPONSES = "/v1/responses"
 _APIS = {
-    "/v1/responses": _Api(parse_response, _responses),
+    RESPONSES: _Api(parse_response, _responses),
     "/v1/messages": _Api(parse_message, _messages),
     "/api/chat": _Api(parse_chat, _chat_lines, lines=True),
     "/api/generate": _Api(parse_generate, _generate_lines, lines=True),

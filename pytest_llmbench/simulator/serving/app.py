@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
+from pytest_llmbench.registry import face
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.documents import PATHS as DOCUMENT_PATHS
 from pytest_llmbench.simulator.protocols.documents import DocumentFace, asks_document
 from pytest_llmbench.simulator.protocols.http_events import PATHS as EVENT_PATHS
-from pytest_llmbench.simulator.protocols.http_events import HttpEventFace
-from pytest_llmbench.simulator.protocols.websocket_face import PATH as RESPONSES
-from pytest_llmbench.simulator.protocols.websocket_face import WebSocketFace
+from pytest_llmbench.simulator.protocols.http_events import RESPONSES, HttpEventFace
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.asgi import (
     BodyTooLargeError,
@@ -50,7 +49,8 @@ class EngineApp:
         self._config = driver.config
         self._scenario = scenario
         self.generation = Generation(driver, scenario, tokenizer)
-        self._websocket = WebSocketFace(self.generation, driver)
+        made = face("websocket", "engine")
+        self._websocket = None if made is None else made(self.generation, driver)
         self._http_events = HttpEventFace(self.generation, driver)
         self._documents = DocumentFace(self.generation, driver)
         self._created = int(time.time())
@@ -64,7 +64,7 @@ class EngineApp:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
+        if scope["type"] == "websocket" and self._websocket is not None:
             await self._websocket.serve(scope, receive, send)
             return
         if scope["type"] != "http":
@@ -157,7 +157,7 @@ class EngineApp:
             "waiting": driver.waiting,
             "requests_by_replica": [replica.requests for replica in driver.replicas],
             "requests_accepted": self.generation.accepted,
-            "requests_refused": self.refused + self._websocket.refused,
+            "requests_refused": self.refused + (0 if self._websocket is None else self._websocket.refused),
             "faults_given": self.generation.faults_given,
             "stream": asdict(self._scenario.stream),
             "faults": asdict(self._scenario.faults),

@@ -21,6 +21,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.registry import face
 from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.scenario.variants import DISTRIBUTION, software_version
@@ -183,9 +184,7 @@ def _websocket_protocol() -> Any:
     server."""
     if importlib.util.find_spec("websockets") is None:
         return "none"
-    from pytest_llmbench.simulator.protocols.websocket_protocol import StampingWebSocket
-
-    return StampingWebSocket
+    return face("websocket", "uvicorn") or "none"
 
 
 def require_grpc() -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.event_reply import EventReply
+from pytest_llmbench.simulator.protocols.http_events import RESPONSES
 from pytest_llmbench.simulator.protocols.responses_events import ResponseEvents, error_event
 from pytest_llmbench.simulator.protocols.responses_request import parse_response_create
 from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send
@@ -20,7 +21,6 @@ from pytest_llmbench.simulator.serving.generation import Generation
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
 
-PATH = "/v1/responses"
 SOCKET = "socket"
 """Key of the connection's ``state`` under which the WebSocket protocol leaves its :class:`Socket`."""
 
@@ -47,9 +47,9 @@ class WebSocketFace:
         self.refused = 0
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, from its handshake to its end. A path other than :data:`PATH` gets a 403."""
+        """Serve one connection, from its handshake to its end. Other paths than :data:`RESPONSES` get 403."""
         await receive()  # websocket.connect
-        if scope["path"] != PATH:
+        if scope["path"] != RESPONSES:
             await send({"type": "websocket.close"})
             return
         await send({"type": "websocket.accept"})

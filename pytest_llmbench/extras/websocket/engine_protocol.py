@@ -10,7 +10,7 @@ from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from pytest_llmbench.simulator.protocols.websocket_face import SOCKET
+from pytest_llmbench.extras.websocket.engine_face import SOCKET
 
 
 class StampingWebSocket(WebSocketsSansIOProtocol):

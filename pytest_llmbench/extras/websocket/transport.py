@@ -1,8 +1,11 @@
-"""WebSocket on connections of the HTTP transport, each upgraded when it is opened, with one request at a
+"""WebSocket on connections of the load generator, each upgraded when it is opened, with one request at a
 time, whose bytes are made before anything is timed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from pytest_llmbench.extras.websocket.messages import MessageReader, Received, Refusal, text_frame
 from pytest_llmbench.generator.http.connection import Connection, RefusedError, how_it_broke
 from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.pool import Keeper, Pool
@@ -12,7 +15,6 @@ from pytest_llmbench.request_headers import user_agent
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.dialect import MessageDialect, headers_for
 from pytest_llmbench.wire.sse import as_event
-from pytest_llmbench.wire.websocket.messages import MessageReader, Received, Refusal, text_frame
 
 _HEADERS = [(b"content-type", b"text/event-stream")]
 _OK = 200
@@ -191,14 +193,16 @@ def _refused(refusal: Refusal) -> RefusedError:
     return error
 
 
-def websocket_transport(
-    target: Target, clock: Clock, spoken: MessageDialect, path: str, *, kernel_stamps: bool = True
-) -> Pool:
-    """The WebSocket transport: one request at a time on each connection.
+def carry(
+    target: Target, spoken: MessageDialect, path: str, session_header: str
+) -> tuple[RequestFrame, Callable[[Clock, bool], Pool]]:
+    """The form of requests over WebSocket and what makes the transport: one request at a time on each
+    connection.
 
-    ``path``: the path of the dialect for this model. The handshake belongs to opening a connection: it comes
-    before the submission of a request that needs a new one, and is in no TTFT.
+    The handshake belongs to opening a connection: it comes before the submission of a request that needs a
+    new one, and is in no TTFT. ``session_header`` is not sent, since connections carry many sessions.
     """
+    del session_header
     url = f"{target.scheme}://{target.authority}{target.request_target(path)}"
     given = dict(target.headers)
     own = {} if "user-agent" in map(str.lower, given) else {"User-Agent": user_agent()}
@@ -207,7 +211,10 @@ def websocket_transport(
     def speak(connection: Connection, keeper: Keeper) -> WebSocket:
         return WebSocket(connection, keeper, MessageReader(url, headers.items()), spoken)
 
-    return Pool("websocket", Opener(target, clock, kernel_stamps=kernel_stamps), speak)
+    def made(clock: Clock, kernel_stamps: bool) -> Pool:
+        return Pool("websocket", Opener(target, clock, kernel_stamps=kernel_stamps), speak)
+
+    return RequestFrame(spoken), made
 
 
 class RequestFrame:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import httpx
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.extras.websocket.messages import MessageReader, text_frame
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.plain_socket import CutOffError, PlainSocket
 from pytest_llmbench.wire.dialect import MessageDialect
 from pytest_llmbench.wire.sse import as_event
-from pytest_llmbench.wire.websocket.messages import MessageReader, text_frame
 
 _MOST_BYTES = 4 * 1024 * 1024
 _STREAM = (("content-type", "text/event-stream"),)
@@ -36,23 +36,25 @@ class MessageReply:
     up."""
 
 
-def converse(
+def ask(
     url: str,
     spoken: MessageDialect,
-    message: bytes,
+    body: bytes,
+    request_id: str,
     *,
     headers: Mapping[str, str],
     access: Access,
     tls: ssl.SSLContext,
 ) -> MessageReply:
-    """Open a WebSocket, send ``message`` and read the reply to its last message, or to the limits.
+    """Open a WebSocket, send the message with ``body`` and read the reply to its last message, or to the
+    limits.
 
     Raises httpx.RequestError, as a request over HTTP does, and SUTError for a server that speaks no
     WebSocket, or not ours.
     """
     with PlainSocket(url, access, tls) as sock:
         talk = _Talk(sock, url, MessageReader(url, headers.items()))
-        return talk.open() or talk.ask(spoken, message)
+        return talk.open() or talk.ask(spoken, spoken.message(body, request_id))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,127 @@
+"""What plugs in beside the core: dialects of HTTP, and transports with dialects of their own.
+
+An extra is a value that names its parts as ``module:attribute``: what nobody asks for is not imported. Those
+that come with this package are folders of ``pytest_llmbench/extras``, each with ``EXTRA`` in its
+``__init__``; any of them may be missing. Others are found by the entry points of the group
+``pytest_llmbench.extras``, in every process that measures, and looked for only when a name is not known yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_llmbench.errors import SuiteError
+
+GROUP: Final = "pytest_llmbench.extras"
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A way to carry requests that is not HTTP/1.1."""
+
+    name: str
+    """The name in reports, such as ``websocket``."""
+    title: str
+    """The name in messages, such as ``WebSocket``."""
+    schemes: tuple[str, ...]
+    """Schemes of the URLs that it is asked for by, without TLS and with it."""
+    dialects: Mapping[str, str]
+    """Name of a dialect → its class; ``auto`` takes the first."""
+    carry: str
+    """Function of target, dialect, path of the dialect and name of the session header (empty: none) that
+    gives the form of requests and a function which makes the transport of a clock and whether to use the
+    kernel's stamps."""
+    ask: str
+    """Function that asks one request which is not measured: of URL, dialect, encoded body, id of the request,
+    and by keyword ``headers``, ``access`` and ``tls``. It gives status, headers, body and whether that is
+    all."""
+    faces: Mapping[str, str] = field(default_factory=dict)
+    """The sides of servers of ours that speak it, by the server's name for them."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What one folder or distribution adds."""
+
+    transports: tuple[Transport, ...] = ()
+    dialects: Mapping[str, str] = field(default_factory=dict)
+    """Name of a dialect of HTTP → its class, called without arguments."""
+    packages: tuple[str, ...] = ()
+    """Packages that it imports and that may not be installed."""
+    install: str = ""
+    """What ``pip install`` is to be given then."""
+
+
+@cache
+def _own() -> tuple[Extra, ...]:
+    folder = Path(__file__).with_name("extras")
+    names = sorted(path.parent.name for path in folder.glob("*/__init__.py"))
+    return tuple(import_module(f"pytest_llmbench.extras.{name}").EXTRA for name in names)
+
+
+@cache
+def _of_others() -> tuple[Extra, ...]:
+    found = []
+    for point in entry_points(group=GROUP):
+        extra = point.load()
+        if not isinstance(extra, Extra):
+            raise SuiteError(
+                f"the entry point {point.name} gives {type(extra).__name__}, not an Extra",
+                where=f"entry points {GROUP}",
+                remedy=f"correct {point.value}, or uninstall its distribution",
+            )
+        found.append(extra)
+    return tuple(found)
+
+
+def extras() -> Iterator[Extra]:
+    """All extras, those of this package first."""
+    yield from _own()
+    yield from _of_others()
+
+
+def transport_for(scheme: str) -> Transport | None:
+    """The transport for URLs of this scheme; None: there is none."""
+    return next((each for extra in extras() for each in extra.transports if scheme in each.schemes), None)
+
+
+def transport_called(name: str) -> Transport | None:
+    """The transport of that name; None: it is left out of this installation."""
+    return next((each for extra in extras() for each in extra.transports if each.name == name), None)
+
+
+def dialect_called(name: str) -> str | None:
+    """The class of a dialect of HTTP; None: no extra has one of that name."""
+    return next((extra.dialects[name] for extra in extras() if name in extra.dialects), None)
+
+
+def face(transport: str, server: str) -> Any | None:
+    """The side of one of our servers that speaks this transport; None where either is left out."""
+    spec = transport_called(transport)
+    return None if spec is None or server not in spec.faces else load(spec.faces[server])
+
+
+@cache
+def load(part: str) -> Any:
+    """A part of an extra by its ``module:attribute``.
+
+    :raises SuiteError: a package that the extra needs is not installed.
+    """
+    module, _, name = part.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        extra = next((each for each in extras() if missing in each.packages), None)
+        if extra is None:
+            raise
+        raise SuiteError(
+            f"{module.split('.')[-2]} needs a package that is not installed: {missing}",
+            remedy=f'pip install "{extra.install}"',
+        ) from error
