@@ -31,6 +31,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}… ({len(text):,} characters)"
 
 
+def as_python(value: Any) -> Any:
+    """A number or an array of NumPy as Python's own, in lists, tuples and dicts too; else the value."""
+    if type(value) in (list, tuple):
+        return type(value)(map(as_python, value))
+    if type(value) is dict:
+        return {as_python(key): as_python(each) for key, each in value.items()}
+    plain = getattr(value, "tolist", None)
+    return plain() if callable(plain) else value
+
+
 class LLMBenchError(Exception):
     """Base of all our exceptions. Says what is wrong, where, and what to do about it."""
 

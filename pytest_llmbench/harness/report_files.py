@@ -40,12 +40,14 @@ from pytest_llmbench.store.schema import (
 _NO_ENDPOINT = "not given"
 
 
-def head_of(settings: Settings, started_ns: int) -> JournalHead:
-    """The part of a report about the session as a whole; ``started_ns`` is wall-clock time."""
+def head_of(settings: Settings, started_ns: int, root: str = ".") -> JournalHead:
+    """The part of a report about the session as a whole; ``started_ns`` is wall-clock time, ``root`` the
+    folder at which node ids begin."""
     words = [Path(sys.argv[0]).name, *_own_words(sys.argv[1:], settings)]
     environment = this_environment().model_copy(
         update={
             "command": _without_secrets(words, settings),
+            "root": outward(root),
             "settings": _without_secrets(settings.model_dump(mode="json", exclude_none=True), settings),
         }
     )
@@ -185,7 +187,7 @@ def text_of(name: str, document: Entry, page: str = _HTML) -> str:
     """The text of one file. ``page``: where ``report.html`` is in the end."""
     module, _, function = _RENDERERS[name].rpartition(".")
     render = getattr(import_module(f"pytest_llmbench.reports.{module}"), function)
-    text: str = render(document, path=page) if name in _LINKED else render(document)
+    text: str = render(document, path=outward(page)) if name in _LINKED else render(document)
     return text
 
 
@@ -288,7 +290,7 @@ def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | 
         if environment.get(_ACTIONS) == "true":
             lines = workflow_commands(document)
         if name:
-            _append(Path(name), f"{job_summary(document, path=path)}\n")
+            _append(Path(name), f"{job_summary(document, path=path and outward(path))}\n")
     except OSError as error:
         problem = outward(f"the summary of the job is not written: {name}: {error.strerror or error}")
         return ToldGitHub(lines, problem)

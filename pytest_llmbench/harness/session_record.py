@@ -49,9 +49,9 @@ class SessionRecord:
     """The record of a session, in the process that writes the report. With a report directory, everything
     told after :meth:`begin` survives if the process is killed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, root: str = ".") -> None:
         self._settings = settings
-        self._head = head_of(settings, time.time_ns())
+        self._head = head_of(settings, time.time_ns(), root)
         self._course = journal.Course()
         self._journal: Journal | None = None
         self._found: Files = {}

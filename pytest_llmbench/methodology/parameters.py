@@ -16,7 +16,7 @@ from functools import cache
 from itertools import islice
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.errors import SuiteError, as_python, shown
 from pytest_llmbench.methodology.given import not_given
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggestions
@@ -258,6 +258,7 @@ def build(
     ``test``: its name; ``slo`` may limit what that test measures and nothing else. ``counted``: the load has
     the numbers of the marker, so what these cannot decide is a mistake.
     """
+    raw = as_python(dict(raw))
     checks = _checks(cls)  # type: ignore[arg-type]  # mypy takes no class of a TypeVar for hashable
     mistakes = [_unknown(name, list(checks)) for name in raw if name not in checks]
     for name, value in raw.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from pytest_llmbench.errors import LimitError
+from pytest_llmbench.errors import LimitError, as_python
 
 _BARE = ("ratio", "count")
 """Units that need not be written."""
@@ -94,6 +94,7 @@ class MetricRef:
     unit: str
 
     def _objective(self, op: Op, limit: object) -> Objective:
+        limit = as_python(limit)
         if isinstance(limit, Quantity):
             if self.unit == "s" and limit.dimension == "ms":  # times of whole jobs
                 return Objective(self.name, op, limit.value / 1000.0, self.unit)

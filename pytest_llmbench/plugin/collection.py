@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.errors import SuiteError, as_python, shown
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
 from pytest_llmbench.plugin.markers import all_marks, closest, let_select, place_of
 from pytest_llmbench.plugin.options import has_endpoint, values
@@ -321,7 +321,7 @@ def _wanted(item: pytest.Item) -> Wanted | None:
 
     kinds = {each.name: each.metadata["kind"] for each in fields(Wanted)}
     known = list(kinds)
-    every = {**mark.kwargs, **fed(item, known)}
+    every = as_python({**mark.kwargs, **fed(item, known)})
     given = {name: value for name, value in every.items() if value is not None}
     metrics = given.pop("metrics", ())
     mistakes = _not_taken(mark.args, every, known)
@@ -362,7 +362,7 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
         names = " and ".join(parametrized)
         mistakes.append(f"{names} by parametrize could be meant for each of {len(marks)} markers: keep one")
     for mark in marks:
-        given = {**dict(zip(("metric",), mark.args, strict=False)), **mark.kwargs, **parametrized}
+        given = as_python({**dict(zip(("metric",), mark.args, strict=False)), **mark.kwargs, **parametrized})
         metric, margin = given.get("metric"), given.get("max_slowdown", 0.0)
         mistakes += _not_taken(mark.args[1:], given, known)
         mistakes += metric_mistakes(metric) + [f"max_slowdown {wrong}" for wrong in margin_mistakes(margin)]

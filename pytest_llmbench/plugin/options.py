@@ -249,7 +249,7 @@ def values(config: pytest.Config) -> dict[str, Any]:
     for option in OPTIONS:
         given = config.getoption(option.dest)
         if option.many:
-            found[option.name.replace("-", "_")] = given or config.getini(option.ini) or None
+            found[option.name.replace("-", "_")] = given or _in_file(config, option) or None
             continue
         if isinstance(given, list):
             if option.systems and len(given) > 1:
@@ -263,12 +263,27 @@ def values(config: pytest.Config) -> dict[str, Any]:
             # What a variable of CI that is not set leaves behind: it would drop a gate without a word.
             empty.append(f"--llm-{option.name} is empty: give a value, or leave it out")
         key = option.name.replace("-", "_")
-        found[key] = given if given is not None else config.getini(option.ini)
+        found[key] = given if given is not None else _in_file(config, option)
     if twice:
         raise pytest.UsageError("; ".join(twice) + ": give it once")
     if empty:
         raise pytest.UsageError("\n".join(empty))
     return found
+
+
+def _in_file(config: pytest.Config, option: Option) -> Any:
+    """The value in the configuration file. pytest 9 takes the types of ``[tool.pytest]`` as they are, and
+    refuses a number where a text is declared: one is taken here as it is in every other file."""
+    try:
+        return config.getini(option.ini)
+    except (TypeError, pytest.UsageError):
+        import tomllib
+
+        table = {} if config.inipath is None else tomllib.loads(config.inipath.read_text("utf-8"))
+        given = table.get("tool", table).get("pytest", {}).get(option.ini)
+        if type(given) not in (int, float) or option.flag or option.many:
+            raise
+        return str(given)
 
 
 def has_endpoint(config: pytest.Config) -> bool:

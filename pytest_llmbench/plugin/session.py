@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -129,7 +130,9 @@ class SessionReport:
         if self._record is None:
             from pytest_llmbench.harness.session_record import SessionRecord
 
-            self._record = SessionRecord(self.settings)
+            invoked = self.config.invocation_params.dir
+            root = Path(os.path.relpath(self.config.rootpath, invoked)).as_posix()
+            self._record = SessionRecord(self.settings, root)
         return self._record
 
     @property
@@ -217,7 +220,7 @@ class SessionReport:
             if self.settings.report is not None:
                 from pytest_llmbench.store.files import check_writable
 
-                check_writable(self.settings.report)
+                check_writable(self.settings.report, "--llm-report")
             if (
                 self.settings.saves
                 or self.settings.compare
@@ -289,12 +292,17 @@ class SessionReport:
         The controller of pytest-xdist collects nothing, and takes all tests for load tests.
         """
         given = options.values(self.config)
-        if not (given["report"] or given["endpoint"]):
+        keeps = given["save"] or given["autosave"] or given["calibrate"]
+        if not (given["report"] or given["endpoint"] or keeps):
             return  # nobody's load test: nothing more of ours is loaded
         selected = [item.nodeid for item in session.items if is_load_test(item)]
         if self.is_worker or not (selected or self.config.pluginmanager.hasplugin("dsession")):
             return
         try:
+            if keeps:
+                from pytest_llmbench.store.files import check_writable
+
+                check_writable(self.settings.storage, "--llm-storage")
             found = self.record.begin()
         except LLMBenchError as error:
             raise pytest.UsageError(str(error)) from None
@@ -317,11 +325,15 @@ class SessionReport:
         if self._record is not None:
             self._record.test_ended(nodeid)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._any_run = True
         self._failed.note(report)
         entry = getattr(report, "llmbench", None)
         if entry is not None:
+            if report.failed and entry["outcome"] == "passed":
+                # By its subtests, which pytest counts once it shows the test.
+                entry |= {"outcome": "failed", "error": str(report.longrepr)}
             self.record.keep(entry)
 
     @pytest.hookimpl(trylast=True)

@@ -47,6 +47,8 @@ class Attempt:
     """What the set-up or the call raised."""
     missing: str | None = None
     """Why the number that the test read last is missing."""
+    is_called: bool = False
+    """Whether the test is running: what is reported meanwhile are its subtests, and not the test."""
     listed: dict[str, Any] | None = None
     """This attempt as the report would list it under a later one; known once it is reported."""
 
@@ -140,8 +142,12 @@ class Attempts:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        with _noting(item):
-            return (yield)
+        attempt_at(item).is_called = True
+        try:
+            with _noting(item):
+                return (yield)
+        finally:
+            attempt_at(item).is_called = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -149,7 +155,7 @@ class Attempts:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         error = call.excinfo.value if call.excinfo is not None else None
-        if report.when != "teardown":
+        if report.when != "teardown" and not attempt_at(item).is_called:
             error = attempt_at(item).error
             _attach(item, report)
         if error is not None:

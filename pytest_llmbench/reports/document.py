@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -98,6 +98,8 @@ class TestView:
     __test__ = False  # pytest must not take it for a test class
 
     entry: Entry
+    with_file: bool = False
+    """Whether the name holds the file, since a test of another file has the same one."""
 
     @property
     def nodeid(self) -> str:
@@ -105,11 +107,12 @@ class TestView:
 
     @property
     def name(self) -> str:
-        """The node id without its file, which is the same for most of a report; with the number of the
-        attempt, unless it is the first."""
+        """The node id, without its file where the rest tells it; with the number of the attempt, unless it is
+        the first."""
         number = self.entry.get("attempts", 1)
         which = f" (attempt {number})" if number > 1 else ""
-        return (self.nodeid.partition("::")[2] or self.nodeid) + which
+        short = "" if self.with_file else self.nodeid.partition("::")[2]
+        return (short or self.nodeid) + which
 
     @property
     def kind(self) -> str:
@@ -432,3 +435,12 @@ def measured_text(objective: Entry) -> str:
         return f"{point}{doubt}"
     ends = numbers.interval(objective["lower"], objective["upper"], unit, objective.get("n"))
     return f"{point} {ends}{doubt}" if ends.startswith("[") else f"{point} ({ends}){doubt}"
+
+
+def views(entries: Iterable[Entry]) -> list[TestView]:
+    """A view over each entry; equal names of several files are shown with their files."""
+    tests = [TestView(entry) for entry in entries]
+    whose: dict[str, set[str]] = {}
+    for test in tests:
+        whose.setdefault(test.name, set()).add(test.nodeid)
+    return [TestView(test.entry, with_file=len(whose[test.name]) > 1) for test in tests]

@@ -6,6 +6,7 @@ Decided here once, so that the page and the comment of a pull request never cont
 from __future__ import annotations
 
 import math
+import posixpath
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -340,7 +341,9 @@ class FirstScreen:
             name = word.removeprefix("--llm-").replace("-", "_")
             if "=" not in word and not isinstance(settings.get(name), bool) and name in settings:
                 options.append(following)
-        return shlex.join(["pytest", test.nodeid, *options])
+        file, *rest = test.nodeid.split("::", 1)
+        place = posixpath.normpath(posixpath.join(environment.get("root", "."), file))
+        return shlex.join(["pytest", "::".join([place, *rest]), *options])
 
 
 def _worst(test: TestView) -> Held | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pytest_llmbench.reports.document import TestView
+from pytest_llmbench.reports.document import TestView, views
 from pytest_llmbench.reports.numbers import Entry
 
 _SHOWN_TESTS = 10
@@ -23,7 +23,7 @@ class ReportView:
 
     @cached_property
     def tests(self) -> tuple[TestView, ...]:
-        return tuple(TestView(entry) for entry in self.report["tests"])
+        return tuple(views(self.report["tests"]))
 
     @property
     def simulated(self) -> str | None:

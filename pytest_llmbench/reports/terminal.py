@@ -12,7 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_llmbench.reports import comparisons, numbers
-from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
+from pytest_llmbench.reports.document import (
+    TONES,
+    TestView,
+    measured_text,
+    objective_text,
+    views,
+    words,
+)
 from pytest_llmbench.reports.first_screen import first_of
 from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
@@ -77,7 +84,7 @@ def brief_lines(entry: Entry, *, width: int = 80) -> list[Line]:
     if test.headline in _QUIET and not compared and not asked_for:
         return []
     markup = {**_MARKUP[TONES[test.headline]], "bold": True}
-    lines = _wrapped(f"{test.headline} · {test.name}", width, "  ", markup)
+    lines = _wrapped(f"{test.headline} · {TestView(entry, with_file=True).name}", width, "  ", markup)
     told = _decisive(test, width)
     lines += [line for block in told[:BRIEF_REASONS] for line in block]
     if len(told) > BRIEF_REASONS:
@@ -114,7 +121,7 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     which nothing else tells, have a line below.
     """
     width = max(width, 40)
-    tests = [TestView(entry) for entry in entries]
+    tests = views(entries)
     rows = [["test", "verdict", "limit", "measured", "completed", "class"], *map(_closing_row, tests)]
     columns = 6 if width >= _WIDE else 4
     rows = [row[:columns] for row in rows]

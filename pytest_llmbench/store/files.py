@@ -40,7 +40,8 @@ def write_text(path: Path, text: str, *, remedy: str = _SPACE) -> None:
 
     Raises StoreError with the path and the cause; the old file, if there is one, is left as it was.
     """
-    raw = text.encode()
+    # Names of files that the encoding of the file system does not know keep their bytes.
+    raw = text.encode(errors="surrogateescape")
     with whole_file(path, remedy=remedy) as temporary:
         temporary.write_bytes(gzip.compress(raw, _LEVEL, mtime=0) if path.suffix == ".gz" else raw)
 
@@ -105,8 +106,9 @@ _SHOWN_MISTAKES = 5
 _NAME_ONE = "name a report.json written with --llm-report"
 
 
-def check_writable(directory: Path) -> None:
-    """Make ``directory`` and prove that a file can be written in it. Called before the run, not after.
+def check_writable(directory: Path, option: str) -> None:
+    """Make ``directory``, which ``option`` names, and prove that a file can be written in it. Called before
+    the run, not after.
 
     Raises StoreError with the path and the cause.
     """
@@ -117,9 +119,9 @@ def check_writable(directory: Path) -> None:
             probe.flush()
     except OSError as error:
         raise StoreError(
-            f"the report directory cannot be written: {error.strerror or error}",
+            f"the folder cannot be written: {error.strerror or error}",
             where=str(directory),
-            remedy="name a directory that can be created and written with --llm-report",
+            remedy=f"name one that can be created and written with {option}",
         ) from error
 
 

@@ -104,6 +104,8 @@ class Environment(Shape):
     """Installed version of each package that takes part in the measurement."""
     command: list[str] = Field(default=[])
     """The program, with the options of this plugin and the paths: options of others may hold secrets."""
+    root: str = "."
+    """The folder at which node ids begin, from the one in which the session was started."""
     settings: dict[str, JsonValue] = Field(default={})
     """The options in force, without secrets."""
 

@@ -6,11 +6,11 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.errors import SuiteError, as_python, shown
 
 MOST_TOKENS: Final = 10_000_000
 """Most tokens of one prompt or reply; no model reads more."""
@@ -45,6 +45,7 @@ class Fixed:
     tokens: int
 
     def __post_init__(self) -> None:
+        _settle(self)
         _refuse(_length_mistakes("tokens", self.tokens), "Fixed")
 
     @property
@@ -74,6 +75,7 @@ class Uniform:
     high: int
 
     def __post_init__(self) -> None:
+        _settle(self)
         _refuse(_bounds_mistakes(self.low, self.high), "Uniform")
 
     @property
@@ -108,6 +110,7 @@ class Normal:
     high: int
 
     def __post_init__(self) -> None:
+        _settle(self)
         mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mean", self.mean, MOST_TOKENS)
         _refuse(mistakes + _spread_mistakes("sd", self.sd, MOST_TOKENS), "Normal")
 
@@ -145,6 +148,7 @@ class LogNormal:
     high: int
 
     def __post_init__(self) -> None:
+        _settle(self)
         # e to the power of more than 709 is no number any more; these bounds are far from it.
         mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mu", self.mu, 50)
         _refuse(mistakes + _spread_mistakes("sigma", self.sigma, 20), "LogNormal")
@@ -177,6 +181,7 @@ class Choice:
     tokens: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        _settle(self)
         _refuse(_list_mistakes("tokens", self.tokens), "Choice")
 
     @property
@@ -212,6 +217,7 @@ class Empirical:
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        _settle(self)
         mistakes = _list_mistakes("tokens", self.tokens)
         if self.weights is not None:
             mistakes += _weight_mistakes(self.tokens, self.weights)
@@ -256,6 +262,7 @@ def law_of(lengths: Any, what: str) -> LengthLaw:
     """The distribution for what an author gave: a number is fixed, a pair uniform, a list chooses among its
     lengths, a mapping is a histogram, and a distribution is itself. Raises SuiteError for anything else,
     which it calls ``what``."""
+    lengths = as_python(lengths)
     if isinstance(lengths, int) and not isinstance(lengths, bool):
         return Fixed(lengths)
     if isinstance(lengths, Mapping):
@@ -311,6 +318,12 @@ def _clamped(value: float, low: int, high: int) -> int:
 
 def _normal_tail(z: float) -> float:
     return math.erfc(z / math.sqrt(2)) / 2
+
+
+def _settle(law: Any) -> None:
+    """Give a law Python's own numbers."""
+    for each in fields(law):
+        object.__setattr__(law, each.name, as_python(getattr(law, each.name)))
 
 
 def _length_mistakes(name: str, value: object) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_llmbench.arrivals.schedule import schedule_ns
@@ -13,10 +15,12 @@ from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.measuring.one_load import request_count
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.sections import ttft
+from pytest_llmbench.methodology.sections import tradeoff, ttft
 from pytest_llmbench.model.objective import MetricRef, ms, percent
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.workloads.dataset import DatasetIdentity
+from pytest_llmbench.workloads.lengths import Uniform, law_of
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
 
@@ -100,6 +104,33 @@ def test_all_mistakes_at_once() -> None:
 def test_good_parameters_come_through() -> None:
     built = build(ttft.Parameters, {"p99_ms": 500, "rate": 20, "arrival": None})
     assert built == ttft.Parameters(p99_ms=500, rate=20)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    laws = {"input": law_of(np.int64(64), "input"), "output": Uniform(np.int32(8), np.int64(16))}
+    given = {
+        "rate": np.int32(20),
+        "requests": np.int64(50),
+        "p99_ms": np.float32(0.5),
+        "bucket_limits": {"0-256": {"p50_ms": np.float32(2)}},
+        "slo": [
+            MetricRef("ttft.p90", "ms") <= np.float32(4) * ms,
+            MetricRef("completion_rate", "ratio") >= np.float32(0.5),
+        ],
+        "workload": SyntheticWorkload("ours", laws["input"], laws["output"]),
+    }
+    built = build(ttft.Parameters, given, where="t")
+    plain = {"rate": 20, "requests": 50, "p99_ms": 0.5, "bucket_limits": {"0-256": {"p50_ms": 2.0}}}
+    assert json.dumps({name: getattr(built, name) for name in plain}) == json.dumps(plain)
+    assert [str(each) for each in built.objectives[-2:]] == ["ttft.p90 <= 4 ms", "completion_rate >= 0.5"]
+    assert json.dumps([law.params for law in laws.values()]) == json.dumps(
+        [{"tokens": 64}, {"min": 8, "max": 16, "mean": 12.0}]
+    )
+    with pytest.raises(SuiteError, match="requests must be a whole number"):
+        build(ttft.Parameters, {"requests": np.float32(1.5)}, where="t")
+    assert build(
+        tradeoff.Parameters, {"levels_percent": np.array([10, 20, 30, 40, 50, 60, 70, 80, 90])}, where="t"
+    )
 
 
 def test_a_trace_brings_its_own_instants() -> None:

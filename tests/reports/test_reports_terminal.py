@@ -138,7 +138,7 @@ def brief(entry: Entry, width: int = 80) -> list[str]:
 
 def test_a_few_lines_on_a_test_that_did_not_pass(entry: Entry) -> None:
     assert brief(entry) == [
-        "  INCONCLUSIVE · test_first_token_is_quick",
+        "  INCONCLUSIVE · gates/test_chat.py::test_first_token_is_quick",
         "    inconclusive ttft.p99_9 <= 900 ms: 557.4 ms (> 535.1 ms); undecided after",
         "      998 requests: about 10,002 requests in all would decide this limit",
         "      (requests=10002)",
@@ -149,7 +149,7 @@ def test_a_few_lines_on_a_test_that_did_not_pass(entry: Entry) -> None:
 def test_a_test_that_passed_has_its_row_alone(report: Entry) -> None:
     assert brief(report["tests"][1]) == []
     assert brief(report["tests"][2]) == [
-        "  ERROR · test_unreachable[<b>|x]",
+        "  ERROR · gates/test_chat.py::test_unreachable[<b>|x]",
         "    https://host/v1: connection refused",
         "      → start the server or correct --llm-endpoint",
     ]
@@ -160,7 +160,7 @@ def test_a_broken_limit_comes_before_one_that_is_undecided_and_four_are_enough(e
     broken = {**kept, "verdict": "fail", "metric": "tpot.p50", "reason": ""}
     entry["gate"] = {"verdict": "fail", "objectives": [undecided, *[undecided] * 4, kept, broken]}
     lines = brief(entry, 200)
-    assert lines[0] == "  FAIL · test_first_token_is_quick"
+    assert lines[0] == "  FAIL · gates/test_chat.py::test_first_token_is_quick"
     assert lines[1].startswith("    fail         tpot.p50 <= 600 ms: ")
     assert lines[5] == "    … and 2 more (-v, or the report)"
     assert not any("pass" in line for line in lines)
@@ -171,7 +171,7 @@ def test_a_void_run_says_why_and_no_limit(entry: Entry) -> None:
     harmless = {"check": "client_cpu", "ok": False, "voids": False, "message": "busy"}
     entry["validity"] = {"verdict": "invalid", "findings": [harmless, void]}
     lines = brief(entry)
-    assert lines[:2] == ["  INVALID · test_first_token_is_quick", "    late by 80 ms"]
+    assert lines[:2] == ["  INVALID · gates/test_chat.py::test_first_token_is_quick", "    late by 80 ms"]
     assert not any("ttft" in line or "next" in line for line in lines)
     row = closing_lines([entry], width=110)[1].text.split("  ")
     assert "not judged" in [cell.strip() for cell in row]

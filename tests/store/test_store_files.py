@@ -78,19 +78,19 @@ def test_a_canary_key_is_in_no_report(tmp_path: Path, make_report: Callable[...,
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match=r"file/report: the report directory cannot be written") as caught:
-        files.check_writable(tmp_path / "file" / "report")
+    with pytest.raises(StoreError, match=r"file/report: the folder cannot be written") as caught:
+        files.check_writable(tmp_path / "file" / "report", "--llm-report")
     assert caught.value.remedy is not None
     assert "--llm-report" in caught.value.remedy
 
 
 def test_a_directory_that_takes_no_file() -> None:
     with pytest.raises(StoreError, match="/proc"):
-        files.check_writable(Path("/proc/self"))
+        files.check_writable(Path("/proc/self"), "--llm-report")
 
 
 def test_a_good_directory_is_made_and_left_empty(tmp_path: Path) -> None:
-    files.check_writable(tmp_path / "a" / "b")
+    files.check_writable(tmp_path / "a" / "b", "--llm-report")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 

@@ -207,7 +207,7 @@ def records_path(report: Path | None, nodeid: str, worker: str | None, kept: Kep
     if report is None or kept == "none":
         return None
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", nodeid).strip("-")[-_LONGEST:]
-    digest = hashlib.sha256(nodeid.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(nodeid.encode(errors="surrogateescape")).hexdigest()[:8]
     stem = "-".join(part for part in (readable, digest, worker) if part)
     folder = report / "records"
     folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, as_python
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import Answers
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput, cuts_of
@@ -62,6 +62,8 @@ def make_workload(
     A custom workload is called ``name``, if that is a name of its own. Raises SuiteError with all mistakes.
     """
     mistakes = _Mistakes()
+    input_tokens, output_tokens = as_python(input_tokens), as_python(output_tokens)
+    prefix_tokens, prefixes = as_python(prefix_tokens), as_python(prefixes)
     own = name if isinstance(name, str) and not _is_known(name) else _CUSTOM
     changed = mix is not None or prefix_tokens is not None or (None not in (input_tokens, output_tokens))
     # A name of one's own names what is made here; a reference name or an object is what it is made from.

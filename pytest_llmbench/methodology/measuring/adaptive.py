@@ -174,7 +174,7 @@ class AdaptiveParameters(LoadParameters):
 
     def _unsteady(self) -> list[str]:
         """Mistakes in a steady state that is asked for."""
-        if not isinstance(self.load, ClosedLoop):
+        if self.arrival == "trace" or not isinstance(self.load, ClosedLoop):
             needs = "steady needs concurrency: an open loop is about the steady state anyway"
             return [needs] if self.steady else []
         least, most = STEADY_WAVES * self.load.concurrency, self.most_requests or GATE_REQUESTS
