@@ -20,6 +20,7 @@ from pytest_llmbench.compare.identity import Identity, made_otherwise
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
 from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.definitions import metric_unit
+from pytest_llmbench.model.cells import Cell, Figure, Row
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.model.result import Table
@@ -143,14 +144,17 @@ def side_by_side(systems: Sequence[System], found: Sequence[Comparison]) -> Tabl
     columns = ["Metric", *(system.name for system in systems)]
     for other in others:
         columns += [f"{other.name} against {first.name}", "Verdict", "Mann-Whitney p (requests)"]
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for metric in dict.fromkeys(each.metric for each in found):
-        row = [metric, *(_cell(of_runs(_values(metric, s.by_run), metric_unit(metric))) for s in systems)]
+        row: list[Cell] = [metric]
+        for system in systems:
+            own = of_runs(_values(metric, system.by_run), metric_unit(metric))
+            row.append(Figure(metric, own, "both"))
         for other in others:
             pair = next(e for e in found if (e.metric, e.candidate_name) == (metric, other.name))
             p_value = supporting(pair, by_name)
             row += [
-                _change(pair),
+                Figure(metric, pair.change, "change") if pair.change.defined else f"not known: {pair.reason}",
                 pair.verdict.replace("_", " "),
                 "" if p_value is None else f"{p_value:.2g}",
             ]
@@ -160,32 +164,19 @@ def side_by_side(systems: Sequence[System], found: Sequence[Comparison]) -> Tabl
     return Table("systems_comparison", title, tuple(columns), tuple(rows))
 
 
-def _normalised(systems: Sequence[System]) -> list[tuple[str, ...]]:
+def _normalised(systems: Sequence[System]) -> list[tuple[Cell, ...]]:
     """Table rows per accelerator and per dollar-hour, where at least one system states how many or how
     much."""
-    rows = []
+    rows: list[Row] = []
     for title, divisors in (
         (PER_GPU, [system.accelerators for system in systems]),
         (PER_COST, [system.dollars_per_hour for system in systems]),
     ):
         values = [s.throughput_by(divisor) for s, divisor in zip(systems, divisors, strict=True)]
         if any(value is not None for value in values):
-            cells = ["not declared" if own is None else _cell(of_runs(own, "tok/s")) for own in values]
+            cells = [
+                "not declared" if own is None else Figure(title, of_runs(own, "tok/s"), "both")
+                for own in values
+            ]
             rows.append((title, *cells, *("", "", "") * (len(systems) - 1)))
     return rows
-
-
-def _cell(estimate: Estimate) -> str:
-    if estimate.point is None:
-        return "not measured"
-    unit = "" if estimate.unit == "ratio" else f" {estimate.unit}"
-    if estimate.lower is None or estimate.upper is None:
-        return f"{estimate.point:.4g}{unit}"
-    return f"{estimate.point:.4g}{unit} [{estimate.lower:.4g}, {estimate.upper:.4g}]"
-
-
-def _change(pair: Comparison) -> str:
-    change = pair.change
-    if change.point is None or change.lower is None or change.upper is None:
-        return f"not known: {pair.reason}"
-    return f"{change.point * 100:+.1f} % [{change.lower * 100:+.1f}, {change.upper * 100:+.1f}]"

@@ -35,6 +35,7 @@ from pytest_llmbench.model.judgement import (
     JudgedObjective,
     verdict_of,
 )
+from pytest_llmbench.model.numbers import estimate, shown_unit
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
@@ -42,8 +43,6 @@ from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import outward, outward_value
 from pytest_llmbench.reports.comparisons import comparison_text
 from pytest_llmbench.reports.junit import properties
-from pytest_llmbench.reports.numbers import estimate
-from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.stats.failing import FEWEST, are_unanswered, is_chance
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
 from pytest_llmbench.store.objects import plain_object

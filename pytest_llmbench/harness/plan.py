@@ -40,12 +40,12 @@ from pytest_llmbench.harness.sut.variant_executor import VariantExecutor, Varian
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.numbers import rough_duration
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.session import LIVE_ANSWERS
-from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of

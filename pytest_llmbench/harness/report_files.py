@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.errors import LLMBenchError, StoreError
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.redaction import outward, outward_value, without_credentials
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.files import REPORT_NAME, write_report, write_text
 from pytest_llmbench.store.journal import JournalHead, ReadJournal, free_name

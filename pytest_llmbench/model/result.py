@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from pytest_llmbench.model.cells import Cell, text_of
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Comparison, Compliance, Finding, Gate, Overload, Validity
@@ -106,12 +107,17 @@ CONFIGURATION_ITEMS = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the draft. ``id`` is its stable renderer id (appendix C); cells are finished text."""
+    """A table of the draft. ``id`` is its stable renderer id (appendix C)."""
 
     id: str
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    cells: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """The cells as text."""
+        return tuple(tuple(map(text_of, row)) for row in self.cells)
 
 
 TTFT_OVER_TIME, REQUESTS_OVER_TIME, SLOWEST_REQUESTS = OVER_TIME = (

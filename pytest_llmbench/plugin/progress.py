@@ -112,7 +112,7 @@ class Heartbeat:
         self._draw("\n" if self._line_below and not self._drawn else "", plan, progress)
 
     def _draw(self, begin: str, plan: LoadPlan | None, progress: Any) -> None:
-        from pytest_llmbench.reports.numbers import rough_duration  # who measures nothing needs no words
+        from pytest_llmbench.model.numbers import rough_duration  # who measures nothing needs no words
 
         self._drawn += 1
         now = progress_text(plan, progress) if progress is not None else "nothing is sent yet"
@@ -195,7 +195,7 @@ def progress_text(plan: LoadPlan | None, progress: Any) -> str:
 
     The rate is that of replies, failed ones included, since the load began.
     """
-    from pytest_llmbench.reports.numbers import rough_duration
+    from pytest_llmbench.model.numbers import rough_duration
 
     label = f"{plan.title}: " if plan is not None else ""
     if isinstance(progress, str):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.numbers import Entry
-from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry, shown_unit
+from pytest_llmbench.reports.vocabulary import metric_label
 
 COLUMNS = ("Metric", "Baseline", "Now", "Change and interval", "Allowed", "Detectable", "Verdict")
 TONES = {
@@ -24,15 +24,7 @@ def verdict_text(comparison: Entry) -> str:
 
 def change_text(comparison: Entry) -> str:
     """The change with its interval: ``+5.1 % [+4.2 %, +6 %]``; open ends are named as such."""
-    change = comparison["change"]
-    if change["point"] is None:
-        return numbers.NOT_MEASURED
-    return f"{signed(change['point'])} [{_end(change['lower'])}, {_end(change['upper'])}]"
-
-
-def signed(share: float) -> str:
-    text = numbers.percentage(share)
-    return text if text.startswith(("-", "<", ">")) or share == 0 else f"+{text}"
+    return numbers.change(comparison["change"])
 
 
 def allowed_text(comparison: Entry) -> str:
@@ -138,7 +130,3 @@ def mean_of(values: Sequence[float]) -> float | None:
     for value in values:
         product *= value ** (1.0 / len(values))
     return product
-
-
-def _end(share: float | None) -> str:
-    return "open" if share is None else signed(share)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.draft import SAMPLES_REQUIRED
+from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
-from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.vocabulary import (
     headline_names,
     metric_label,
     metric_name,
-    shown_unit,
     statistic_label,
 )
 
@@ -50,12 +50,6 @@ TONES = {
 
 _DECLARABLE = ("sut.", "guardrails.", "clock.", "network.", "tokenizer.", "isolation.", "streaming.")
 _FACT_KEY = re.compile(r"\b[a-z_]+(?:\.[a-z_]+)+\b")
-_SAMPLES_FOR_TTFT = {"p99": 1_000, "p99_9": 10_000}
-"""Statistic → fewest samples with which a TTFT report makes such a claim (section 5.1.4.3 of the draft,
-AMB-01)."""
-_TAILS = ("p99", "p99_9")
-INDICATIVE_BELOW = 1_000
-"""Number of samples below which a P99 is marked as indicative (AMB-47)."""
 
 
 def words(verdict: str) -> str:
@@ -276,9 +270,8 @@ class TestView:
         metric = self.metric(name)
         if metric is None or metric["point"] is None:
             return numbers.undefined(metric)
-        indicative = metric_name(name).statistic in _TAILS and metric["n"] < INDICATIVE_BELOW
         text = self.unsupported(name) or self.stated(name)
-        return f"{text}, indicative" if indicative and not self._binds(name) else text
+        return text if self._binds(name) else numbers.tagged(text, name, metric)
 
     def stated(self, name: str) -> str:
         """A metric with its interval, whatever its sample size."""
@@ -288,7 +281,7 @@ class TestView:
     def unsupported(self, name: str) -> str | None:
         """Why a TTFT tail may not be claimed, ``n < 1000, not reported``; None for any other metric."""
         metric = self.metric(name)
-        required = _SAMPLES_FOR_TTFT.get(metric_name(name).statistic, 0)
+        required = SAMPLES_REQUIRED.get(metric_name(name).statistic, 0)
         if metric is None or not self._binds(name) or metric["n"] >= required:
             return None
         return f"n < {required}, not reported"

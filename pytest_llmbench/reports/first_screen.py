@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from pytest_llmbench.reports import comparisons, numbers
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 State = Literal["broken", "undecided", "kept", "shown"]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.model.result import OVER_TIME
-from pytest_llmbench.reports import html_blocks, numbers, summaries
+from pytest_llmbench.reports import html_blocks, summaries
 from pytest_llmbench.reports.document import TONES, TestView, fact_text, words
 from pytest_llmbench.reports.first_screen import (
     STATE_TONES,
@@ -23,7 +25,6 @@ from pytest_llmbench.reports.first_screen import (
 from pytest_llmbench.reports.html_assets import POLICY, SCRIPT, STYLE
 from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip, metric_strips
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, table
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.summaries import SECTIONS
 

@@ -30,7 +30,7 @@ SCRIPT = """
   function value(row, column) {
     const cell = row.cells[column];
     const text = (cell ? cell.textContent : "").trim();
-    const number = /^[<>+≈]?\\s*-?\\d/.test(text) ? parseFloat(text.replace(/^[<>+≈\\s]+/, "")) : NaN;
+    const number = /^[<>+]?\\s*-?\\d/.test(text) ? parseFloat(text.replace(/^[<>+\\s]+/, "")) : NaN;
     return { text, number };
   }
 

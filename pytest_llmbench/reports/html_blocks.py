@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pytest_llmbench.reports import comparisons, numbers, plots, summaries
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports import comparisons, plots, summaries
 from pytest_llmbench.reports.document import (
     TONES,
     TestView,
@@ -15,7 +17,6 @@ from pytest_llmbench.reports.document import (
     words,
 )
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, paragraphs, table
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.vocabulary import metric_label
 
 _SHOWN_LINES = 8
@@ -118,9 +119,8 @@ def level_block(test: TestView) -> Html | None:
     levels = summaries.levels_of(test)
     if levels is None:
         return None
-    foot = element("p", levels.footnote, class_="meta") if levels.footnote else None
     summary = f"All {len(levels.rows)} levels: offered, achieved, latency, completion, queue"
-    return details(summary, load_table(levels.columns, levels.rows), foot)
+    return details(summary, load_table(levels.columns, levels.rows))
 
 
 def load_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:

@@ -9,13 +9,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.comparisons import signed
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry, shown_unit, signed
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.first_screen import STATE_TONES, Held, Span
 from pytest_llmbench.reports.markup import Html, details, element, fragment
-from pytest_llmbench.reports.numbers import Entry
-from pytest_llmbench.reports.vocabulary import metric_label, metric_name, shown_unit
+from pytest_llmbench.reports.vocabulary import metric_label, metric_name
 
 _SHARES = (0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 100.0)
 _STEPS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)

@@ -7,10 +7,10 @@ style is given to the agent and is not in the file.
 
 from __future__ import annotations
 
+from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.first_screen import Card, FirstScreen
 from pytest_llmbench.reports.markdown import ICONS, cut, head, held_text, tests_table
 from pytest_llmbench.reports.markdown_text import clipped, code, escape
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 _SHOWN = 6

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import TestView
-from pytest_llmbench.reports.numbers import Entry
 
 
 def properties(entry: Entry) -> list[tuple[str, str]]:

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.document import INDICATIVE_BELOW
-from pytest_llmbench.reports.numbers import Entry
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry
 
-FOOTNOTE = f"≈ indicative: fewer than {INDICATIVE_BELOW} samples."
 _FIGURES = (
     ("Achieved", "output_token_throughput"),
     ("TTFT P50", "ttft.p50"),
@@ -24,7 +22,6 @@ _FIGURES = (
 class LevelTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    footnote: str = ""
 
 
 def level_table(levels: Sequence[Entry]) -> LevelTable:
@@ -42,14 +39,14 @@ def level_table(levels: Sequence[Entry]) -> LevelTable:
         columns.append("Measured by")
         for row, level in zip(rows, levels, strict=True):
             row.append(level.get("shared_from") or "this test")
-    return LevelTable(columns, rows, FOOTNOTE if any("≈" in cell for row in rows for cell in row) else "")
+    return LevelTable(columns, rows)
 
 
 def _always(level: Entry) -> list[str]:
     return [
         level_name(level),
         offered(level),
-        *(_figure(level["metrics"].get(name), tail=name.endswith("p99")) for _, name in _FIGURES),
+        *(_figure(name, level["metrics"].get(name)) for _, name in _FIGURES),
         _completion(level),
         _yes_no(level.get("queue_growing"), ("growing", "stable", "not known")),
         _yes_no(level.get("saturated"), ("yes", "no", "not known"), level.get("saturation_reasons")),
@@ -84,11 +81,10 @@ def load_text(level: Entry) -> str:
     return f"{level['load_model']} loop, {offered(level)}"
 
 
-def _figure(metric: Entry | None, *, tail: bool) -> str:
-    if metric is None or metric["point"] is None:
-        return numbers.undefined(metric)
-    text = numbers.quantity(metric["point"], metric["unit"])
-    return f"≈ {text}" if tail and metric["n"] < INDICATIVE_BELOW else text
+def _figure(name: str, metric: Entry | None) -> str:
+    if metric is None:
+        return numbers.NOT_MEASURED
+    return numbers.tagged(numbers.point(metric), name, metric)
 
 
 def _completion(level: Entry) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pytest_llmbench.model import numbers
 from pytest_llmbench.model.estimate import Reason
-from pytest_llmbench.reports import levels, numbers
-from pytest_llmbench.reports.document import INDICATIVE_BELOW, TestView, fact_text, words
-from pytest_llmbench.reports.numbers import Entry
+from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports import levels
+from pytest_llmbench.reports.document import TestView, fact_text, words
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.vocabulary import metric_label
 
@@ -45,8 +46,7 @@ class _Source(NamedTuple):
             return numbers.NOT_MEASURED
         if self.level is None:
             return self.test.claim(name)
-        few = name.endswith(".p99") and metric["n"] < INDICATIVE_BELOW
-        return numbers.estimate(metric) + (", indicative" if few else "")
+        return numbers.tagged(numbers.estimate(metric), name, metric)
 
 
 def minimum_report(report: Entry) -> str:

@@ -19,7 +19,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.reports.numbers import number
+from pytest_llmbench.model.numbers import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

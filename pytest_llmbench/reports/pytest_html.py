@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.result import OVER_TIME
-from pytest_llmbench.reports import html_blocks, numbers
+from pytest_llmbench.reports import html_blocks
 from pytest_llmbench.reports.document import TONES, TestView, words
 from pytest_llmbench.reports.markup import Child, Html, element, fragment
-from pytest_llmbench.reports.numbers import Entry
-from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
+from pytest_llmbench.reports.vocabulary import metric_label
 
 COLUMNS = ("Verdict", "Value", "Limit", "Interval", "Compliance")
 CLASSES = ("unconditional", "conditional", "not_compliant", "none", "other")

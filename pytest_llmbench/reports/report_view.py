@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.document import TestView, views
-from pytest_llmbench.reports.numbers import Entry
 
 _SHOWN_TESTS = 10
 _OF_ONE_RUN = ("workload.", "load.", "warmup.", "timing.", "cold_start")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pytest_llmbench.reports import levels, numbers
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports import levels
 from pytest_llmbench.reports.document import TestView, fact_text
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.vocabulary import metric_label, statistic_label
 

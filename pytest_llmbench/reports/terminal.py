@@ -11,7 +11,9 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_llmbench.reports import comparisons, numbers
+from pytest_llmbench.model import numbers
+from pytest_llmbench.model.numbers import Entry
+from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import (
     TONES,
     TestView,
@@ -21,7 +23,6 @@ from pytest_llmbench.reports.document import (
     words,
 )
 from pytest_llmbench.reports.first_screen import first_of
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.text_table import cut_within
 from pytest_llmbench.reports.vocabulary import metric_label

@@ -7,28 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pytest_llmbench.metrics.definitions import METRICS
-from pytest_llmbench.reports import numbers
 
 _NAME = re.compile(r"(?P<base>[^\[.]+)(?:\[(?P<qualifier>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")
 _LENGTHS = re.compile(r"\d+(-\d+|\+)")
 _STATISTICS = {"p50": "P50", "p90": "P90", "p95": "P95", "p99": "P99", "p99_9": "P99.9"}
 _ABBREVIATED = ("ttft", "tpot", "e2e", "itl")
 _TAKEN_AS_TTFT = ("scheduled", "any", "first_event")
-_NO_PERCENTAGE = frozenset(
-    {
-        "itl_tail_ratio",
-        "itl_tail_variation",
-        "jain_index",
-        "class_jain_index",
-        "ttft_inflation",
-        "preemptions_per_request",
-        "prefill_exponent",
-        "prefill_exponent_fit",
-        "prefill_linear_fit",
-        "job_slowdown",
-        "job_llm_slowdown",
-    }
-)
 
 HEADLINES: Mapping[str, tuple[str, ...]] = {
     "ttft": ("ttft.p99", "tpot.p99", "output_token_throughput"),
@@ -101,12 +85,6 @@ def _base_label(base: str) -> str:
 def statistic_label(statistic: str) -> str:
     """The label of a statistic: ``p99_9`` becomes ``P99.9``."""
     return _STATISTICS.get(statistic, statistic.replace("_", " ").capitalize())
-
-
-def shown_unit(name: str, unit: str) -> str:
-    """The unit in which :mod:`numbers` prints a metric: not every ratio is a percentage."""
-    plain = unit == "ratio" and metric_name(name).base in _NO_PERCENTAGE
-    return numbers.PLAIN if plain else unit
 
 
 def headline_names(test: str, names: Iterable[str]) -> list[str]:

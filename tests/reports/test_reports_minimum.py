@@ -9,9 +9,9 @@ from typing import Any
 import sample_results
 
 from pytest_llmbench.model.estimate import Reason
+from pytest_llmbench.model.numbers import estimate
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.reports.minimum import minimum_report
-from pytest_llmbench.reports.numbers import estimate
 from pytest_llmbench.store import entries
 
 Entry = dict[str, Any]

@@ -78,7 +78,8 @@ def test_a_level_keeps_its_numbers_and_its_place(
     assert told["metrics"]["ttft.p99"] == {
         "point": 412.5, "lower": 400.0, "upper": None, "level": 0.95, "n": 1190,
         "method": "order statistics", "unit": "ms", "n_required": 2000,
-        "too_high_by": 0.0, "too_low_by": 0.0, "kind": "sample", "runs": 1,
+        "too_high_by": 0.0, "too_low_by": 0.0, "kind": "sample", "runs": 1, "reason": None,
+        "given_up": 0,
     }  # fmt: skip
     assert told["in_flight_means"] == [1.0, None, 3.0]
     assert (told["stretch"], told["concurrency"], told["passed"]) == (0, None, None)

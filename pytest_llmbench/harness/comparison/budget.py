@@ -27,11 +27,11 @@ from pytest_llmbench.methodology.parameters import TestParameters, seconds_of
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import FEWEST_RUNS, ComparisonVerdict
+from pytest_llmbench.model.numbers import rough_duration
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import WarmupReport
-from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.stats.interim.boundaries import planned_looks, spent_sooner
 from pytest_llmbench.stats.percentiles import PERCENTILES
 

@@ -20,8 +20,10 @@ from pytest_llmbench.harness.comparison.identity import identity_of
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
+from pytest_llmbench.model.cells import Amount, Cell
 from pytest_llmbench.model.estimate import ByRun, SavedSpread
 from pytest_llmbench.model.judgement import Better, Finding
+from pytest_llmbench.model.numbers import NOT_KNOWN, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.store.calibrations import (
     Calibration,
@@ -173,15 +175,15 @@ def table(noise: Sequence[Noise]) -> Table:
     return Table("calibration", "Calibration (A/A)", columns, tuple(map(_row, noise)))
 
 
-def _row(own: Noise) -> tuple[str, ...]:
+def _row(own: Noise) -> tuple[Cell, ...]:
     low, high = own.interval
     sign = "≤" if own.better == "lower" else "≥"
     found = (own.detectable(runs) for runs in RUNS_SHOWN)
     return (
         own.metric,
-        f"{own.typical:.4g} {own.unit}",
-        f"{own.cv:.2%} [{low:.2%}, {high:.2%}]",
-        *("not known" if share is None else f"{share:.1%}" for share in found),
-        f"{sign} {own.proposed:.4g} {own.unit}",
-        f"{own.false_alarms(own.proposed):.2%}",
+        Amount(own.typical, own.unit),
+        f"{percentage(own.cv)} {interval(low, high, 'ratio')}",
+        *(NOT_KNOWN if share is None else Amount(share, "ratio") for share in found),
+        f"{sign} {quantity(own.proposed, own.unit)}",
+        Amount(own.false_alarms(own.proposed), "ratio"),
     )

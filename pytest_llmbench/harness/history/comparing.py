@@ -33,12 +33,11 @@ from pytest_llmbench.harness.history.sessions import (
     width,
     wrapped,
 )
+from pytest_llmbench.model import numbers
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
+from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.reports import comparisons as words
-from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.text_table import text_table
-from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.baselines import (
     Baseline,
     BaselineTest,
@@ -84,7 +83,7 @@ COLUMNS: Mapping[str, Callable[[Row], str]] = MappingProxyType(
         "baseline": lambda row: _mean(row.entry, "baseline"),
         "now": lambda row: _mean(row.entry, "candidate"),
         "runs": lambda row: f"{len(row.entry['baseline'])} and {len(row.entry['candidate'])}",
-        "change": lambda row: _change(row.entry),
+        "change": lambda row: numbers.change(row.entry["change"]),
         "allowed": lambda row: words.allowed_text(row.entry),
         "detectable": lambda row: words.detectable_text(row.entry),
         "verdict": lambda row: _verdict(row.entry),
@@ -105,15 +104,6 @@ SORTS: Mapping[str, Callable[[Row], Any]] = MappingProxyType(
 
 def _mean(entry: Entry, arm: str) -> str:
     return numbers.quantity(words.mean_of(entry[arm]), shown_unit(entry["metric"], entry["unit"]))
-
-
-def _change(entry: Entry) -> str:
-    """The change with its interval, ``+4.2 % [+1.0, +7.2]``, or ``not known``."""
-    change = entry["change"]
-    if change["point"] is None or change["lower"] is None or change["upper"] is None:
-        return "not known"
-    lower, upper = 100 * change["lower"], 100 * change["upper"]
-    return f"{100 * change['point']:+.1f} % [{lower:+.1f}, {upper:+.1f}]"
 
 
 def _verdict(entry: Entry) -> str:

@@ -32,13 +32,15 @@ from pytest_llmbench.harness.history.sessions import (
     wrapped,
 )
 from pytest_llmbench.metrics.definitions import definition, metric_unit
+from pytest_llmbench.model import numbers
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import FEWEST_RUNS, Comparison
+from pytest_llmbench.model.numbers import shown_unit
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports import comparisons as words
-from pytest_llmbench.reports import numbers, plots
+from pytest_llmbench.reports import plots
 from pytest_llmbench.reports.text_table import text_table
-from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
+from pytest_llmbench.reports.vocabulary import metric_label
 from pytest_llmbench.stats.change_points import MOST_VALUES, SIGNIFICANCE, change_points, fewest_values
 from pytest_llmbench.store.csv_file import Cell, write_csv
 from pytest_llmbench.store.files import write_text

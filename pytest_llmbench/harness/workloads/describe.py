@@ -19,9 +19,8 @@ from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.history.sessions import refused, width
 from pytest_llmbench.harness.workloads.files import catalogue_workload, read_workload_file
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
-from pytest_llmbench.methodology.measuring.cells import share
+from pytest_llmbench.model.numbers import percentage, rough_duration
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.reports.plots import render
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.store.files import write_text
@@ -251,8 +250,8 @@ def _sharing(shape: Shape) -> str:
     if not shape.sharing_known:
         return "sharing: not known, the format does not say what prompts are made of"
     return (
-        f"sharing: {share(shape.sharers)} of the requests begin like an earlier one, with "
-        f"{share(shape.cacheable)} of the input tokens: what a prefix cache without bounds would hold"
+        f"sharing: {percentage(shape.sharers)} of the requests begin like an earlier one, with "
+        f"{percentage(shape.cacheable)} of the input tokens: what a prefix cache without bounds would hold"
     )
 
 
@@ -261,7 +260,7 @@ def _sessions_lines(shape: Shape) -> list[str]:
         return []
     alone = float(np.mean(shape.turns == 1))
     of_them = int(shape.turns.sum())
-    return [f"sessions: {len(shape.turns):,} with {of_them:,} requests, {share(alone)} of them with one"]
+    return [f"sessions: {len(shape.turns):,} with {of_them:,} requests, {percentage(alone)} of them with one"]
 
 
 def drawn(shape: Shape) -> str:

@@ -9,10 +9,10 @@ form: the tokens that an earlier prompt began with. What was cached is what the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.metrics.differences import in_both
 from pytest_llmbench.metrics.prefix import ttft_reductions, with_zeros
@@ -23,6 +23,7 @@ from pytest_llmbench.metrics.session_figures import (
     turn_latencies,
     turn_shares,
 )
+from pytest_llmbench.model.cells import Amount, Figure, Row, cells
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table
@@ -68,27 +69,28 @@ def cache_by_turn_table(without: Seen, with_cache: Seen, seed: int) -> Table:
     told = _told(with_cache)
     shares = turn_shares([told], classes, seed=seed)
     reductions = ttft_reductions(before, after, classes)
-    rows = []
+    rows: list[Row] = []
     for each in classes:
         own = told.select(each.holds(told.turn))
-        interval = each in USUAL
+        part: Literal["value", "both"] = "both" if each in USUAL else "value"
+        shared = (f"turn_cached_share[{each}]", f"turn_cache_hit_rate[{each}]")
         rows.append(
             (
                 str(each),
-                str(len(own)),
-                f"{np.mean(own.requested_input_tokens):.0f}" if len(own) else "",
-                cell(shares[f"turn_cacheable_share[{each}]"]),
-                cell(shares[f"turn_cached_share[{each}]"], interval=interval),
-                cell(shares[f"turn_cache_hit_rate[{each}]"], interval=interval),
-                *(_median_cell(arm, each) for arm in (before, after)),
-                cell(reductions[f"turn_ttft_reduction[{each}].p50"], interval=interval),
+                len(own),
+                Amount(float(np.mean(own.requested_input_tokens)), "count") if len(own) else "",
+                *cells(shares, (f"turn_cacheable_share[{each}]",)),
+                *cells(shares, shared, part),
+                *(_median(arm, each) for arm in (before, after)),
+                *cells(reductions, (f"turn_ttft_reduction[{each}].p50",), part),
             )
         )
     return Table("prefix_cache_by_turn", "Cache Effectiveness by Turn", _COLUMNS, tuple(rows))
 
 
-def _median_cell(arm: Records, turns: TurnClass) -> str:
-    return cell(latencies([arm], "ttft", turns)[f"turn_ttft[{turns}].p50"])
+def _median(arm: Records, turns: TurnClass) -> Figure:
+    name = f"turn_ttft[{turns}].p50"
+    return Figure(name, latencies([arm], "ttft", turns)[name])
 
 
 def cache_by_turn_plots(without: Seen, with_cache: Seen) -> tuple[Plot, ...]:

@@ -8,7 +8,7 @@ name it, as any other metric.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from pytest_llmbench.methodology.measuring.adaptive import (
     bounded,
     looks_of,
 )
-from pytest_llmbench.methodology.measuring.cells import cell, tail
 from pytest_llmbench.methodology.measuring.job_figures import (
     equal_lengths,
     figures,
@@ -42,6 +41,7 @@ from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.overload import as_overloaded, overload, with_slots
 from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.cells import Cell, cells
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -375,24 +375,13 @@ def _table(
     labels: Sequence[str],
     seen: Sequence[Observation],
 ) -> Table:
-    rows = [(label, *_cells(metrics, f"[{label}]")) for label in labels]
-    rows.append(("all", *_cells(together, "")))
-    counts = [sum(len(_of(run, label).records) for run in seen) for label in labels]
-    counts.append(sum(len(run.records) for run in seen))
+    def row(
+        label: str, runs: Iterable[Observation], own: Mapping[str, Estimate], of: str
+    ) -> tuple[Cell, ...]:
+        tails = (f"{family}{of}.{statistic}" for _, family, statistic in _COLUMNS)
+        names = (f"completion_rate{of}", *tails, f"output_token_throughput{of}")
+        return label, sum(len(run.records) for run in runs), *cells(own, names)
+
+    rows = [row(label, (_of(run, label) for run in seen), metrics, f"[{label}]") for label in labels]
     titles = ("Class", "Requests", "Completed", *(title for title, _, _ in _COLUMNS), "Output")
-    return Table(
-        "by_class",
-        "By Class",
-        titles,
-        tuple((row[0], f"{count}", *row[1:]) for row, count in zip(rows, counts, strict=True)),
-    )
-
-
-def _cells(metrics: Mapping[str, Estimate], qualifier: str) -> tuple[str, ...]:
-    percentiles = [
-        tail(metrics.get(f"{family}{qualifier}.{statistic}"), statistic) for _, family, statistic in _COLUMNS
-    ]
-    completed, output = (
-        metrics.get(f"{name}{qualifier}") for name in ("completion_rate", "output_token_throughput")
-    )
-    return (cell(completed), *percentiles, cell(output))
+    return Table("by_class", "By Class", titles, (*rows, row("all", seen, together, "")))

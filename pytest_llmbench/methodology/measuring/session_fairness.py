@@ -15,14 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.cells import (
-    factor,
-    interval,
-    share_interval,
-    share_value,
-    tail,
-    value,
-)
 from pytest_llmbench.methodology.measuring.frame import Report
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import part_of
@@ -39,6 +31,7 @@ from pytest_llmbench.metrics.fairness import (
     turn_waits,
 )
 from pytest_llmbench.metrics.session_figures import job_metrics, jobs_of, latencies
+from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
@@ -55,6 +48,7 @@ ONE_CLASS = (
     '{"chat": ("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}'
 )
 _IN_TABLES = ("p50", "p95", "p99")
+_TIMED = (*(f"ttft.{q}" for q in _IN_TABLES), "tpot.p50", "job_time.p50")
 _JOBS = ("job_time", "job_llm_time")
 
 
@@ -257,47 +251,44 @@ class SessionFairness:
             "Class", "Sessions", "Completed", "Turns", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50",
             "Job Time P50", "TTFT Inflation P50", "P95", "P99",
         )  # fmt: skip
-        rows = tuple(
+        rows: tuple[Row, ...] = tuple(
             (
                 each.title,
-                f"{len(jobs_of(each.whole))}",
-                share_value(each.metrics["session_completion_rate"]),
-                f"{len(each.mixed)}",
-                *_timed(each.metrics),
-                *(factor(each.metrics[f"ttft_inflation.{q}"]) for q in _IN_TABLES),
+                len(jobs_of(each.whole)),
+                *cells(each.metrics, ("session_completion_rate",)),
+                len(each.mixed),
+                *cells(each.metrics, (*_TIMED, *(f"ttft_inflation.{q}" for q in _IN_TABLES))),
             )
             for each in self.classes
         )
         return Table("session_fairness_classes", "Per-Class Results of Sessions", columns, rows)
 
     def _indices(self) -> Table:
-        rows = [
-            (title, value(self.metrics[name], digits=3, unit=""), interval(self.metrics[name], digits=3))
-            for title, name in (
-                ("Jain's Fairness Index over sessions", "jain_index"),
-                ("Class-Level Fairness Index", "class_jain_index"),
-            )
+        jain, by_class = cells(self.metrics, ("jain_index", "class_jain_index"))
+        rows: list[tuple[str, Cell]] = [
+            ("Jain's Fairness Index over sessions", jain),
+            ("Class-Level Fairness Index", by_class),
         ]
         for each in self.classes:
-            starved, inflated = each.metrics["starvation_rate"], each.metrics["ttft_inflation.p50"]
+            starved, inflated = cells(each.metrics, ("starvation_rate", "ttft_inflation.p50"))
             rows += [
-                (f"{each.title} Sessions Starved", share_value(starved), share_interval(starved)),
-                (f"{each.title} TTFT Inflation P50", factor(inflated), interval(inflated, digits=2)),
+                (f"{each.title} Sessions Starved", starved),
+                (f"{each.title} TTFT Inflation P50", inflated),
             ]
-        columns = ("Metric", "Value", "95 % interval")
-        return Table("session_fairness_metrics", "Fairness Metrics of Sessions", columns, tuple(rows))
+        columns, title = ("Metric", "Value", "95 % interval"), "Fairness Metrics of Sessions"
+        return Table("session_fairness_metrics", title, columns, with_intervals(rows))
 
     def _baselines(self) -> Table:
         columns = (
             "Class Alone", "Sessions", "Turns", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50",
             "Job Time P50",
         )  # fmt: skip
-        rows = tuple(
+        rows: tuple[Row, ...] = tuple(
             (
                 each.title,
-                f"{len(jobs_of(each.alone_level.records))}",
-                f"{len(each.alone)}",
-                *_timed(each.alone_metrics),
+                len(jobs_of(each.alone_level.records)),
+                len(each.alone),
+                *cells(each.alone_metrics, _TIMED),
             )
             for each in self.classes
         )
@@ -315,11 +306,3 @@ class SessionFairness:
         title, x = "Mean TTFT of a session by class, in the mix and alone", "mean TTFT of a session (ms)"
         plot = Plot("session_fairness_ttft", title, x, "share of sessions", series, step=True, x_log=True)
         return (plot,) if series else ()
-
-
-def _timed(metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
-    return (
-        *(tail(metrics[f"ttft.{q}"], q) for q in _IN_TABLES),
-        tail(metrics["tpot.p50"], "p50"),
-        tail(metrics["job_time.p50"], "p50"),
-    )

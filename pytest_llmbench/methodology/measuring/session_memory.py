@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 
-from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, cell, share, tail
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.pressure import PRESSED, pressed_share, signs_of
 from pytest_llmbench.metrics.prefix import zeros_of
 from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
+from pytest_llmbench.model.cells import Cell, Figure, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import percentage, quantity
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.session import USUAL, TurnClass
 
@@ -30,6 +31,7 @@ LEAST_FALL = 0.05
 """Least fall of the hit rate that means short memory: blocks that are not full make some difference by
 themselves."""
 _UNKNOWN = "the server tells neither cached tokens nor a preemption; make its usage tell cached_tokens"
+_OF_LEVELS = ("preemptions_per_request", "recovery_time")
 _COLUMNS = (
     "Sessions", "Completed", "Returning Turns", "Could be Cached", "Cached", "Hit Rate",
     "TTFT P50, Returning", "TTFT P95, Returning", "TTFT P95, First", "Preemptions per Request", "Recovery",
@@ -117,7 +119,7 @@ class IdleSessions:
 
     def _said_of(self, slots: int) -> str:
         rate = self._hit_rate(slots).point
-        found = NOT_MEASURED if rate is None else share(rate)
+        found = quantity(rate, "ratio")
         signs = str(signs_of(self.levels[slots].observation))
         return f"{named(slots)}: hit rate of returning turns {found}" + (f", {signs}" if signs else "")
 
@@ -126,20 +128,16 @@ class IdleSessions:
         rows = tuple(self._row(slots, seen, metrics) for slots, seen in self.levels.items())
         return Table("memory_pressure_sessions", "Memory Pressure by Idle Sessions", _COLUMNS, rows)
 
-    def _row(self, slots: int, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
+    def _row(self, slots: int, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[Cell, ...]:
         own, jobs = seen.level.metrics, jobs_of(seen.records)
         return (
-            f"{slots}",
+            slots,
             f"{len(jobs) - jobs.cut_off} of {len(jobs)}",
-            f"{int(RETURNING.holds(seen.inside.turn).sum())}",
-            cell(own[f"turn_cacheable_share[{RETURNING}]"]),
-            cell(own[f"turn_cached_share[{RETURNING}]"]),
-            cell(own[_HIT_RATE], interval=True),
-            cell(own[f"turn_ttft[{RETURNING}].p50"]),
-            tail(own[_TTFT_P95], "p95"),
-            tail(own[f"turn_ttft[{USUAL[0]}].p95"], "p95"),
-            cell(metrics.get(f"preemptions_per_request[{named(slots)}]")),
-            cell(metrics.get(f"recovery_time[{named(slots)}]")),
+            int(RETURNING.holds(seen.inside.turn).sum()),
+            *cells(own, (f"turn_cacheable_share[{RETURNING}]", f"turn_cached_share[{RETURNING}]")),
+            Figure(_HIT_RATE, own[_HIT_RATE], "both"),
+            *cells(own, (f"turn_ttft[{RETURNING}].p50", _TTFT_P95, f"turn_ttft[{USUAL[0]}].p95")),
+            *cells(metrics, (f"{name}[{named(slots)}]" for name in _OF_LEVELS)),
             "Pass" if seen.level.passed else "Fail",
             "; ".join(seen.level.fail_reasons),
         )
@@ -185,7 +183,7 @@ def _below(metrics: Mapping[str, Estimate], floors: Mapping[TurnClass, float]) -
         if rate is None:
             found.append(f"hit rate of turn {turns} not measured")
         elif rate < floor:
-            found.append(f"hit rate of turn {turns} {share(rate)} (at least {share(floor)})")
+            found.append(f"hit rate of turn {turns} {percentage(rate)} (at least {percentage(floor)})")
     return found
 
 

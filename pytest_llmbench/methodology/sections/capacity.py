@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, share, tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -41,6 +40,7 @@ from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.memory_pressure import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.metrics.throughput import level_window
+from pytest_llmbench.model.cells import Amount, Cell, Row, cells
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
@@ -300,16 +300,15 @@ def search_table(levels: Sequence[Seen]) -> Table:
 def _sessions_table(asked: SessionsAsked, levels: Sequence[Seen]) -> Table:
     """A table of every tested number of sessions, in the order run."""
     classes = tuple(dict.fromkeys((*USUAL, *asked.turn_ttft_p95_ms)))
-    rows = []
+    rows: list[Row] = []
     for seen in levels:
         metrics, jobs = seen.level.metrics, jobs_of(seen.records)
         rows.append(
             (
-                f"{slots_of(seen)}",
+                slots_of(seen),
                 f"{len(jobs) - jobs.cut_off} of {len(jobs)}",
-                tail(metrics["ttft.p99"], "p99"),
-                *(tail(metrics[f"turn_ttft[{each}].p95"], "p95") for each in classes),
-                f"{seen.level.n_failed}",
+                *cells(metrics, ("ttft.p99", *(f"turn_ttft[{each}].p95" for each in classes))),
+                seen.level.n_failed,
                 "Pass" if seen.level.passed else "Fail",
                 "; ".join(seen.level.fail_reasons),
             )
@@ -325,14 +324,13 @@ def slots_of(seen: Seen) -> int:
     return load.sessions if isinstance(load, SessionSlots) else seen.level.concurrency or 0
 
 
-def _row(seen: Seen) -> tuple[str, ...]:
+def _row(seen: Seen) -> tuple[Cell, ...]:
     level = seen.level
     return (
-        f"{level.concurrency}",
-        NOT_MEASURED if level.completion_ratio is None else share(level.completion_ratio),
-        tail(level.metrics["ttft.p99"], "p99"),
-        tail(level.metrics["tpot.p99"], "p99"),
-        f"{level.n_failed}",
+        level.concurrency or 0,
+        Amount(level.completion_ratio, "ratio"),
+        *cells(level.metrics, ("ttft.p99", "tpot.p99")),
+        level.n_failed,
         "Pass" if level.passed else "Fail",
         "; ".join(level.fail_reasons),
     )

@@ -20,15 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.cells import (
-    factor,
-    interval,
-    number,
-    share_interval,
-    share_value,
-    tail,
-    value,
-)
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -52,6 +43,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.metrics import fairness, latency
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, submitted_inside, window_of
+from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
@@ -562,6 +554,9 @@ def _latencies(records: Records) -> dict[str, Estimate]:
     return latency.distributions(FAMILIES, [records]) | {"completion_rate": completion_rate([records])}
 
 
+_SHOWN = ("ttft.p50", "ttft.p95", "ttft.p99", "tpot.p50", "tpot.p99")
+
+
 def tables(results: FairnessResults) -> tuple[Table, ...]:
     """The tables: per class, the fairness metrics, and the baselines that they rest on."""
     return classes_table(results), metrics_table(results), baselines_table(results)
@@ -572,54 +567,44 @@ def classes_table(results: FairnessResults) -> Table:
         "Class", "Count", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50", "TPOT P99",
         "TTFT Inflation P50", "P95", "P99", "Completion",
     )  # fmt: skip
-    rows = tuple(
-        (
-            each.title,
-            f"{len(each.mixed)}",
-            *(tail(each.metrics[f"ttft.{q}"], q) for q in ("p50", "p95", "p99")),
-            *(tail(each.metrics[f"tpot.{q}"], q) for q in ("p50", "p99")),
-            *(factor(each.metrics[f"ttft_inflation.{q}"]) for q in ("p50", "p95", "p99")),
-            share_value(each.metrics["completion_rate"]),
-        )
-        for each in results.classes
+    names = (*_SHOWN, *(f"ttft_inflation.{q}" for q in ("p50", "p95", "p99")), "completion_rate")
+    rows: tuple[Row, ...] = tuple(
+        (each.title, len(each.mixed), *cells(each.metrics, names)) for each in results.classes
     )
     return Table("fairness_classes", "Per-Class Results", columns, rows)
 
 
 def metrics_table(results: FairnessResults) -> Table:
     """Table 9, the rows of the draft first."""
-    jain, by_class = results.metrics["jain_index"], results.metrics["class_jain_index"]
-    rows = [("Jain's Fairness Index", value(jain, digits=3, unit=""), interval(jain, digits=3))]
-    rows += [
-        (f"{each.title} Class Starvation", share_value(rate), share_interval(rate))
-        for each in results.classes
-        for rate in [each.metrics["starvation_rate"]]
-    ]
-    rows.append(
-        ("Class-Level Fairness Index", value(by_class, digits=3, unit=""), interval(by_class, digits=3))
+
+    def of_classes(title: str, name: str) -> list[tuple[str, Cell]]:
+        return [(f"{each.title} Class {title}", Figure(name, each.metrics[name])) for each in results.classes]
+
+    jain, by_class = cells(results.metrics, ("jain_index", "class_jain_index"))
+    rows = with_intervals(
+        [
+            ("Jain's Fairness Index", jain),
+            *of_classes("Starvation", "starvation_rate"),
+            ("Class-Level Fairness Index", by_class),
+            *of_classes("TTFT Inflation P50", "ttft_inflation.p50"),
+        ]
     )
-    rows += [
-        (f"{each.title} Class TTFT Inflation P50", factor(inflated), interval(inflated, digits=2))
-        for each in results.classes
-        for inflated in [each.metrics["ttft_inflation.p50"]]
-    ]
-    rows += [
-        (f"{each.title} Class Median Wait", f"{number(each.median_wait_ms)} ms", results.wait_source)
+    waits = tuple(
+        (f"{each.title} Class Median Wait", Amount(each.median_wait_ms, "ms"), results.wait_source)
         for each in results.classes
         if each.median_wait_ms is not None
-    ]
-    return Table("fairness_metrics", "Fairness Metrics", ("Metric", "Value", "95 % interval"), tuple(rows))
+    )
+    return Table("fairness_metrics", "Fairness Metrics", ("Metric", "Value", "95 % interval"), rows + waits)
 
 
 def baselines_table(results: FairnessResults) -> Table:
     columns = ("Class Alone", "Rate", "Count", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50", "TPOT P99")
-    rows = tuple(
+    rows: tuple[Row, ...] = tuple(
         (
             each.title,
-            f"{each.alone.level.offered_rps or 0:g} req/s",
-            f"{len(each.alone_records)}",
-            *(tail(each.alone_metrics[f"ttft.{q}"], q) for q in ("p50", "p95", "p99")),
-            *(tail(each.alone_metrics[f"tpot.{q}"], q) for q in ("p50", "p99")),
+            Amount(each.alone.level.offered_rps, "req/s"),
+            len(each.alone_records),
+            *cells(each.alone_metrics, _SHOWN),
         )
         for each in results.classes
     )

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, share_interval
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -26,12 +25,13 @@ from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.goodput import good, goodput, uncounted
 from pytest_llmbench.metrics.latency import distribution_of, tpot_ms
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
+from pytest_llmbench.model.cells import Cell, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import NOT_MEASURED, percentage, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
@@ -171,16 +171,22 @@ def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequen
         if uncounted([run.records for run in seen], limits):
             return NOT_MEASURED
         met = sum(int(np.count_nonzero(good(run.records, limits))) for run in seen)
-        return f"{met} of {total}" + (f" ({met / total:.2%})" if total else "")
+        return f"{met} of {total}" + (f" ({percentage(met / total)})" if total else "")
 
-    rows = [("Requests that ended well", kept(()), "")]
+    rows: list[tuple[str, Cell]] = [("Requests that ended well", kept(()))]
     rows += [
-        (f"{_NAMES[name]} ≤ {limit:g} ms", kept([(name, limit)]), "") for name, limit in parameters.limits_ms
+        (f"{_NAMES[name]} ≤ {quantity(limit, 'ms')}", kept([(name, limit)]))
+        for name, limit in parameters.limits_ms
     ]
-    rows.append(("All limits together", kept(parameters.limits_ms), share_interval(metrics[GOODPUT_SHARE])))
-    for title, name in (("Goodput", "goodput"), ("Output token goodput", "output_token_goodput")):
-        rows.append((title, *value_and_interval(metrics[name])))
-    return Table("goodput_results", "Goodput Results", ("Metric", "Value", "95 % interval"), tuple(rows))
+    named = {
+        "Share within all limits": GOODPUT_SHARE,
+        "Goodput": "goodput",
+        "Output token goodput": "output_token_goodput",
+    }
+    rows.append(("All limits together", kept(parameters.limits_ms)))
+    rows += zip(named, cells(metrics, named.values()), strict=True)
+    columns = ("Metric", "Value", "95 % interval")
+    return Table("goodput_results", "Goodput Results", columns, with_intervals(rows))
 
 
 plans = one_load_plans

@@ -23,7 +23,6 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice, with_lengths
@@ -62,9 +61,11 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.metrics.throughput import window_of
+from pytest_llmbench.model.cells import Cell, Figure, Row, cells
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
@@ -522,20 +523,13 @@ def latency_table(percent: float, by_configuration: Mapping[str, Seen]) -> Table
     columns = (
         "Configuration", "TTFT P50", "TTFT P95", "TTFT P99", "E2E P50", "E2E P95", "E2E P99", "Refused"
     )  # fmt: skip
-    rows = tuple(
-        (
-            NAMES[name],
-            *(
-                cell(seen.level.metrics[f"{family}.{q}"], interval=q == "p50", statistic=q)
-                for family in ("ttft", "e2e")
-                for q in ("p50", "p95", "p99")
-            ),
-            f"{seen.level.errors.get('refused', 0)}",
-        )
+    named = [f"{family}.{q}" for family in ("ttft", "e2e") for q in ("p50", "p95", "p99")]
+    rows: tuple[Row, ...] = tuple(
+        (NAMES[name], *cells(seen.level.metrics, named, "both"), seen.level.errors.get("refused", 0))
         for name, seen in by_configuration.items()
     )
     rate = next((seen.level.offered_rps for seen in by_configuration.values()), None)
-    at = "" if rate is None else f" ({rate:g} req/s)"
+    at = "" if rate is None else f" ({quantity(rate, 'req/s')})"
     return Table("guardrail_latency", f"Guardrail Overhead at {percent:g} % of Capacity{at}", columns, rows)
 
 
@@ -545,13 +539,13 @@ def throughput_table(
     """Table 14: the highest sustainable throughput, and the throughput at the highest load that all were
     offered. Reduction is signed, negative for a loss (AMB-20)."""
     percent = max(percent for _, percent in levels)
-    rows = tuple(
+    rows: tuple[Row, ...] = tuple(
         (
             NAMES[name],
-            cell(metrics[f"{MAXIMUM}[{name}]"], interval=True),
-            _signed(metrics.get(f"{REDUCTION}[{name}]")),
-            cell(metrics.get(f"{THROUGHPUT}[{name}@{percent:g}%]")),
-            _signed(metrics.get(f"{AT_EQUAL_LOAD}[{name}@{percent:g}%]")),
+            Figure(MAXIMUM, metrics[f"{MAXIMUM}[{name}]"], "both"),
+            _signed(metrics, f"{REDUCTION}[{name}]"),
+            Figure(THROUGHPUT, metrics.get(f"{THROUGHPUT}[{name}@{percent:g}%]")),
+            _signed(metrics, f"{AT_EQUAL_LOAD}[{name}@{percent:g}%]"),
         )
         for name in configurations
     )
@@ -560,16 +554,13 @@ def throughput_table(
     return Table("guardrail_throughput", "Throughput Impact", columns, rows)
 
 
-def _signed(reduction: Estimate | None) -> str:
-    if reduction is None:
+def _signed(metrics: Mapping[str, Estimate], name: str) -> Cell:
+    """A reduction as the change that it is."""
+    found = metrics.get(name)
+    if found is None:
         return "-"
-    if reduction.point is None:
-        return cell(reduction)
-    point = f"{-100 * reduction.point:+.1f}%"
-    if reduction.lower is None and reduction.upper is None:
-        return f"{point} (of {reduction.n})"
-    ends = ["open" if end is None else f"{-100 * end:+.1f}%" for end in (reduction.upper, reduction.lower)]
-    return f"{point} [{ends[0]}, {ends[1]}]"
+    point, lower, upper = (None if end is None else -end for end in (found.point, found.upper, found.lower))
+    return Figure(name, replace(found, point=point, lower=lower, upper=upper), "change")
 
 
 procedure = framed(HEADING, measure, warm=False)

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share, tail, value
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -48,9 +47,11 @@ from pytest_llmbench.metrics.itl import (
 )
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
+from pytest_llmbench.model.cells import Amount, Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import NOT_MEASURED, number, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -400,57 +401,46 @@ def tables(levels: Sequence[LevelItl], method: Method, runs: Sequence[Records]) 
 
 
 def results_table(level: LevelItl) -> Table:
-    label, metrics = level.samples.label, level.metrics
-    rows = [(f"{label} Samples", f"{level.samples.gaps}", "")]
-    rows += [
-        (f"{label} {name}", tail(metrics[f"itl.{key}"], key), interval(metrics[f"itl.{key}"]))
-        for name, key in _PERCENTILES
-    ]
-    rows += [
-        (f"{label} {name}", value(metrics[f"itl.{key}"]), interval(metrics[f"itl.{key}"]))
-        for name, key in _MOMENTS
-    ]
-    ratio = metrics["itl_tail_ratio"]
-    rows.append(("P99/P50 Ratio", value(ratio, digits=2, unit=""), interval(ratio, digits=2)))
-    rows += [
-        (f"{title} {name}", tail(estimate, key), interval(estimate))
+    label, metrics, samples = level.samples.label, level.metrics, level.samples
+    named = {f"{label} {name}": f"itl.{key}" for name, key in (*_PERCENTILES, *_MOMENTS)}
+    named["P99/P50 Ratio"] = "itl_tail_ratio"
+    named |= {
+        f"{title} {name}": f"{family}.{key}"
         for title, family in _PER_REQUEST
         for name, key in (("P50", "p50"), ("P95", "p95"), ("P99", "p99"))
-        for estimate in [metrics[f"{family}.{key}"]]
-    ]
-    rows += [("Modality", _modality(level.modality), ""), ("Tail", _tail(level), "")]
+    }
+    rows: list[tuple[str, Cell]] = [(f"{label} Samples", samples.gaps)]
+    rows += zip(named, cells(metrics, named.values()), strict=True)
     rows += [
-        ("Requests", f"{level.samples.eligible}", ""),
-        ("Left Out (under 50 tokens)", _left_out(level), ""),
+        ("Modality", _modality(level.modality)),
+        ("Tail", _tail(level)),
+        ("Requests", samples.eligible),
+        ("Left Out (under 50 tokens)", samples.excluded),
+        ("Share Left Out", Amount(samples.excluded_share, "ratio")),
     ]
     rate = level.seen.level.offered_rps
-    at = f"{level.label} of saturation" + ("" if rate is None else f", {rate:g} req/s")
-    return Table("itl_results", f"{label} Results at {at}", ("Metric", "Value", "95 % interval"), tuple(rows))
+    at = f"{level.label} of saturation" + ("" if rate is None else f", {quantity(rate, 'req/s')}")
+    columns = ("Metric", "Value", "95 % interval")
+    return Table("itl_results", f"{label} Results at {at}", columns, with_intervals(rows))
 
 
 def by_level_table(levels: Sequence[LevelItl]) -> Table:
     label = levels[0].samples.label
-    rows = tuple(
+    named = {
+        **{f"{label} {name}": f"itl.{key}" for name, key in _PERCENTILES if key != "p90"},
+        "P99/P50": "itl_tail_ratio",
+        "Jitter P99": "jitter.p99",
+        "Longest Pause P99": "longest_pause.p99",
+    }
+    rows: tuple[Row, ...] = tuple(
         (
             level.label,
-            f"{level.seen.level.offered_rps or 0:g} req/s",
-            *(tail(level.metrics[f"itl.{key}"], key) for key in ("p50", "p95", "p99", "p99_9")),
-            value(level.metrics["itl_tail_ratio"], digits=2, unit=""),
-            tail(level.metrics["jitter.p99"], "p99"),
-            tail(level.metrics["longest_pause.p99"], "p99"),
+            Amount(level.seen.level.offered_rps, "req/s"),
+            *cells(level.metrics, named.values()),
         )
         for level in levels
     )
-    names = ("P50", "P95", "P99", "P99.9")
-    columns = (
-        "Load",
-        "Rate",
-        *(f"{label} {name}" for name in names),
-        "P99/P50",
-        "Jitter P99",
-        "Longest Pause P99",
-    )
-    return Table("itl_by_level", f"{label} by Load Level", columns, rows)
+    return Table("itl_by_level", f"{label} by Load Level", ("Load", "Rate", *named), rows)
 
 
 def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
@@ -460,18 +450,18 @@ def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
     if sizes is None:
         if method.option != "A":
             return None
-        rows: tuple[tuple[str, str], ...] = (
+        rows: tuple[tuple[str, Cell], ...] = (
             ("Tokens per chunk", f"{NOT_MEASURED}: the server does not say"),
         )
     elif sizes.max == 1:
         return None
     else:
         rows = (
-            ("Chunks", f"{sizes.chunks}"),
-            ("Tokens per chunk, mean", number(sizes.mean)),
-            ("Tokens per chunk, P50", f"{sizes.p50:g}"),
-            ("Tokens per chunk, P99", f"{sizes.p99:g}"),
-            ("Tokens per chunk, max", f"{sizes.max}"),
+            ("Chunks", sizes.chunks),
+            ("Tokens per chunk, mean", Amount(sizes.mean, "")),
+            ("Tokens per chunk, P50", Amount(sizes.p50, "")),
+            ("Tokens per chunk, P99", Amount(sizes.p99, "")),
+            ("Tokens per chunk, max", sizes.max),
         )
     return Table(
         "chunk_sizes", "Chunk Sizes", ("Metric", "Value"), (*rows, ("Timing", HANDLING[method.option]))
@@ -539,12 +529,6 @@ def _tail(level: LevelItl) -> str:
     if level.tail is None or variation is None:
         return "not measurable: too few samples beyond P90"
     return f"{_TAIL_WORDS[level.tail]} (coefficient of variation beyond P90: {variation:.2f})"
-
-
-def _left_out(level: LevelItl) -> str:
-    samples = level.samples
-    of = samples.excluded_share
-    return f"{samples.excluded}" if of is None else f"{samples.excluded} ({share(of)})"
 
 
 procedure = framed(HEADING, measure)

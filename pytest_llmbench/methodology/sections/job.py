@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pytest_llmbench.methodology.measuring.adaptive import GATE_REQUESTS, STEADY_WAVES, AdaptiveParameters
-from pytest_llmbench.methodology.measuring.cells import interval, value
 from pytest_llmbench.methodology.measuring.job_figures import figures, steady_middle
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -29,6 +28,7 @@ from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.latency import FAMILIES, distributions
 from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.cells import Cell, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -181,7 +181,7 @@ def _steady(seen: Sequence[Observation], concurrency: int, seed: int) -> dict[st
 
 def _table(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
     ended = sum(int(run.records.ok.sum()) for run in seen)
-    rows = [("Runs", f"{len(seen)}", ""), ("Requests that ended well", f"{ended}", "")]
+    rows: list[tuple[str, Cell]] = [("Runs", len(seen)), ("Requests that ended well", ended)]
     shown = {name: title for name, (_, _, title) in _TOTALS.items()}
     for name in ("request_throughput", "output_token_throughput"):
         if f"{name}[steady]" in metrics:
@@ -191,8 +191,8 @@ def _table(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Tabl
         for family, title in _FAMILIES.items()
         for statistic, called in _STATISTICS.items()
     }
-    rows += [(title, value(metrics[name]), interval(metrics[name])) for name, title in shown.items()]
-    return Table("job_results", "Job Results", ("Metric", "Value", "Next run"), tuple(rows))
+    rows += zip(shown.values(), cells(metrics, shown), strict=True)
+    return Table("job_results", "Job Results", ("Metric", "Value", "Next run"), with_intervals(rows))
 
 
 plans = one_load_plans

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology.measuring.cells import interval, number, value
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -31,9 +30,11 @@ from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per_1k_tokens, prefill_scaling
 from pytest_llmbench.metrics.server_side import LEAST_READ_SHARE
 from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.numbers import PLAIN, number
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -468,42 +469,34 @@ def _lengths_table(measured: Sequence[Measured], concurrency: int) -> Table:
         "Context (tokens)", "TTFT Mean", "TTFT P50", "TTFT P95", "ms/1K tokens", "Requests",
         f"Output tok/s {at}", f"Input tok/s {at}",
     )  # fmt: skip
-    rows = tuple(
+    rows: tuple[Row, ...] = tuple(
         (
-            f"{level.length}",
-            *(_with_interval(level, f"ttft.{statistic}") for statistic in ("mean", "p50", "p95")),
-            value(level.ms_per_1k, unit=""),
-            f"{level.seen.level.n_ok}",
-            value(level.metrics["output_token_throughput"], unit=""),
-            value(level.metrics["input_token_throughput"], unit=""),
+            level.length,
+            *cells(level.metrics, ("ttft.mean", "ttft.p50", "ttft.p95"), "both"),
+            Figure("ms_per_1k_tokens", level.ms_per_1k),
+            level.seen.level.n_ok,
+            *cells(level.metrics, ("output_token_throughput", "input_token_throughput")),
         )
         for level in measured
     )
     return Table("long_context", "Long Context Scaling", columns, rows)
 
 
-def _with_interval(level: Measured, name: str) -> str:
-    estimate = level.metrics[name]
-    ends = interval(estimate)
-    return value(estimate) + (f" ({ends})" if ends and not ends.startswith("of ") else "")
-
-
 def _fit_table(scaling: PrefillScaling, measured: Sequence[Measured], best: str | None) -> Table:
-    exponent, slope = scaling.metrics["prefill_exponent"], scaling.metrics["prefill_slope"]
-    crossing = scaling.metrics["prefill_intercept"]
+    named = ("prefill_exponent", "prefill_exponent_fit", "prefill_slope", "prefill_intercept")
+    exponent, fit, slope, crossing = cells(scaling.metrics, named)
     logarithmic, straight = r_squared(scaling, measured)
-    rows = (
-        ("Power law exponent k", value(exponent, digits=3, unit=""), interval(exponent, digits=3)),
-        ("R² (logarithms)", _plain(scaling.metrics["prefill_exponent_fit"].point), ""),
-        ("R² (original scale)", _plain(logarithmic), ""),
-        ("Straight line, slope", value(slope, unit="µs per token"), interval(slope)),
-        ("Straight line, intercept", value(crossing), interval(crossing)),
-        ("R² (straight line)", _plain(straight), ""),
-        ("Best fit", best or "not measured: fewer than three lengths", ""),
-    )
-    return Table(
-        "long_context_fit", "Scaling of TTFT with Length", ("Metric", "Value", "95 % interval"), rows
-    )
+    rows: list[tuple[str, Cell]] = [
+        ("Power law exponent k", exponent),
+        ("R² (logarithms)", fit),
+        ("R² (original scale)", Amount(logarithmic, PLAIN)),
+        ("Straight line, slope", slope),
+        ("Straight line, intercept", crossing),
+        ("R² (straight line)", Amount(straight, PLAIN)),
+        ("Best fit", best or "not measured: fewer than three lengths"),
+    ]
+    columns = ("Metric", "Value", "95 % interval")
+    return Table("long_context_fit", "Scaling of TTFT with Length", columns, with_intervals(rows))
 
 
 def best_fit(scaling: PrefillScaling, measured: Sequence[Measured]) -> str | None:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -57,6 +56,7 @@ from pytest_llmbench.metrics.memory_pressure import (
     preemption_recovery_rate,
     timeouts,
 )
+from pytest_llmbench.model.cells import Cell, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -594,15 +594,14 @@ def pressure_table(levels: Mapping[float, Seen], metrics: Mapping[str, Estimate]
     return Table("memory_pressure", "Memory Pressure Degradation", _COLUMNS, rows)
 
 
-def _row(percent: float, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
+def _row(percent: float, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[Cell, ...]:
     at = f"{percent:g}%"
     names = ("completion_rate", "preemption_rate", "preemption_recovery_rate", "preemption_loss", "fail_rate")
+    shown = (*(f"{name}[{at}]" for name in names), f"ttft[{at}].p99", f"recovery_time[{at}]")
     return (
         f"{at} (base)" if percent == 100 else at,
-        f"{seen.level.concurrency}",
-        *(cell(metrics.get(f"{name}[{at}]")) for name in names),
-        cell(metrics.get(f"ttft[{at}].p99"), statistic="p99"),
-        cell(metrics.get(f"recovery_time[{at}]")),
+        seen.level.concurrency or 0,
+        *cells(metrics, shown),
     )
 
 

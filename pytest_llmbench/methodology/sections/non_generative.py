@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -30,6 +29,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.methodology.sections.ttft import cdf_plot
 from pytest_llmbench.metrics.latency import distribution_of, request_latency_ms
 from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -166,25 +166,22 @@ def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
 
 
 def _results(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
-    rows = [("Requests that ended well", f"{sum(int(run.records.ok.sum()) for run in seen)}", "")]
-    for statistic, name in (*_TAILS.items(), ("mean", "mean")):
-        estimate = metrics[f"latency.{statistic}"]
-        rows.append((f"Latency {name}", tail(estimate, statistic), interval(estimate)))
-    for name, title in _RATES.items():
-        rows.append((title, value(metrics[name]), interval(metrics[name])))
-    completed = metrics["completion_rate"]
-    rows.append(("Completion rate", share_value(completed), share_interval(completed)))
-    return Table(
-        "non_generative_results", f"{TITLE}: Results", ("Metric", "Value", "95 % interval"), tuple(rows)
-    )
+    named = {f"Latency {name}": f"latency.{key}" for key, name in (*_TAILS.items(), ("mean", "mean"))}
+    named |= {title: name for name, title in _RATES.items()} | {"Completion rate": "completion_rate"}
+    rows: list[tuple[str, Cell]] = [
+        ("Requests that ended well", sum(int(run.records.ok.sum()) for run in seen)),
+        *zip(named, cells(metrics, named.values()), strict=True),
+    ]
+    columns = ("Metric", "Value", "95 % interval")
+    return Table("non_generative_results", f"{TITLE}: Results", columns, with_intervals(rows))
 
 
 def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str, Estimate]) -> Table:
-    rows = [
+    rows: list[Row] = [
         (
             label,
-            f"{sum(map(len, runs))}",
-            *(tail(metrics[f"latency[{label}].{statistic}"], statistic) for statistic in _TAILS),
+            sum(map(len, runs)),
+            *cells(metrics, (f"latency[{label}].{statistic}" for statistic in _TAILS)),
         )
         for label, runs in classes.items()
     ]

@@ -27,7 +27,6 @@ from pytest_llmbench.methodology.measuring.cache_by_turn import (
     effect_on_sessions,
     figures_by_turn,
 )
-from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import Part, part_of
@@ -54,6 +53,7 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, with_zeros
 from pytest_llmbench.metrics.server_side import cached_input, tells_cached
+from pytest_llmbench.model.cells import Row, cells
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -536,15 +536,12 @@ def _first_of_each_prefix(records: Records) -> np.ndarray[tuple[int], np.dtype[n
 def cache_table(by_state: Mapping[str, Seen]) -> Table:
     """Table 10, a row for each configuration that was run."""
     columns = ("Configuration", "Requests", "TTFT P50", "TTFT P95", "TTFT P99", "Throughput")
-    rows = tuple(
+    rows: tuple[Row, ...] = tuple(
         (
             _NAMES[state],
-            f"{seen.level.n_ok}",
-            *(
-                cell(seen.level.metrics[f"ttft.{q}"], interval=True, statistic=q)
-                for q in ("p50", "p95", "p99")
-            ),
-            cell(seen.level.metrics["output_token_throughput"]),
+            seen.level.n_ok,
+            *cells(seen.level.metrics, ("ttft.p50", "ttft.p95", "ttft.p99"), "both"),
+            *cells(seen.level.metrics, ("output_token_throughput",)),
         )
         for state, seen in by_state.items()
     )
@@ -553,8 +550,8 @@ def cache_table(by_state: Mapping[str, Seen]) -> Table:
 
 def effect_table(metrics: Mapping[str, Estimate], cold: bool) -> Table:
     """A table of the effect of the cache: reductions, hit rates, throughput, with their intervals."""
-    rows = [
-        (title, cell(metrics[name], interval=True), *((_cold_cell(metrics, name),) if cold else ()))
+    rows: list[Row] = [
+        (title, *cells(metrics, (name, _of_cold(name)) if cold else (name,), "both"))
         for title, name in (
             ("TTFT reduction P50", "ttft_reduction.p50"),
             ("TTFT reduction P95", "ttft_reduction.p95"),
@@ -568,9 +565,9 @@ def effect_table(metrics: Mapping[str, Estimate], cold: bool) -> Table:
     return Table("prefix_cache_effect", "Effect of the Cache", columns, tuple(rows))
 
 
-def _cold_cell(metrics: Mapping[str, Estimate], name: str) -> str:
+def _of_cold(name: str) -> str:
     family, dot, statistic = name.partition(".")
-    return cell(metrics.get(f"{family}[cold]{dot}{statistic}"), interval=True)
+    return f"{family}[cold]{dot}{statistic}"
 
 
 procedure = framed(HEADING, measure, warm=False)

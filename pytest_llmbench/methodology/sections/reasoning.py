@@ -16,14 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.cells import (
-    interval,
-    share_interval,
-    share_value,
-    tail,
-    undefined,
-    value,
-)
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -41,6 +33,7 @@ from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import itl_distribution
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.cells import Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -234,56 +227,45 @@ def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
 
 
 def _results(metrics: Mapping[str, Estimate], option: Option) -> Table:
-    rows = []
+    named: dict[str, str] = {}
     for family, title in _FAMILIES.items():
         title = "Output TBC" if family == "output_itl" and option == "A" else title
-        for statistic, name in _TAILS.items():
-            estimate = metrics[f"{family}.{statistic}"]
-            rows.append((f"{title} {name}", tail(estimate, statistic), interval(estimate)))
-    for statistic, name in (("mean", "mean"), ("p95", "P95")):
-        estimate = metrics[f"think_tokens.{statistic}"]
-        rows.append((f"Think tokens {name}", value(estimate), interval(estimate)))
-    rows.append(("Think share", *_share(metrics["think_share"])))
-    for name, estimate in metrics.items():
-        if name.startswith("budget_force_rate"):
-            rows.append((f"Budget-force rate{name.removeprefix('budget_force_rate')}", *_share(estimate)))
-    evictions = metrics["critical_evictions"]
-    shown = undefined(evictions) if evictions.point is None else value(evictions, digits=0, unit="")
-    rows.append(("Critical evictions", shown, interval(evictions, digits=0)))
-    return Table("reasoning_results", "Reasoning Results", ("Metric", "Value", "95 % interval"), tuple(rows))
-
-
-def _share(estimate: Estimate) -> tuple[str, str]:
-    return (
-        (undefined(estimate), "")
-        if estimate.point is None
-        else (share_value(estimate), share_interval(estimate))
-    )
+        named |= {f"{title} {name}": f"{family}.{statistic}" for statistic, name in _TAILS.items()}
+    named |= {
+        "Think tokens mean": "think_tokens.mean",
+        "Think tokens P95": "think_tokens.p95",
+        "Think share": "think_share",
+    }
+    forced = [name for name in metrics if name.startswith("budget_force_rate")]
+    named |= {f"Budget-force rate{name.removeprefix('budget_force_rate')}": name for name in forced}
+    named["Critical evictions"] = "critical_evictions"
+    rows = with_intervals(zip(named, cells(metrics, named.values()), strict=True))
+    return Table("reasoning_results", "Reasoning Results", ("Metric", "Value", "95 % interval"), rows)
 
 
 def _kinds_table(
     kinds: measured.ReplyKinds, reasons: Counter[str], natural: Sequence[str], submitted: int
 ) -> Table:
-    rows = [
-        ("Requests", f"{submitted}"),
-        ("Requests that ended well", f"{kinds.ok}"),
-        ("… with reasoning", f"{kinds.reasoned}"),
-        ("… without reasoning, in no TTOT", f"{kinds.ok - kinds.reasoned}"),
-        ("… with reasoning that was counted but not streamed, in no TTOT", f"{kinds.hidden}"),
-        ("… with no end of thinking before the first visible content, in no TTOT", f"{kinds.spoke_first}"),
-        ("… whose last thought and first visible content came together", f"{kinds.merged}"),
-        ("… with reasoning after the first visible content too", f"{kinds.interleaved}"),
-        ("… whose think tokens nobody counted", f"{kinds.uncounted}"),
-        ("Replies of reasoning alone, not among those that ended well", f"{kinds.never_spoke}"),
+    rows: list[Row] = [
+        ("Requests", submitted),
+        ("Requests that ended well", kinds.ok),
+        ("… with reasoning", kinds.reasoned),
+        ("… without reasoning, in no TTOT", kinds.ok - kinds.reasoned),
+        ("… with reasoning that was counted but not streamed, in no TTOT", kinds.hidden),
+        ("… with no end of thinking before the first visible content, in no TTOT", kinds.spoke_first),
+        ("… whose last thought and first visible content came together", kinds.merged),
+        ("… with reasoning after the first visible content too", kinds.interleaved),
+        ("… whose think tokens nobody counted", kinds.uncounted),
+        ("Replies of reasoning alone, not among those that ended well", kinds.never_spoke),
     ]
-    rows += [(f"Think tokens from {source}", f"{count}") for source, count in kinds.sources]
+    rows += [(f"Think tokens from {source}", count) for source, count in kinds.sources]
     rows += [
-        (f"Reasoning ended: {reason}{'' if reason in natural else ' (forced)'}", f"{count}")
+        (f"Reasoning ended: {reason}{'' if reason in natural else ' (forced)'}", count)
         for reason, count in reasons.most_common(measured.MOST_REASONS)
     ]
     others = sum(reasons.values()) - sum(count for _, count in reasons.most_common(measured.MOST_REASONS))
     if others:
-        rows.append(("Reasoning ended: other reasons", f"{others}"))
+        rows.append(("Reasoning ended: other reasons", others))
     return Table("reasoning_replies", "Replies by Their Reasoning", ("Replies", "Number"), tuple(rows))
 
 
@@ -295,8 +277,8 @@ def _first_table(metrics: Mapping[str, Estimate]) -> Table:
         "ttft_reasoning": "first reasoning",
         "ttft": "first visible content (TTFT of the draft, TTFO)",
     }
-    rows = [
-        (title, *(tail(metrics[f"{family}.{statistic}"], statistic) for statistic in _TAILS))
+    rows: list[Row] = [
+        (title, *cells(metrics, (f"{family}.{statistic}" for statistic in _TAILS)))
         for family, title in titles.items()
     ]
     columns = ("From submission to the", *_TAILS.values())
@@ -305,11 +287,10 @@ def _first_table(metrics: Mapping[str, Estimate]) -> Table:
 
 def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str, Estimate]) -> Table:
     shown = (("ttot", "p95"), ("ttfo", "p95"), ("output_itl", "p99"), ("think_tokens", "mean"))
-    rows = []
+    rows: list[Row] = []
     for label, runs in classes.items():
-        estimates = [metrics[f"{family}[{label}].{statistic}"] for family, statistic in shown]
-        cells = [tail(each, statistic) for each, (_, statistic) in zip(estimates, shown, strict=True)]
-        rows.append((label, f"{sum(map(len, runs))}", f"{estimates[0].n}", *cells))
+        found = cells(metrics, (f"{family}[{label}].{statistic}" for family, statistic in shown))
+        rows.append((label, sum(map(len, runs)), metrics[f"ttot[{label}].p95"].n, *found))
     columns = ("Class", "Requests", "In TTOT", "TTOT P95", "TTFO P95", "Output ITL P99", "Think tokens mean")
     return Table("reasoning_by_class", "Classes of the Mix", columns, tuple(rows))
 
@@ -357,7 +338,7 @@ def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: 
         notes.append("chunks hold several tokens or unknown numbers: output-phase gaps are between chunks")
     for name in ("think_share", "critical_evictions"):
         if metrics[name].point is None:
-            notes.append(f"{name}: {undefined(metrics[name])}")
+            notes.append(f"{name}: {Figure(name, metrics[name]).text}")
     return tuple(notes)
 
 

@@ -20,7 +20,6 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.measuring.adaptive import STEADY_WAVES
-from pytest_llmbench.methodology.measuring.cells import tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.job_figures import (
     Measure,
@@ -70,7 +69,6 @@ from pytest_llmbench.methodology.search.session_search import (
     level_duration_s,
     session_level,
 )
-from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.definitions import SLOWDOWNS
 from pytest_llmbench.metrics.goodput import uncounted, unknown
 from pytest_llmbench.metrics.jobs import job_metrics as of_job
@@ -85,6 +83,7 @@ from pytest_llmbench.metrics.session_figures import (
     turn_metrics,
 )
 from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -558,14 +557,16 @@ _search = framed(_HEADING, _measure_levels)
 def _search_table(parameters: Parameters, found: JobsFound) -> Table:
     """A table of every tested rate, in the order run."""
     limited = tuple(dict.fromkeys(limit.metric for limit in parameters.limits))
-    rows = []
+    rows: list[Row] = []
     for seen in found.levels:
         level = seen.level
         jobs = jobs_of(seen.records)
-        figures = [level.metrics.get(name) for name in limited]
-        cells = ["not measured" if each is None else value_and_interval(each)[0] for each in figures]
         status = "Not offered" if level.passed is None else "Pass" if level.passed else "Fail"
-        told = (level.label, f"{len(jobs) - jobs.cut_off} of {len(jobs)}", *cells)
+        told: Row = (
+            level.label,
+            f"{len(jobs) - jobs.cut_off} of {len(jobs)}",
+            *cells(level.metrics, limited),
+        )
         rows.append((*told, status, "; ".join(level.fail_reasons)))
     columns = ("Rate", "Completed", *limited, "Status", "Reason")
     return Table("session_search", "Jobs per Hour Search Results", columns, tuple(rows))
@@ -586,10 +587,10 @@ def _jobs_table(
 ) -> Table:
     every, cut = sum(map(len, jobs)), sum(run.cut_off for run in jobs)
     hours = sum(run.duration_s for run in seen) / 3600
-    rows = [
-        ("Sessions completed", f"{every - cut} of {every}", ""),
-        ("Turns never sent", str(sum(run.unsent for run in jobs)), ""),
-        ("Sessions completed per hour", f"{(every - cut) / hours:.4g}" if hours else "not measured", ""),
+    rows: list[tuple[str, Cell]] = [
+        ("Sessions completed", f"{every - cut} of {every}"),
+        ("Turns never sent", sum(run.unsent for run in jobs)),
+        ("Sessions completed per hour", Amount((every - cut) / hours if hours else None, "")),
     ]
     named = (
         *((f"Job completion time {name.upper()}", f"job_time.{name}") for name in ("p50", "p95", "p99")),
@@ -604,39 +605,38 @@ def _jobs_table(
         *((f"Job time against the same job alone {name.upper()}", f"job_slowdown.{name}") for name in _SLOW),
         *((f"LLM time against the same alone {name.upper()}", f"job_llm_slowdown.{name}") for name in _SLOW),
     )
-    rows += [
-        (title, tail(metrics[name], name.rpartition(".")[2]), value_and_interval(metrics[name])[1])
-        if metrics[name].unit in ("ms", "s")
-        else (title, *value_and_interval(metrics[name]))
-        for title, name in named
-    ]
-    return Table("session_results", "Session Results", ("Metric", "Value", "95 % interval"), tuple(rows))
+    rows += [(title, Figure(name, metrics[name])) for title, name in named]
+    columns = ("Metric", "Value", "95 % interval")
+    return Table("session_results", "Session Results", columns, with_intervals(rows))
 
 
 def _turns_table(records: Records) -> Table:
     """A table turn by turn, as observed: how the context grows, and how much of it was cached."""
     highest = int(records.turn.max(initial=0))
-    rows = []
+    rows: list[Row] = []
     for number in range(1, min(highest, _TURNS_SHOWN) + 1):
         own = records.select(records.ok & (records.turn == number))
         waits = (own.first_content_ns - own.submitted_ns) / 1e6
-        cells = [str(number), str(len(own))]
+        row: list[Cell] = [number, len(own), "", "", "", ""]
         if len(own):
-            cells += [f"{np.mean(own.requested_input_tokens):.0f}", f"{np.median(waits):.1f}"]
-            cells += [_share(own, "cached_tokens", "input_tokens")]
-            cells += [_share(own, "shared_prefix_tokens", "requested_input_tokens")]
-        rows.append((*cells, *("",) * (6 - len(cells))))
-    columns = ("Turn", "Ended well", "Input tokens, mean", "TTFT P50 (ms)", "Cached", "Could be cached")
+            row[2:] = [
+                Amount(float(np.mean(own.requested_input_tokens)), "count"),
+                Amount(float(np.median(waits)), "ms"),
+                _share(own, "cached_tokens", "input_tokens"),
+                _share(own, "shared_prefix_tokens", "requested_input_tokens"),
+            ]
+        rows.append(tuple(row))
+    columns = ("Turn", "Ended well", "Input tokens, mean", "TTFT P50", "Cached", "Could be cached")
     return Table("session_turns", "Turns by Number", columns, tuple(rows))
 
 
-def _share(own: Records, column: str, whole: str) -> str:
-    """A column as a share of another, in words. Both have to be counted by one tokenizer: the server's, or
+def _share(own: Records, column: str, whole: str) -> Cell:
+    """A column as a share of another. Both have to be counted by one tokenizer: the server's, or
     that of the workload."""
     part, of = getattr(own, column), getattr(own, whole)
     if (part < 0).any() or (of <= 0).any():
         return "not known" if column == "shared_prefix_tokens" else "not measurable"
-    return f"{part.sum() / of.sum():.1%}"
+    return Amount(float(part.sum() / of.sum()), "ratio")
 
 
 def _plots(records: Records) -> tuple[Plot, ...]:

@@ -16,15 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pytest_llmbench.methodology.measuring.cells import (
-    INDICATIVE_BELOW,
-    NOT_MEASURED,
-    interval,
-    number,
-    share,
-    share_interval,
-    undefined,
-)
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -46,6 +37,7 @@ from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, sea
 from pytest_llmbench.methodology.search.sustained import Sustained, sustained
 from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
+from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
@@ -296,65 +288,30 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
     """Table 3: the draft's five rows, then what the objectives and the engine's gauges add."""
-    rows = [
-        _rate("Max Output Throughput", metrics["max_output_token_throughput"], "tok/s"),
-        _rate("Max Request Throughput", metrics["max_request_throughput"], "req/s"),
-        _rate("Max Input Throughput", metrics["max_input_token_throughput"], "tok/s"),
-        ("Sustainable Load", *_load_cell(metrics)),
-        _rate("Tokens per GPU-second", metrics["output_tokens_per_gpu_second"], "tok/s/GPU"),
-        _batch(metrics["batch_utilisation"]),
-    ]
+    named = {
+        "Max Output Throughput": "max_output_token_throughput",
+        "Max Request Throughput": "max_request_throughput",
+        "Max Input Throughput": "max_input_token_throughput",
+        **{title: name for name, title in _OF_THE_SEARCH.items() if name in metrics},
+        "Tokens per GPU-second": "output_tokens_per_gpu_second",
+        "Batch Utilisation": "batch_utilisation",
+    }
+    rows: list[tuple[str, Cell]] = list(zip(named, cells(metrics, named.values()), strict=True))
     if found.constrained is None or found.tenfold is None:
-        rows.append(("Latency Constraint", "none: the rows above are unconstrained", ""))
+        rows.append(("Latency Constraint", "none: the rows above are unconstrained"))
     else:
-        under = metrics["constrained_output_token_throughput"]
-        rows.append(("Latency Constraint", ", ".join(_constraint(found.limits)), ""))
-        rows.append(_rate("Output Throughput under it", under, "tok/s", _why_none(found)))
-        rows.append(("Load under it", _at(found.constrained) or "none", ""))
-        tenfold = metrics["tenfold_output_token_throughput"]
-        rows.append(
-            _rate("Output Throughput by the Ten-fold Rule", tenfold, "tok/s", "no tested level keeps it")
+        under, tenfold = cells(
+            metrics, ("constrained_output_token_throughput", "tenfold_output_token_throughput")
         )
-        rows.append(("Load by the Ten-fold Rule", _at(found.tenfold) or "none", ""))
-    return Table(
-        "throughput_summary", "Throughput Summary", ("Metric", "Value", "95 % interval"), tuple(rows)
-    )
-
-
-def _rate(title: str, estimate: Estimate, unit: str, undefined: str = "") -> tuple[str, str, str]:
-    if estimate.point is None:
-        return title, undefined or why_not(estimate), ""
-    least = "at least " if estimate.kind is EstimateKind.BOUND else ""
-    return title, f"{least}{number(estimate.point)} {unit}", interval(estimate)
-
-
-def _why_none(found: Found) -> str:
-    """Why there is no level under the limits, in words."""
-    if any(meets(seen, found.limits) is None for seen in found.levels if not seen.level.is_burst):
-        return "no tested level is known to meet it: some have too few requests to tell"
-    return "no tested level meets it"
-
-
-def _batch(estimate: Estimate) -> tuple[str, str, str]:
-    text = why_not(estimate) if estimate.point is None else share(estimate.point)
-    return "Batch Utilisation", text, share_interval(estimate)
-
-
-def why_not(estimate: Estimate) -> str:
-    """The method if the estimate is ``not measurable: …``; else that it is undefined."""
-    return undefined(estimate)
-
-
-def _load_cell(metrics: Mapping[str, Estimate]) -> tuple[str, str]:
-    """The cells of the offered load, not the completed one; with its bracket in place of an interval."""
-    rate = metrics.get("sustainable_rate")
-    found = rate or metrics["sustainable_concurrency"]
-    if found.point is None:
-        return "not reached: no tested load held", ""
-    text = f"{found.point:g} req/s (offered)" if rate else f"{found.point:g} requests in flight"
-    text = f"at least {text}" if found.kind is EstimateKind.BOUND else text
-    ends = f"> {found.point:g}" if found.upper is None else f"{found.point:g} … {found.upper:g}"
-    return text, f"{ends} (bracket of the search)"
+        rows += [
+            ("Latency Constraint", ", ".join(_constraint(found.limits))),
+            ("Output Throughput under it", under),
+            ("Load under it", _at(found.constrained) or "none"),
+            ("Output Throughput by the Ten-fold Rule", tenfold),
+            ("Load by the Ten-fold Rule", _at(found.tenfold) or "none"),
+        ]
+    columns = ("Metric", "Value", "95 % interval")
+    return Table("throughput_summary", "Throughput Summary", columns, with_intervals(rows))
 
 
 def _at(run: Sustained) -> str:
@@ -368,25 +325,16 @@ def _constraint(limits: Mapping[str, float]) -> list[str]:
 
 def latency_at_max_table(metrics: Mapping[str, Estimate]) -> Table:
     """Table 4: latencies at the sustainable maximum, with the samples that they rest on."""
-    rows = tuple(
+    rows: tuple[Row, ...] = tuple(
         (
             title,
-            *(latency_cell(metrics[f"{family}.{key}"], tail=key == "p99") for key in ("p50", "p95", "p99")),
-            f"{metrics[f'{family}.p99'].n}",
+            *cells(metrics, (f"{family}.{key}" for key in ("p50", "p95", "p99"))),
+            metrics[f"{family}.p99"].n,
         )
         for title, family in _LATENCIES
     )
     columns = ("Metric", "P50", "P95", "P99", "Samples")
     return Table("latency_at_max", "Latency at Maximum Throughput", columns, rows)
-
-
-def latency_cell(estimate: Estimate | None, *, tail: bool = False, long_s: float = 10.0) -> str:
-    """A latency, ``312 ms``, or ``18.7 s`` from ``long_s`` on; a tail of few samples is marked (AMB-47)."""
-    if estimate is None or estimate.point is None:
-        return NOT_MEASURED
-    value = estimate.point
-    text = f"{value / 1000:.1f} s" if value >= 1000 * long_s else f"{number(value)} ms"
-    return text + (" (indicative)" if tail and estimate.n < INDICATIVE_BELOW["p99"] else "")
 
 
 def throughput_plot(levels: Sequence[Seen], reported: Sustained) -> Plot:
@@ -424,7 +372,10 @@ def _columns(
 TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
 
 
-_OF_THE_SEARCH = ("sustainable_rate", "sustainable_concurrency")
+_OF_THE_SEARCH = {
+    "sustainable_rate": "Sustainable Load",
+    "sustainable_concurrency": "Sustainable Load (requests in flight)",
+}
 _MAXIMA = {
     "max_output_token_throughput": "output_token_throughput",
     "max_request_throughput": "request_throughput",
@@ -536,8 +487,12 @@ def metrics_of(found: Found, setting: Setting) -> dict[str, Estimate]:
 
 def _throughput_of(held: Sustained, found: Found, holds: Holds, setting: Setting) -> Estimate:
     if not held.runs:
-        why = "met the objectives" if held is found.constrained else "kept the ten-fold rule"
-        return Estimate.undefined(unit="tok/s", method=f"no tested level {why}", reason=Reason.NO_LEVEL)
+        why, reason = "no tested level keeps the ten-fold rule", Reason.NO_LEVEL
+        if held is found.constrained:
+            why = "no tested level meets the objectives"
+            if any(meets(seen, found.limits) is None for seen in found.levels if not seen.level.is_burst):
+                why, reason = f"{why} for sure: some have too few requests to tell", Reason.UNDECIDED
+        return Estimate.undefined(unit="tok/s", method=why, reason=reason)
     windows = [window_of(seen.observation) for seen in held.runs]
     return _highest(output_token_throughput(windows, seed=setting.seed), held, found.levels, holds)
 

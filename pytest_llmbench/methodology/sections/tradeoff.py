@@ -16,7 +16,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share, tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
@@ -33,7 +32,9 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.probing import Holds, known_to_bracket, meets, value_of
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
+from pytest_llmbench.model.cells import Amount, Cell, Figure, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.numbers import NOT_MEASURED, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -315,7 +316,7 @@ def level_plan(
 
 
 def levels_table(levels: Sequence[Seen]) -> Table:
-    """Table 5, with latencies in milliseconds."""
+    """Table 5."""
     latencies = tuple(f"{family} {name}" for family, _ in _FAMILIES for name, _ in _PERCENTILES)
     columns = (
         "Level", "Offered (r/s)", "Achieved (tok/s)", "95 % interval", *latencies, "Success", "Queue",
@@ -323,34 +324,25 @@ def levels_table(levels: Sequence[Seen]) -> Table:
     )  # fmt: skip
     return Table(
         "tradeoff_levels",
-        "Throughput-Latency Table (latencies in ms)",
+        "Throughput-Latency Table",
         columns,
         tuple(_row(seen) for seen in levels),
     )
 
 
-def _row(seen: Seen) -> tuple[str, ...]:
+def _row(seen: Seen) -> tuple[Cell, ...]:
     metrics, level = seen.level.metrics, seen.level
-    latencies = (
-        tail(replace(metrics[f"{family}.{key}"], unit=""), key)
-        for _, family in _FAMILIES
-        for _, key in _PERCENTILES
-    )
-    success = level.completion_ratio
+    throughput = Figure(_X, metrics[_X])
     return (
         level.label,
-        f"{value_of(seen):g}",
-        _cell(metrics[_X]),
-        interval(metrics[_X]),
-        *latencies,
-        NOT_MEASURED if success is None else share(success),
+        Amount(value_of(seen), "req/s"),
+        throughput,
+        replace(throughput, part="interval"),
+        *cells(metrics, (f"{family}.{key}" for _, family in _FAMILIES for _, key in _PERCENTILES)),
+        Amount(level.completion_ratio, "ratio"),
         _queue(seen),
-        f"{metrics['ttft.p99'].n}",
+        metrics["ttft.p99"].n,
     )
-
-
-def _cell(estimate: Estimate) -> str:
-    return NOT_MEASURED if estimate.point is None else number(estimate.point)
 
 
 def _queue(seen: Seen) -> str:
@@ -383,7 +375,7 @@ def points_table(curve: Curve, capacity: SaturationRate) -> Table:
 def _capacity(capacity: SaturationRate) -> str:
     if capacity.rps is None:
         return "none"
-    return f"{'at least ' if capacity.is_least else ''}{capacity.rps:g} req/s"
+    return f"{'at least ' if capacity.is_least else ''}{quantity(capacity.rps, 'req/s')}"
 
 
 def _knee(curve: Curve, metric: str) -> str:
@@ -404,11 +396,11 @@ def _operating(curve: Curve) -> str:
     if curve.operating is None:
         return curve.why_none
     point = curve.operating.point(_X)
-    return _at(curve.operating) + ("" if point is None else f", {number(point)} tok/s")
+    return _at(curve.operating) + ("" if point is None else f", {quantity(point, 'tok/s')}")
 
 
 def _at(seen: Seen) -> str:
-    return f"{value_of(seen):g} req/s ({seen.level.label})"
+    return f"{quantity(value_of(seen), 'req/s')} ({seen.level.label})"
 
 
 def curve_plot(curve: Curve) -> Plot:

@@ -8,13 +8,12 @@ request until the count is reached, compute the statistics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
-from pytest_llmbench.methodology.measuring.cells import tail
 from pytest_llmbench.methodology.measuring.job_figures import figures
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
@@ -29,10 +28,12 @@ from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics import chunking, latency
 from pytest_llmbench.metrics.buckets import Bucket, by_input_length, given_up_by_length
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
-from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
+from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import Estimate, EstimateKind
+from pytest_llmbench.model.cells import Cell, Figure, Row, cells, with_intervals
+from pytest_llmbench.model.draft import SAMPLES_REQUIRED
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
@@ -82,9 +83,6 @@ _ROWS = (
     ("Min", "min"),
     ("Max", "max"),
 )
-SAMPLES_REQUIRED = {"p99": 1_000, "p99_9": 10_000}
-"""Statistic → fewest samples with which the draft allows such a claim in a TTFT report (section 5.1.4.3,
-AMB-01)."""
 
 
 _PARTS = (("Queue wait", "ttft_queue_wait"), ("Prefill", "ttft_prefill"), ("Outside", "ttft_outside"))
@@ -198,7 +196,7 @@ def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, .
             "more than from submission: requests waited in the generator"
         )
     if not _parts(metrics):
-        notes.append(f"queue wait and prefill latency: {NOT_MEASURABLE}, the server reports neither")
+        notes.append("queue wait and prefill latency: not measurable, the server reports neither")
     if any(f"{family}.p50" not in metrics for family in _parts(metrics)):
         notes.append(
             "components of TTFT: the replies do not state them, so there are no percentiles; the means are "
@@ -215,45 +213,24 @@ def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, .
 
 def results_table(metrics: Mapping[str, Estimate], samples: RunSamples) -> Table:
     """Table 1, with the interval beside each value."""
-    rows: list[tuple[str, str, str]] = [("Requests", f"{samples.ttft_count}", "")]
-    rows += [
-        (f"TTFT {name}", *value_and_interval(metrics[f"ttft.{key}"], SAMPLES_REQUIRED.get(key, 1)))
-        for name, key in _ROWS
-    ]
-    return Table("ttft_results", "TTFT Results", ("Metric", "Value", "95 % interval"), tuple(rows))
+    rows: list[tuple[str, Cell]] = [("Requests", samples.ttft_count)]
+    rows += [(f"TTFT {name}", _reported(metrics, "ttft", key)) for name, key in _ROWS]
+    columns = ("Metric", "Value", "95 % interval")
+    return Table("ttft_results", "TTFT Results", columns, with_intervals(rows))
 
 
-def value_and_interval(estimate: Estimate, samples_required: int = 1) -> tuple[str, str]:
-    """Two cells with value and interval. What the sample does not support is said in words, never printed as
-    a number."""
-    if estimate.point is None:
-        return "not measured", ""
-    if estimate.n < samples_required:
-        return f"n < {samples_required}, not reported", ""
-    point = f"{_number(estimate.point)} {estimate.unit}"
-    if estimate.kind is EstimateKind.OBSERVED:
-        return point, "as observed"
-    lower, upper = estimate.lower, estimate.upper
-    if lower is not None and upper is not None:
-        return point, f"{_number(lower)} … {_number(upper)}"
-    if lower is not None:
-        return point, f"> {_number(lower)}"
-    return point, f"of {estimate.n}" if upper is None else f"< {_number(upper)}"
-
-
-def _number(value: float) -> str:
-    """Three or four significant digits without exponents."""
-    digits = 2 if abs(value) < 10 else 1 if abs(value) < 1000 else 0
-    return f"{value:.{digits}f}"
+def _reported(metrics: Mapping[str, Estimate], family: str, statistic: str) -> Figure:
+    name = f"{family}.{statistic}"
+    return Figure(name, metrics[name], reported_from=SAMPLES_REQUIRED.get(statistic, 1))
 
 
 def by_input_length_table(buckets: Sequence[Bucket], metrics: Mapping[str, Estimate]) -> Table:
     """Table 2: a row for each non-empty bucket (AMB-04)."""
-    rows = tuple(
+    rows: tuple[Row, ...] = tuple(
         (
             bucket.label,
-            f"{bucket.count}",
-            *(_bucket_cell(metrics[f"ttft[{bucket.label}].{key}"]) for key in ("p50", "p95", "p99")),
+            bucket.count,
+            *cells(metrics, (f"ttft[{bucket.label}].{key}" for key in ("p50", "p95", "p99"))),
         )
         for bucket in buckets
     )
@@ -261,39 +238,25 @@ def by_input_length_table(buckets: Sequence[Bucket], metrics: Mapping[str, Estim
     return Table("ttft_by_input_length", "TTFT by Input Length", columns, rows)
 
 
-def _bucket_cell(estimate: Estimate) -> str:
-    # The floor of 1000 binds the test's headline percentiles (AMB-47); in a bucket the open interval tells.
-    if estimate.point is None:
-        return "not measured"
-    open_above = estimate.upper is None and estimate.kind is not EstimateKind.OBSERVED
-    return _number(estimate.point) + (" (indicative)" if open_above else "")
-
-
 def parts_table(metrics: Mapping[str, Estimate]) -> Table:
     """A table of the components of TTFT that the server reports for each request, or only in sum (section
     5.1.4.2)."""
-    statistics = ("p50", "p95", "p99", "mean")
-    rows = []
+    rows: list[Row] = []
     for title, family in _PARTS:
-        estimates = [metrics.get(f"{family}.{key}") for key in statistics]
-        cells = [
-            NOT_MEASURABLE if each is None or each.point is None else tail(replace(each, unit=""), key)
-            for key, each in zip(statistics, estimates, strict=True)
-        ]
-        count = next((f"{each.n}" for each in estimates if each is not None), "0")
-        rows.append((title, *cells, count))
-    columns = ("Component", "P50 (ms)", "P95 (ms)", "P99 (ms)", "Mean (ms)", "Requests")
+        found = cells(metrics, (f"{family}.{key}" for key in ("p50", "p95", "p99", "mean")))
+        count = next((each.estimate.n for each in found if each.estimate is not None), 0)
+        rows.append((title, *("not measurable" if each.estimate is None else each for each in found), count))
+    columns = ("Component", "P50", "P95", "P99", "Mean", "Requests")
     return Table("ttft_components", "Components of TTFT", columns, tuple(rows))
 
 
 def any_token_table(metrics: Mapping[str, Estimate]) -> Table:
     """A table of both readings of "first token", where the system sends other output ahead of content
     (AMB-29)."""
-    rows = tuple(
-        (name, *(value_and_interval(metrics[f"{family}.{key}"], SAMPLES_REQUIRED.get(key, 1))[0]
-                 for family in ("ttft", "ttft_any")))
-        for name, key in _ROWS
-    )  # fmt: skip
+    families = ("ttft", "ttft_any")
+    rows: tuple[Row, ...] = tuple(
+        (name, *(_reported(metrics, family, key) for family in families)) for name, key in _ROWS
+    )
     columns = ("Metric", "To the first content token", "To the first token of any kind")
     return Table("ttft_any_token", "Time to Any Token", columns, rows)
 

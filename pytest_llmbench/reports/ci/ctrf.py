@@ -13,10 +13,10 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.ci.figures import Figure, figures
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.first_screen import FirstScreen
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 _SPECIFICATION = "0.1.0"

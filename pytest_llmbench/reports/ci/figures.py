@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.metrics.definitions import METRICS, Direction
+from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.document import TestView
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.vocabulary import metric_name
 

@@ -6,9 +6,9 @@ Of a step ten errors, ten warnings and ten notices are shown (actions/toolkit, `
 
 from __future__ import annotations
 
+from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.first_screen import Card, FirstScreen
 from pytest_llmbench.reports.markdown_text import clipped
-from pytest_llmbench.reports.numbers import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
 MOST_ANNOTATIONS = 10

@@ -240,8 +240,8 @@ def test_goodput_known_answer() -> None:
     assert rate is not None
     assert result.metrics["goodput"].point == pytest.approx(rate * 850 / 950, rel=0.01)
     rows = {name: value for name, value, _ in result.tables[0].rows}
-    assert rows["Requests that ended well"] == "950 of 1000 (95.00%)"
-    assert rows["All limits together"] == "850 of 1000 (85.00%)"
+    assert rows["Requests that ended well"] == "950 of 1000 (95 %)"
+    assert rows["All limits together"] == "850 of 1000 (85 %)"
     assert "no test of the draft" in result.notes[-1]
 
 

@@ -102,7 +102,7 @@ def test_table_and_closing_line(searched: TestResult) -> None:
     table = result.tables[0]
     assert (table.id, table.title) == ("capacity_search", "Capacity Search Results")
     assert table.columns[:6] == ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Status")
-    assert table.rows[0][:2] == ("8", "100%")
+    assert table.rows[0][:2] == ("8", "100 %")
     assert [row[5] for row in table.rows] == ["Pass", "Pass", *["Fail"] * 5]
     assert "TTFT P99 120.0 ms" in table.rows[2][6]
     assert result.notes[0] == "Maximum concurrent requests meeting criteria: 16"

@@ -82,7 +82,7 @@ def test_table_twelve_follows_the_draft_and_adds_the_median() -> None:
     assert shown.columns[:5] == ("Context (tokens)", "TTFT Mean", "TTFT P50", "TTFT P95", "ms/1K tokens")
     assert shown.columns[6] == "Output tok/s at 2 in flight"
     assert table(result, "long_context")["8192"][0].startswith("429.6 ms")
-    assert table(result, "long_context")["8192"][3] == "52.4"
+    assert table(result, "long_context")["8192"][3] == "52.4 ms"
     assert table(result, "long_context_fit")["Best fit"][0].startswith("Linear")
     plot = result.plots[0]
     assert plot.x_log

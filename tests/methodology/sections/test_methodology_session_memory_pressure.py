@@ -91,7 +91,7 @@ def test_the_most_sessions_whose_turns_return_in_time() -> None:
     assert [level.passed for level in result.levels] == [True, True, False]
     assert result.levels[-1].fail_reasons == (
         "TTFT P95 of turn 2+ 100.0 ms (at most 50 ms)",
-        "hit rate of turn 2+ 0% (at least 90.00%)",
+        "hit rate of turn 2+ 0 % (at least 90 %)",
     )
     rates = [level.metrics["turn_cache_hit_rate[2+]"].point for level in result.levels]
     assert rates == [1.0, 1.0, 0.0]
@@ -129,7 +129,7 @@ def test_without_a_fall_of_the_hit_rate_there_was_no_pressure() -> None:
     result = canned(keeps(64), min_sessions=32)
     told = finding(result)
     assert (told.ok, told.voids) == (False, True)
-    assert "no number of sessions put pressure on memory (8 sessions: hit rate of returning turns 100%" in (
+    assert "no number of sessions put pressure on memory (8 sessions: hit rate of returning turns 100 %" in (
         told.message
     )
     assert result.metrics["pressed_levels"].point == 0
@@ -156,7 +156,7 @@ def test_preemptions_are_pressure_whatever_was_found() -> None:
     result = canned(preempted)
     assert result.metrics["pressed_levels"].point == 0.5
     assert result.metrics["preemption_rate[32 sessions]"].point == 1.0
-    assert "32 sessions: hit rate of returning turns 100%" in finding(result).message
+    assert "32 sessions: hit rate of returning turns 100 %" in finding(result).message
 
 
 def test_a_server_that_tells_nothing_leaves_it_undecided() -> None:

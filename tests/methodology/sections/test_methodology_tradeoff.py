@@ -217,7 +217,7 @@ def test_the_table_has_a_row_per_level_and_the_drafts_columns_in_order(swept: Te
     assert [column for column in table.columns if column in draft] == list(draft)
     assert {"TTFT P95", "E2E P50", "E2E P95", "E2E P99", "Queue"} <= set(table.columns)
     assert len(table.rows) == len([level for level in swept.levels if level.role == "level"])
-    assert table.rows[0][table.columns.index("Success")] == "100%"
+    assert table.rows[0][table.columns.index("Success")] == "100 %"
 
 
 def test_the_points_are_told_in_words(swept: TestResult) -> None:

@@ -66,7 +66,7 @@ def test_table_one_follows_the_draft() -> None:
     assert [row[0] for row in table.rows] == ["Requests", *(f"TTFT {name}" for name in statistics)]
     cells = {row[0]: row[1] for row in table.rows}
     assert cells["Requests"] == "1000"
-    assert cells["TTFT P50"] == "100.0 ms"
+    assert cells["TTFT P50"] == "100 ms"
     assert cells["TTFT P99.9"] == "n < 10000, not reported"
 
 
@@ -196,5 +196,5 @@ def test_nothing_measured_is_undefined_not_zero() -> None:
     result = drive(ttft.procedure(ttft.Parameters(rate=20, requests=10, p99_ms=500), setting()), execute)
     assert result.metrics["ttft.p99"].point is None
     assert [plot.id for plot in result.plots] == ["requests_over_time"]  # all of them failed
-    assert {row[1] for row in result.tables[0].rows[1:]} == {"not measured"}
+    assert {row[1] for row in result.tables[0].rows[1:]} == {"not measured: no samples"}
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE

@@ -32,7 +32,7 @@ def test_queue_wait_and_prefill_where_the_server_states_them() -> None:
     found = table(result, "ttft_components")
     assert found is not None
     assert [row[0] for row in found.rows] == ["Queue wait", "Prefill", "Outside"]
-    assert found.rows[0][1] == "100.0"
+    assert found.rows[0][1] == "100 ms"
     assert found.rows[1][-1] == "40"
     assert result.metrics["ttft_outside.p50"].point == 0.0  # nothing lies between this client and its server
     assert not any("not measurable" in note for note in result.notes)
@@ -78,7 +78,7 @@ def test_means_from_the_metrics_page_where_the_replies_state_nothing() -> None:
     assert "ttft_queue_wait.p50" not in result.metrics
     found = table(result, "ttft_components")
     assert found is not None
-    assert found.rows[0] == ("Queue wait", *("not measurable",) * 3, "15.0", "60")
+    assert found.rows[0] == ("Queue wait", *("not measurable",) * 3, "15.0 ms", "60")
     assert not any("reports neither" in note for note in result.notes)
     assert any("metrics page" in note for note in result.notes)
 
@@ -115,7 +115,7 @@ def test_both_readings_where_other_output_comes_first() -> None:
     result = drive(ttft.procedure(ttft.Parameters(requests=50), canned_setting()), whitespace_first)
     found = table(result, "ttft_any_token")
     assert found is not None
-    assert found.rows[0] == ("P50", "100.0 ms", "70.0 ms")
+    assert found.rows[0] == ("P50", "100 ms", "70 ms")
     assert any("non-content output" in note for note in result.notes)
 
 

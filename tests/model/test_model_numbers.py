@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.reports import numbers
+from pytest_llmbench.model import numbers
 
 
 @pytest.mark.parametrize(

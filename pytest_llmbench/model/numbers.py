@@ -1,23 +1,47 @@
-"""Numbers as text for people. Undefined ones are words, never zero. And the type of what renderers take: a
-part of the plain dict of a report."""
+"""Numbers as text for people, in one notation. Undefined ones are words, never zero. And the type of what
+renderers take: a part of the plain dict of a report."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import EstimateKind, Reason
 
 Entry = Mapping[str, Any]
 
 
 NOT_MEASURED = "not measured"
+NOT_KNOWN = "not known"
 PLAIN = "plain"
 """Unit of a ratio that is not shown as a percentage: a fairness index, an exponent, a coefficient."""
 WORTH_TELLING = 0.01
 """Share of a value from which on the uncertainty of the measuring machine is shown beside it."""
 _UNDEFINED = {Reason.NOT_MEASURABLE: "not measurable", Reason.NOT_REACHED: "not reached"}
+_NO_PERCENTAGE = frozenset(
+    {
+        "itl_tail_ratio",
+        "itl_tail_variation",
+        "jain_index",
+        "class_jain_index",
+        "ttft_inflation",
+        "preemptions_per_request",
+        "prefill_exponent",
+        "prefill_exponent_fit",
+        "prefill_linear_fit",
+        "job_slowdown",
+        "job_llm_slowdown",
+    }
+)
 _SYMBOLS = {"ratio": "%", "count": "", PLAIN: "", "us/token": "µs/token"}
+
+
+def shown_unit(name: str, unit: str) -> str:
+    """The unit in which a metric is printed: not every ratio is a percentage."""
+    plain = unit == "ratio" and re.split(r"[\[.]", name, maxsplit=1)[0] in _NO_PERCENTAGE
+    return PLAIN if plain else unit
 
 
 def number(value: float | None) -> str:
@@ -61,7 +85,9 @@ def percentage(share: float) -> str:
     text = f"{share * 100:.2f}".rstrip("0").rstrip(".")
     if text == "100" and share < 1:
         return "> 99.99 %"
-    if text in ("0", "-0") and share != 0:
+    if share == 0:
+        return "0 %"
+    if text in ("0", "-0"):
         return "< 0.01 %" if share > 0 else "> -0.01 %"
     return f"{text} %"
 
@@ -99,14 +125,47 @@ def machine_doubt(metric: Mapping[str, Any], unit: str) -> str:
 
 
 def _estimate(metric: Mapping[str, Any]) -> str:
+    ends = interval_of(metric)
+    if not ends:
+        return point(metric)
+    return f"{point(metric)} {ends}" if ends.startswith("[") else f"{point(metric)} ({ends})"
+
+
+def point(metric: Mapping[str, Any]) -> str:
+    """The value of a metric, ``524 ms``, or ``at least 524 ms``; in words if it is undefined."""
+    if metric["point"] is None:
+        return undefined(metric)
     least = "at least " if metric.get("kind") == EstimateKind.BOUND else ""
-    point = least + quantity(metric["point"], metric["unit"])
+    return least + quantity(metric["point"], metric["unit"])
+
+
+def tagged(text: str, name: str, metric: Mapping[str, Any]) -> str:
+    """``text`` of a metric of that name, ``indicative`` where the sample is too small for such a percentile
+    (AMB-47)."""
+    few = metric["point"] is not None and metric["n"] < SAMPLES_REQUIRED.get(name.rpartition(".")[2], 0)
+    return f"{text}, indicative" if few else text
+
+
+def interval_of(metric: Mapping[str, Any]) -> str:
+    """The interval of a metric; empty where it has none by nature, or no value."""
     lower, upper = metric["lower"], metric["upper"]
-    if lower == upper == metric["point"] or metric.get("kind") == EstimateKind.OBSERVED:
-        return point
-    if lower is None or upper is None:
-        return f"{point} ({interval(lower, upper, metric['unit'], metric.get('n'))})"
-    return f"{point} {interval(lower, upper, metric['unit'])}"
+    exact = lower == upper == metric["point"] or metric.get("kind") == EstimateKind.OBSERVED
+    if exact or metric["point"] is None:
+        return ""
+    return interval(lower, upper, metric["unit"], metric.get("n"))
+
+
+def change(metric: Mapping[str, Any]) -> str:
+    """A change with its interval: ``+5.1 % [+4.2 %, +6 %]``; open ends are named as such."""
+    if metric["point"] is None:
+        return NOT_MEASURED
+    ends = ("open" if end is None else signed(end) for end in (metric["lower"], metric["upper"]))
+    return f"{signed(metric['point'])} [{', '.join(ends)}]"
+
+
+def signed(share: float) -> str:
+    text = percentage(share)
+    return text if text.startswith(("-", "<", ">")) or share == 0 else f"+{text}"
 
 
 def undefined(metric: Mapping[str, Any] | None) -> str:
