@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.generator.ray.clocks import ClockLine, ClockOffset, shifted_record, shifted_records
+from pytest_llmbench.extras.ray.clocks import ClockLine, ClockOffset, shifted_record, shifted_records
 from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.sharding import Deal

@@ -1,4 +1,4 @@
-"""What plugs in beside the core: dialects of HTTP, and transports with dialects of their own.
+"""What plugs in beside the core: dialects of HTTP, transports with dialects of their own, executors of load.
 
 An extra is a value that names its parts as ``module:attribute``: what nobody asks for is not imported. Those
 that come with this package are folders of ``pytest_llmbench/extras``, each with ``EXTRA`` in its
@@ -52,6 +52,9 @@ class Extra:
     transports: tuple[Transport, ...] = ()
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Name of a dialect of HTTP → its class, called without arguments."""
+    executors: Mapping[str, str] = field(default_factory=dict)
+    """Name of a place where workers run → the class of a load generator whose workers run there. It takes
+    what ``DistributedLoadGenerator`` takes, with ``cluster`` in the place of ``workers`` and ``cpus``."""
     packages: tuple[str, ...] = ()
     """Packages that it imports and that may not be installed."""
     install: str = ""
@@ -99,6 +102,13 @@ def transport_called(name: str) -> Transport | None:
 def dialect_called(name: str) -> str | None:
     """The class of a dialect of HTTP; None: no extra has one of that name."""
     return next((extra.dialects[name] for extra in extras() if name in extra.dialects), None)
+
+
+def executor_called(name: str) -> Any | None:
+    """The class of load generators whose workers run at that place; None: it is left out of this
+    installation."""
+    part = next((extra.executors[name] for extra in extras() if name in extra.executors), None)
+    return None if part is None else load(part)
 
 
 def face(transport: str, server: str) -> Any | None:

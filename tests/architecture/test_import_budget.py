@@ -268,7 +268,7 @@ def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
         "tokens.hugging_face", "extras.websocket", "stats.interim",
     }  # fmt: skip
     assert "pytest_llmbench.harness.sut.launched" not in loaded
-    assert not {"pytest_llmbench.generator.ray.pool", "prometheus_client", "matplotlib", "scipy"} & loaded
+    assert not {"pytest_llmbench.extras.ray.pool", "prometheus_client", "matplotlib", "scipy"} & loaded
 
 
 def test_a_measuring_process_imports_what_measures() -> None:

@@ -64,6 +64,12 @@ if __name__ == "__main__":
             seen = generator.run(LoadPlan("acme", workload, ClosedLoop(2), 6, seed=1))
     print(seen.records.counts()["ok"], seen.selfcheck.transport, seen.facts.value("wire.dialect"))
 """
+SUITE = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p50_ms=5_000, concurrency=4, requests=20)
+def test_it(): ...
+"""
 
 
 @pytest.fixture
@@ -100,20 +106,28 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_without_extras_the_core_measures(bare: Path, tmp_path: Path) -> None:
-    test = "@llmbench.ttft(p50_ms=5_000, concurrency=4, requests=20)\ndef test_it(): ...\n"
-    (tmp_path / "test_suite.py").write_text(f"from pytest_llmbench import llmbench\n\n{test}")
+    (tmp_path / "test_suite.py").write_text(SUITE)
     given = ("--llm-endpoint=replay", "--llm-inconclusive=pass")
     run = python("-m", "pytest", "-p", "no:cacheprovider", "-q", *given, path=tmp_path, package=bare)
     assert "1 passed" in run.stdout, run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("url", ["ws://127.0.0.1:1/v1"])
-def test_without_extras_their_endpoints_are_refused_in_words(bare: Path, tmp_path: Path, url: str) -> None:
-    (tmp_path / "ask.py").write_text(
-        f"from pytest_llmbench.wire.catalogue import dialect_at\ndialect_at({url!r}, 'auto')\n"
-    )
-    run = python("ask.py", path=tmp_path, package=bare)
-    assert "is spoken by an extra that this installation lacks" in run.stderr
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--llm-endpoint=ws://127.0.0.1:1/v1",), "ws:// is spoken by an extra that this installation lacks"),
+        (
+            ("--llm-endpoint=sim", "--llm-workers=ray"),
+            "workers on a Ray cluster are an extra that this installation lacks",
+        ),
+    ],
+)
+def test_without_extras_what_they_do_is_refused_in_words(
+    bare: Path, tmp_path: Path, given: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    run = python("-m", "pytest", "-p", "no:cacheprovider", "-q", *given, path=tmp_path, package=bare)
+    assert said in run.stdout + run.stderr
 
 
 def test_no_module_of_the_core_names_one_of_an_extra() -> None:

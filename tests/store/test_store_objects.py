@@ -101,7 +101,7 @@ def test_what_is_not_ours_or_too_large_is_only_named() -> None:
         "model.plan.nothing",
         "store.objects.json",
         "",
-        "generator.ray.pool.Path",
+        "extras.ray.pool.Path",
         "harness.sut.access.Target",  # what a module of ours has imported
     ],
 )

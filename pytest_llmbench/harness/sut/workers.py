@@ -18,6 +18,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.probes.endpoint import EndpointReport
 from pytest_llmbench.probes.host import host_facts
+from pytest_llmbench.registry import executor_called
 
 FACT = "clock.workers"
 """Name of the fact with the offset and error, from the generator, of the clock of each machine that has
@@ -96,10 +97,16 @@ def distributed(
         "session_header": sut_access.session_header,
     }
     if sut_access.ray is not None:
-        from pytest_llmbench.generator.ray.pool import RayLoadGenerator
-
         _refuse_what_stays_here(sut_access, seen)
-        actors = RayLoadGenerator(address, seen.api, cluster=sut_access.ray, **options)
+        made = executor_called("ray")
+        if made is None:
+            raise SuiteError(
+                "workers on a Ray cluster are an extra that this installation lacks",
+                where="--llm-workers=ray",
+                remedy="give a number of worker processes on this machine, or install the package with its "
+                "extras",
+            )
+        actors = made(address, seen.api, cluster=sut_access.ray, **options)
         host = sut_access.target(seen.base_url).host
         return ClockedExecutor(actors, sut_access.told(host_facts(host), {}))
     workers, cpus = sut_access.workers, sut_access.cpus

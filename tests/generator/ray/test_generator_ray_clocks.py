@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.ray.clocks import (
+from pytest_llmbench.extras.ray.clocks import (
     DONE_INSTANTS,
     INSTANTS,
     ClockLine,

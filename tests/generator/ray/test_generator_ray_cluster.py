@@ -26,7 +26,7 @@ from scripted_server import REPLY, Conversation, Script, ScriptedServer
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.ray.pool import RayLoadGenerator
+from pytest_llmbench.extras.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation

@@ -25,10 +25,10 @@ from scripted_server import REPLY, Conversation, Script, ScriptedServer
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.ray import pool as ray_pool
-from pytest_llmbench.generator.ray import worker_actor as actor_module
-from pytest_llmbench.generator.ray.cluster import AUTHENTICATES, Cluster
-from pytest_llmbench.generator.ray.pool import RayLoadGenerator
+from pytest_llmbench.extras.ray import pool as ray_pool
+from pytest_llmbench.extras.ray import worker_actor as actor_module
+from pytest_llmbench.extras.ray.cluster import AUTHENTICATES, Cluster
+from pytest_llmbench.extras.ray.pool import RayLoadGenerator
 from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from pytest_llmbench.generator.ray.worker_actor import WorkerActor
+from pytest_llmbench.extras.ray.worker_actor import WorkerActor
 
 ray: Any = importlib.import_module("ray")
 

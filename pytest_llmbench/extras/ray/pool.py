@@ -21,8 +21,8 @@ from typing import Any
 
 from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.ray.cluster import WHERE, absent
-from pytest_llmbench.generator.ray.messages import (
+from pytest_llmbench.extras.ray.cluster import WHERE, absent
+from pytest_llmbench.extras.ray.messages import (
     AskClocks,
     Clocks,
     Join,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.generator.ray.clocks import ClockLine, ClockOffset, shifted_record
+from pytest_llmbench.extras.ray.clocks import ClockLine, ClockOffset, shifted_record
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.pool import Member, WorkerPool
 from pytest_llmbench.generator.workers.protocol import Done, Failed, Setup, Work, own_version

@@ -1,4 +1,4 @@
-"""The bridge into a Ray cluster: ``python -m pytest_llmbench.generator.ray.bridge DESCRIPTOR``.
+"""The bridge into a Ray cluster: ``python -m pytest_llmbench.extras.ray.bridge DESCRIPTOR``.
 
 Ray's driver installs signal handlers, an exception hook and logging, reads and writes the environment, and
 may end its process when the cluster does. So it has a process of its own, and nothing of Ray is in the user's
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
-from pytest_llmbench.generator.ray.clocks import (
+from pytest_llmbench.extras.ray.clocks import (
     ClockLine,
     ClockOffset,
     measured,
@@ -34,8 +34,8 @@ from pytest_llmbench.generator.ray.clocks import (
     shifted_done,
     shifted_records,
 )
-from pytest_llmbench.generator.ray.cluster import WHERE, Cluster, Lost
-from pytest_llmbench.generator.ray.messages import (
+from pytest_llmbench.extras.ray.cluster import WHERE, Cluster, Lost
+from pytest_llmbench.extras.ray.messages import (
     AskClocks,
     Clocks,
     Join,
@@ -46,7 +46,7 @@ from pytest_llmbench.generator.ray.messages import (
     WorkersStarted,
     ending_file,
 )
-from pytest_llmbench.generator.ray.worker_actor import Greeting, Heard, Machine
+from pytest_llmbench.extras.ray.worker_actor import Greeting, Heard, Machine
 from pytest_llmbench.generator.records.columns import read_columns, write_columns
 from pytest_llmbench.generator.workers.protocol import Done, Go, Line, Requests, Setup, Work, own_version
 
