@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -276,9 +276,9 @@ def _raised(end: float | None) -> float | None:
 
 FEWEST_ALIKE = 20
 """Fewest replies from which two machines are told apart."""
-MOST_UNEXPLAINED = 0.1
-"""Largest difference of two variants that may be chance: pairs of one engine, from idle to full, are within
-3 %; runs of a busy machine have been seen to differ by some more."""
+LEAST_UNEXPLAINED = 0.03
+"""The difference of two variants that one engine shows, from idle to full. Beyond it a difference is chance
+as far as its own 95 % interval reaches."""
 VOID_UNEXPLAINED = 0.25
 """Difference from which two variants are certainly no pair, so that their difference is no figure."""
 
@@ -291,14 +291,21 @@ class Unexplained:
     """What differs, of what and from what, in words."""
     size: float
     """The relative difference, as the factor by which one is larger less 1; 0 for none."""
+    half_width: float
+    """That of the 95 % interval of ``size``."""
+
+    @property
+    def limit(self) -> float:
+        """The largest size that is chance."""
+        return max(self.half_width, LEAST_UNEXPLAINED)
 
     @property
     def ok(self) -> bool:
-        return self.size <= MOST_UNEXPLAINED
+        return self.size <= self.limit
 
     @property
     def voids(self) -> bool:
-        return self.size > VOID_UNEXPLAINED
+        return not self.ok and self.size > VOID_UNEXPLAINED
 
     def __str__(self) -> str:
         return self.what
@@ -309,9 +316,8 @@ def unlike_machines(name: str, baseline: Records, candidate: Records) -> Unexpla
     ratio = step_time_ratio(baseline, candidate)
     if ratio is None:
         return None
-    return Unexplained(
-        f"a decoding step of {name} takes {ratio:.2f} times as long as without it", _factor(ratio)
-    )
+    what = f"a decoding step of {name} takes {ratio.point:.2f} times as long as without it"
+    return Unexplained(what, _factor(ratio.point), ratio.half_width)
 
 
 def unlike_prefill(name: str, baseline: Records, candidate: Records) -> Unexplained | None:
@@ -319,8 +325,8 @@ def unlike_prefill(name: str, baseline: Records, candidate: Records) -> Unexplai
     ratio = missed_ttft_ratio(baseline, candidate)
     if ratio is None:
         return None
-    what = f"prompts that {name} did not help have {ratio:.2f} times the TTFT that they have without it"
-    return Unexplained(what, _factor(ratio))
+    what = f"prompts that {name} did not help have {ratio.point:.2f} times the TTFT that they have without it"
+    return Unexplained(what, _factor(ratio.point), ratio.half_width)
 
 
 def faster_with_more(name: str, baseline: Records, candidate: Records) -> Unexplained | None:
@@ -329,15 +335,30 @@ def faster_with_more(name: str, baseline: Records, candidate: Records) -> Unexpl
     change = e2e_of_equal_replies(baseline, candidate)
     if change is None or change.point is None or change.upper is None:
         return None
-    size = 0.0 if change.upper >= 0 else 1 / (1 + change.point) - 1
-    return Unexplained(f"end-to-end latency at P50 changes by {change.point:+.1%} with {name}", size)
+    what = f"end-to-end latency at P50 changes by {change.point:+.1%} with {name}"
+    size, surely = (1 / (1 + end) - 1 for end in (change.point, change.upper))
+    return Unexplained(what, max(size, 0.0) if surely > 0 else 0.0, max(size - surely, 0.0))
+
+
+def gained_throughput(metrics: Mapping[str, Estimate]) -> list[Unexplained]:
+    """The throughput that filters add, by the reductions among the metrics: they can only take some."""
+    found = []
+    for name, reduction in metrics.items():
+        if not name.startswith("throughput_reduction[") or reduction.point is None:
+            continue
+        upper = 0.0 if reduction.upper is None else reduction.upper
+        size, half = (-reduction.point, upper - reduction.point) if upper < 0 else (0.0, 0.0)
+        found.append(Unexplained(f"{name} is {reduction.point:+.1%}", size, half))
+    return found
 
 
 def unlike_configurations(records: Mapping[str, Records]) -> list[Unexplained | None]:
     """What tells guardrail configurations apart that no filter explains, at one load level: decoding steps
     other with the input filter than without, and replies that come sooner where more is filtered.
 
-    ``records``: by configuration. Filters of the output hold chunks back, so its steps are not seen.
+    ``records``: by configuration. Filters of the output hold chunks back, so its steps are not seen. Only
+    where it was not run with the input filter alone are the usual gaps of all filters looked at: they are not
+    shorter than without any.
     """
     more = {
         "input_filter": ("baseline",),
@@ -352,6 +373,12 @@ def unlike_configurations(records: Mapping[str, Records]) -> list[Unexplained | 
     ]
     if "baseline" in records and "input_filter" in records:
         found.append(unlike_machines("input_filter", records["baseline"], records["input_filter"]))
+    elif "baseline" in records and "full" in records:
+        gaps = step_time_ratio(records["baseline"], records["full"], among=0.5)
+        if gaps is not None:
+            what = f"the usual gap between chunks of full is {gaps.point:.2f} times that of baseline"
+            size = _factor(gaps.point) if gaps.point < 1 else 0.0
+            found.append(Unexplained(what, size, gaps.half_width))
     return found
 
 
@@ -359,33 +386,73 @@ def _factor(ratio: float) -> float:
     return max(ratio, 1 / ratio) - 1
 
 
+class Ratio(NamedTuple):
+    """A ratio of two arms, with the half-width of its 95 % interval, relative."""
+
+    point: float
+    half_width: float
+
+
 _CHUNKS, _FASTEST = 20, 0.1
+_BLOCKS, _STUDENT = 10, 2.262
+"""Blocks of a run, in time, that are left out in turn; and the 97.5 % quantile of Student's t for them."""
+_Steps = tuple[IntColumn, FloatArray]
 
 
-def step_time_ratio(baseline: Records, candidate: Records) -> float | None:
+def step_time_ratio(baseline: Records, candidate: Records, *, among: float = _FASTEST) -> Ratio | None:
     """Time of a decoding step of the candidate / that of the baseline, at equal numbers of replies in
     progress.
 
     A cache or an input filter changes what is computed before the first token and who is in the batch, not
     what a step costs. The step of a reply is its gap at P10, which no prompt of another prolongs; that of a
-    number in progress the P10 of its replies. The ratio is the median over these numbers, by their replies.
-    None: fewer than :data:`FEWEST_ALIKE` replies can be compared, or chunks come in bursts.
+    number in progress the P10 of its replies (``among``: that percentile, of both). The ratio is the median
+    over these numbers, by their replies; its interval a jackknife over blocks. None: fewer than
+    :data:`FEWEST_ALIKE` replies can be compared, or chunks come in bursts.
     """
-    (before, slow), (after, fast) = _steps(baseline), _steps(candidate)
-    ratios, weights = list[float](), list[int]()
-    for number in np.intersect1d(before, after):
-        one, two = slow[before == number], fast[after == number]
-        ratios.append(float(np.quantile(two, _FASTEST) / np.quantile(one, _FASTEST)))
-        weights.append(min(len(one), len(two)))
-    if sum(weights) < FEWEST_ALIKE:
+    before, after = _steps(baseline, among), _steps(candidate, among)
+    whole, compared = _ratio(before, after, among)
+    if compared < FEWEST_ALIKE:
         return None
+    parts = [
+        _ratio(_without_block(before, block), _without_block(after, block), among) for block in range(_BLOCKS)
+    ]
+    logs = np.log([ratio for ratio, count in parts if count])
+    spread_of = math.sqrt((len(logs) - 1) * float(np.var(logs))) if len(logs) == _BLOCKS else math.inf
+    return Ratio(whole, math.expm1(min(_STUDENT * spread_of, 1.0)))
+
+
+def _ratio(before: _Steps, after: _Steps, among: float) -> tuple[float, int]:
+    """The median over the numbers in progress of the ratios of their steps, and how many replies it is of."""
+    (one, slow, many), (two, fast, others) = (_by_number(*each, among) for each in (before, after))
+    _, first, second = np.intersect1d(one, two, return_indices=True)
+    weights = np.minimum(many[first], others[second])
+    if not len(weights):
+        return 1.0, 0
+    ratios = fast[second] / slow[first]
     order = np.argsort(ratios)
-    reached = np.cumsum(np.array(weights)[order])
-    return ratios[int(order[np.searchsorted(reached, reached[-1] / 2)])]
+    reached = np.cumsum(weights[order])
+    return float(ratios[order[np.searchsorted(reached, reached[-1] / 2)]]), int(reached[-1])
 
 
-def _steps(records: Records) -> tuple[IntColumn, FloatArray]:
-    """Number of replies in progress in the middle of each reply of 20 chunks or more, and its gap at P10."""
+def _by_number(beside: IntColumn, steps: FloatArray, among: float) -> tuple[IntColumn, FloatArray, IntColumn]:
+    """The numbers in progress that occur, the percentile of the steps at each, and how many there are."""
+    order = np.lexsort((steps, beside))
+    numbers, first, count = np.unique(beside[order], return_index=True, return_counts=True)
+    at = first + among * (count - 1)
+    low = at.astype(np.int64)
+    high, ordered = np.minimum(low + 1, first + count - 1), steps[order]
+    return numbers, ordered[low] + (at - low) * (ordered[high] - ordered[low]), count
+
+
+def _without_block(steps: _Steps, block: int) -> _Steps:
+    size = len(steps[0])
+    kept = np.arange(size) * _BLOCKS // max(size, 1) != block
+    return steps[0][kept], steps[1][kept]
+
+
+def _steps(records: Records, among: float) -> _Steps:
+    """Number of replies in progress in the middle of each reply of 20 chunks or more, and its gap at a
+    percentile."""
     streamed = records.ok & (records.first_content_ns != MISSING)
     starts, ends = (
         np.sort(column[streamed]) for column in (records.first_content_ns, records.last_content_ns)
@@ -395,8 +462,8 @@ def _steps(records: Records) -> tuple[IntColumn, FloatArray]:
     beside, steps = list[int](), list[float]()
     for first, count in zip(records.chunk_offsets[taken].tolist(), chunks[taken].tolist(), strict=True):
         at_ns = records.chunk_ns[first : first + count]
-        step, usual = np.quantile(np.diff(at_ns), (_FASTEST, 0.5))
-        if step <= 0 or 2 * step < usual:  # chunks come in bursts, so their gaps are no steps
+        fastest, usual, step = np.quantile(np.diff(at_ns), (_FASTEST, 0.5, among))
+        if fastest <= 0 or 2 * fastest < usual:  # chunks come in bursts, so their gaps are no steps
             continue
         middle_ns = (at_ns[0] + at_ns[-1]) // 2
         beside.append(int(np.searchsorted(starts, middle_ns, "right") - np.searchsorted(ends, middle_ns)))
@@ -404,9 +471,10 @@ def _steps(records: Records) -> tuple[IntColumn, FloatArray]:
     return np.array(beside, dtype=np.int64), np.array(steps)
 
 
-def missed_ttft_ratio(without: Records, with_cache: Records) -> float | None:
+def missed_ttft_ratio(without: Records, with_cache: Records) -> Ratio | None:
     """TTFT with a prefix cache / without, at the median of the requests that took next to nothing from it and
-    that in both runs no other prompt was ahead of: what a cache does not change.
+    that in both runs no other prompt was ahead of: what a cache does not change. The interval is that of the
+    median, by ranks.
 
     None: there are fewer than :data:`FEWEST_ALIKE`.
     """
@@ -417,7 +485,13 @@ def missed_ttft_ratio(without: Records, with_cache: Records) -> float | None:
     missed &= _alone(without, first) & _alone(with_cache, second)
     before, after = one - without.submitted_ns[first], two - with_cache.submitted_ns[second]
     missed &= (before > 0) & (after > 0)
-    return float(np.median(after[missed] / before[missed])) if missed.sum() >= FEWEST_ALIKE else None
+    ratios = np.sort(after[missed] / before[missed])
+    count = len(ratios)
+    if count < FEWEST_ALIKE:
+        return None
+    point, reach = float(np.median(ratios)), 0.98 * math.sqrt(count)  # half of the normal's 1.96
+    low, high = ratios[int(count / 2 - reach)], ratios[min(math.ceil(count / 2 + reach), count - 1)]
+    return Ratio(point, float(max(point / low, high / point)) - 1)
 
 
 def _in_both_rows(one: Records, other: Records) -> tuple[IntColumn, IntColumn]:

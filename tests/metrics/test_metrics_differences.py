@@ -6,7 +6,9 @@ from metric_rows import EPOCH_NS, row
 
 from pytest_llmbench.metrics.differences import (
     Kind,
+    Unexplained,
     change,
+    gained_throughput,
     independent_changes,
     paired_changes,
     paired_throughput_reduction,
@@ -211,3 +213,40 @@ def test_a_change_is_a_lower_bound_only_where_more_of_a_part_makes_it_more() -> 
     falls = change(bound, BASE, "reduction")
     assert (falls.kind, falls.upper) == (EstimateKind.BOUND, None)
     assert change(bound, bound, "reduction").kind is EstimateKind.SAMPLE
+
+
+@pytest.mark.parametrize(
+    ("size", "half_width", "ok", "voids"),
+    [
+        (0.03, 0.0, True, False),
+        (0.05, 0.01, False, False),
+        (0.05, 0.06, True, False),
+        (0.30, 0.10, False, True),
+        (0.30, 0.40, True, False),
+    ],
+)
+def test_a_difference_is_chance_as_far_as_its_interval_reaches(
+    size: float, half_width: float, ok: bool, voids: bool
+) -> None:
+    """And beyond three percent, which one engine shows, no farther."""
+    found = Unexplained("halves differ", size, half_width)
+    assert (found.ok, found.voids) == (ok, voids)
+
+
+def test_throughput_that_filters_add_is_not_explained() -> None:
+    ends = {
+        "[a]": (-0.08, -0.05),
+        "[b]": (-0.08, 0.02),
+        "[c]": (0.3, 0.4),
+        "[d]": (-0.5, None),
+        "": (-0.08, -0.05),
+    }
+    metrics = {
+        f"throughput_reduction{name}": estimate(point, point - 0.03, upper, "ratio")
+        for name, (point, upper) in ends.items()
+    }
+    found = gained_throughput(metrics)
+    assert [each.ok for each in found] == [False, True, True, True]
+    assert found[0].size == 0.08
+    assert found[0].half_width == pytest.approx(0.03)
+    assert "throughput_reduction[a] is -8.0%" in str(found[0])

@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import Tested, tested
-from pytest_llmbench.metrics.differences import Unexplained, unlike_configurations
+from pytest_llmbench.metrics.differences import Unexplained, gained_throughput, unlike_configurations
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 
@@ -67,7 +67,7 @@ def configurations(view: EvidenceView) -> Answer:
     reason = view.fact("guardrails.impossible")
     wrong = [one.label for levels in found.values() for one in levels.values() if not _switched(one)]
     view.note("configurations", list(found))
-    for told in _unexplained(found):
+    for told in (*_unexplained(found), *gained_throughput(view.result.metrics)):
         if told is not None and not told.ok:
             return view.unmet(f"the configurations are not of one system: {told}")
     return view.answer(

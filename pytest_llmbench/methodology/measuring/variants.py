@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.metrics.differences import MOST_UNEXPLAINED, Unexplained
+from pytest_llmbench.metrics.differences import Unexplained
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 
@@ -35,7 +35,7 @@ def same_system(found: Iterable[Unexplained | None]) -> tuple[Finding, ...]:
     known = [each for each in found if each is not None]
     if not known:
         return ()
-    worst = max(known, key=lambda each: each.size)
+    worst = max(known, key=lambda each: (not each.ok, each.size))
     advice = (
         "" if worst.ok else ": the variants are not one system, compare those that differ in the switch alone"
     )
@@ -46,7 +46,7 @@ def same_system(found: Iterable[Unexplained | None]) -> tuple[Finding, ...]:
             voids=worst.voids,
             message=f"{worst}{advice}",
             value=worst.size,
-            limit=MOST_UNEXPLAINED,
+            limit=worst.limit,
             unit="ratio",
         ),
     )

@@ -54,6 +54,7 @@ from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, sea
 from pytest_llmbench.metrics.differences import (
     Unexplained,
     change,
+    gained_throughput,
     paired_changes,
     paired_throughput_reduction,
     pairs,
@@ -326,6 +327,7 @@ def _result(
     if measured.searches:
         tables.append(throughput_table(measured.searches, measured.levels, metrics))
     levels = list(measured.levels.values())
+    unlike = (*_unexplained(measured), *gained_throughput(metrics))
     report = Report(
         levels=measured.order,
         metrics=metrics,
@@ -341,7 +343,10 @@ def _result(
         | _declared(parameters, measured)
         | Facts.of(Origin.MEASURED, {"warmup.count": sum(each.performed for each in measured.warmups)}),
         budgeted=levels,
-        findings=(*_findings(parameters, setting, measured), *same_system(_unexplained(measured))),
+        findings=(
+            *_findings(parameters, setting, measured),
+            *same_system(unlike),
+        ),
     )
     return result_of(HEADING, parameters, setting, joined(measured.warmups, "one per configuration"), report)
 

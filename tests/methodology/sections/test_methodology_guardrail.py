@@ -340,3 +340,20 @@ def test_what_no_filter_explains_is_told(overrides: dict[str, dict[str, str]], t
     (finding,) = [each for each in result.findings if each.check == "same_system"]
     assert (finding.ok, finding.ok or finding.voids) == (not overrides, True)
     assert told in finding.message
+
+
+@pytest.mark.parametrize(
+    ("further", "told"),
+    [({}, "a decoding step of input_filter"), ({"without": "no switch"}, "with full after baseline")],
+    ids=["all filters", "no single ones"],
+)
+def test_a_baseline_that_is_slower_by_less_than_a_tenth_is_told(further: dict[str, str], told: str) -> None:
+    """Also where no filter was run by itself."""
+    sut = ReplayedSUT(QUARTER_WITH_FILTERS, overrides={"guardrails_baseline": {"step_base_us": "5200"}})
+    asked: dict[str, Any] = {"capacity_rps": 12.0, "levels_percent": [50], "duration_s": 30.0, **further}
+    result = sut.measure(TEST, "quick", **asked)
+    (finding,) = [each for each in result.findings if each.check == "same_system"]
+    assert (finding.ok, finding.voids) == (False, False)
+    assert finding.value is not None
+    assert 0.03 < finding.value < 0.1
+    assert told in finding.message

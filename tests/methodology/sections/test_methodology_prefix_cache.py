@@ -121,6 +121,7 @@ def test_the_halves_of_a_pair_are_one_system_at_every_load(given: dict[str, floa
 @pytest.mark.parametrize(
     ("options", "told", "voids"),
     [
+        pytest.param({"step_base_us": "1270"}, "a decoding step", False, id="steps by 5 %"),
         pytest.param({"step_base_us": "1450"}, "a decoding step", False, id="steps"),
         pytest.param({"step_base_us": "9000"}, "a decoding step", True, id="much slower steps"),
         pytest.param({"decode_us_per_sequence": "200"}, "a decoding step", True, id="steps by sequence"),
