@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.methodology.measuring.offered import set_aside
+from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.uncertainty import (
     Leeway,
     Leeways,
@@ -79,26 +80,41 @@ def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Fi
 
 def _no_limit_is_near(run: Observation) -> bool:
     """Whether the test has limits that void it, and each is one that its metric keeps, or breaks, wherever
-    between the ends of its leeway it lies. Rates do not know when reads were taken."""
-    return bool(run.at_stake) and all(
-        limit.unit in _RATES or _is_decided(run, limit) for limit in run.at_stake
-    )
+    between the ends of its leeway it lies."""
+    return bool(run.at_stake) and all(_is_decided(run, limit) for limit in run.at_stake)
 
 
 def _is_decided(run: Observation, limit: Objective) -> bool:
     """Whether this machine cannot have put the metric on the other side of the limit; False where how far it
     may be off is not known."""
     family, statistic = limit.metric.split("[")[0].split(".")[0], limit.metric.rpartition(".")[2]
+    if family in _OF_GOOD:
+        return any(each.metric.endswith(f".{EACH}") for each in run.at_stake)
+    if limit.unit in _RATES or family in _OF_OUTCOMES:
+        return True
     measure = _FAMILIES.get(family)
     if measure is None or statistic == "std":
         return False
     leeways = measure([run])
     if not leeways:
         return True
+    if statistic == EACH or any(f"[{label}]" in limit.metric for label in LABELS):
+        # Which requests is not known here: none is near if the slowest keeps it or the fastest breaks it.
+        slowest, fastest = leeways["max"], leeways["min"]
+        slow, fast = slowest.seen + slowest.too_low_by, fastest.seen - fastest.too_high_by
+        return limit.holds(slow) == limit.holds(fast)
     leeway = leeways.get(statistic)
     if leeway is None:
         return False
     return limit.holds(leeway.seen - leeway.too_high_by) == limit.holds(leeway.seen + leeway.too_low_by)
+
+
+def limits_at_stake(
+    limits: Sequence[Objective], good_ms: Sequence[tuple[str, float]] = ()
+) -> tuple[Objective, ...]:
+    """What this machine must not have decided: the limits of a test, and those in ms that make a request
+    good."""
+    return (*limits, *(Objective(f"{quantity}.{EACH}", "<=", limit, "ms") for quantity, limit in good_ms))
 
 
 def empty_slots(run: Observation) -> Finding | None:
@@ -151,6 +167,16 @@ _FAMILIES: Mapping[str, Callable[[Sequence[Observation]], Leeways]] = {
 }
 """Family → function for its leeways. The scheduled families begin at an instant that is known exactly."""
 _RATES = ("req/s", "tok/s")
+"""Units of what does not know when reads were taken."""
+_OF_OUTCOMES = (
+    "completion_rate", "fail_rate", "session_completion_rate", "cut_share", "cut_begun_share",
+    "schema_violation_rate", "think_share", "budget_force_rate", "makespan",
+)  # fmt: skip
+"""Metrics that do not know either."""
+_OF_GOOD = ("goodput", "goodput_share", "output_token_goodput")
+"""Metrics that know it by the limits on each request."""
+EACH = "each"
+"""Statistic of a limit that every request keeps or breaks by itself."""
 SERVER_INSTANTS = "C"
 """The ITL option in which the server reports when a token was made."""
 

@@ -223,11 +223,11 @@ _CAPACITY = (
         "output token throughput at the highest sustainable load", "5.2.4.1",
     ),
     _scalar(
-        "max_request_throughput", "Max request throughput", "req/s", "higher",
+        "max_request_throughput", "Request throughput at the maximum", "req/s", "higher",
         "request throughput at the highest sustainable load", "5.2.4.1",
     ),
     _scalar(
-        "max_input_token_throughput", "Max input throughput", "tok/s", "higher",
+        "max_input_token_throughput", "Input throughput at the maximum", "tok/s", "higher",
         "input token throughput at the highest sustainable load", "5.2.4.1",
     ),
     _scalar(

@@ -142,9 +142,11 @@ def _constraints(test: TestView) -> Entry:
 
 def _throughput(test: TestView | None, name: str) -> str:
     metric = None if test is None else test.metric(name)
-    if metric is None:
+    if test is None or metric is None:
         return numbers.NOT_MEASURED
-    return numbers.estimate(metric)
+    # The figure of the template is one: whether limits on latency keep it is said with it.
+    kept = name.startswith("max_") and any(limit is not None for limit in _constraints(test).values())
+    return numbers.estimate(metric) + (", within the limits on latency" if kept else "")
 
 
 def _provenance(source: _Source | None, constrained: TestView | None) -> list[str]:

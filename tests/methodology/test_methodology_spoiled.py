@@ -24,6 +24,7 @@ from pytest_llmbench.methodology.uncertainty import (
     empty_slots,
     late_gaps,
     late_reads,
+    limits_at_stake,
     spoiled,
     with_uncertainty,
 )
@@ -96,6 +97,8 @@ def test_ttft_may_be_uncertain_by_a_tenth(share: float, early_ms: float, ok: boo
 
 
 P90 = Objective("ttft.p90", "<=", 20_000.0, "ms")
+SHARE = Objective("goodput_share", ">=", 0.5, "ratio")
+GOODPUT = Objective("goodput", ">=", 5.0, "req/s")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,17 @@ P90 = Objective("ttft.p90", "<=", 20_000.0, "ms")
         ([Objective("ttft.p90", "<=", 80.0, "ms")], False),
         ([P90, Objective("ttft.p50", "<=", 100.0, "ms")], False),
         ([P90, Objective("ttft.std", "<=", 1e6, "ms")], False),
-        ([P90, Objective("goodput.share", ">=", 0.5, "ratio")], False),  # how far it may be off is not known
+        ([P90, Objective("completion_rate", ">=", 0.99, "ratio")], True),
+        ([P90, Objective("makespan", "<=", 3_600.0, "s")], True),
+        ([Objective("jitter.p99", "<=", 1e6, "ms")], False),  # how far it may be off is not known
+        ([*limits_at_stake([SHARE], [("ttft", 20_000.0)])], True),
+        ([*limits_at_stake([SHARE], [("ttft", 1.0)])], True),  # no request is good, wherever it lies
+        ([*limits_at_stake([SHARE], [("ttft", 20_000.0), ("e2e", 20_000.0)])], True),
+        ([*limits_at_stake([SHARE], [("ttft", 80.0)])], False),
+        ([*limits_at_stake([GOODPUT], [("ttft", 80.0)])], False),  # a rate, of requests that are good
+        ([GOODPUT], False),
+        ([Objective("ttft[0-256].p90", "<=", 20_000.0, "ms")], True),
+        ([Objective("ttft[0-256].p90", "<=", 80.0, "ms")], False),
         ([], False),
     ],
 )

@@ -173,6 +173,16 @@ def test_a_lower_bound_is_said_to_be_one(
     )
 
 
+def test_a_maximum_within_limits_on_latency_is_called_that(
+    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
+) -> None:
+    known = sample_results.throughput(make_result()).metrics["max_output_token_throughput"]
+    result = sample_results.throughput(make_result(), {"ttft_p99_ms": 1000})
+    result = replace(result, metrics={**result.metrics, "max_output_token_throughput": known})
+    told = _key_results(minimum_report(make_report(_entry(result))))
+    assert told[4] == "- Max Throughput: 2847 tok/s [2733, 2961], within the limits on latency"
+
+
 def test_another_constraint_is_not_the_one_asked_for(
     make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
 ) -> None:

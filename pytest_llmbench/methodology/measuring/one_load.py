@@ -36,7 +36,7 @@ from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
-from pytest_llmbench.methodology.uncertainty import with_uncertainty
+from pytest_llmbench.methodology.uncertainty import limits_at_stake, with_uncertainty
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.overload import as_overloaded, overload, with_slots
@@ -92,8 +92,9 @@ def one_load_procedure(
             found = result(parameters, setting, warmup, seen)
             return is_decided(found.objectives, found.metrics)
 
+        stake = limits_at_stake(parameters.objectives, parameters.limits_ms)
         one_may_do = is_enough if may_be_one(parameters, setting) else None
-        seen, void = yield from measured_runs(runs, attempts, plan_of, one_may_do, parameters.objectives)
+        seen, void = yield from measured_runs(runs, attempts, plan_of, one_may_do, stake)
         made = result(parameters, setting, warmup, seen)
         if by_class:
             made = with_classes(made, parameters, setting)

@@ -442,7 +442,7 @@ def _one_load(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
         return is_decided(found.objectives, found.metrics)
 
     runs, one_may_do = run_count(parameters, setting), is_enough if may_be_one(parameters, setting) else None
-    seen, void = yield from measured_runs(runs, 1 + setting.remeasure, plan_of, one_may_do)
+    seen, void = yield from measured_runs(runs, 1 + setting.remeasure, plan_of, one_may_do, parameters.limits)
     ended = [run.plan for run in seen if run.interrupted is None]
     alone = yield from _probed(parameters, setting, ended, alone)
     void += [each for probes in alone.values() for each in probes.void]

@@ -287,7 +287,8 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 
 def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
-    """Table 3: the draft's five rows, then what the objectives and the engine's gauges add."""
+    """Table 3: the draft's five rows, the first of which is the maximum, then what the objectives and the
+    engine's gauges add."""
     named = {
         "Max Output Throughput": "max_output_token_throughput",
         "Max Request Throughput": "max_request_throughput",
@@ -303,9 +304,11 @@ def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
         under, tenfold = cells(
             metrics, ("constrained_output_token_throughput", "tenfold_output_token_throughput")
         )
+        is_it = metrics["constrained_output_token_throughput"] == metrics["max_output_token_throughput"]
+        is_it = is_it and metrics["max_output_token_throughput"].defined
         rows += [
             ("Latency Constraint", ", ".join(_constraint(found.limits))),
-            ("Output Throughput under it", under),
+            ("Output Throughput under it", "the maximum above" if is_it else under),
             ("Load under it", _at(found.constrained) or "none"),
             ("Output Throughput by the Ten-fold Rule", tenfold),
             ("Load by the Ten-fold Rule", _at(found.tenfold) or "none"),
