@@ -60,16 +60,21 @@ def open_file(path: Path, most: int | None = None) -> BinaryIO:
     except ValueError as error:  # a path with a NUL byte, or with characters that no file name can have
         raise OSError(errno.EINVAL, f"it is no path of a file: {error}") from error
     try:
-        found = os.fstat(descriptor)
-        for holds, code, reason in _KINDS:
-            if holds(found.st_mode):
-                raise OSError(code, reason)
-        if most is not None and found.st_size > most:
+        refuse_no_file(descriptor)
+        if most is not None and os.fstat(descriptor).st_size > most:
             raise _too_long(most)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def refuse_no_file(descriptor: int) -> None:
+    """Raise OSError for a descriptor of anything but a regular file."""
+    mode = os.fstat(descriptor).st_mode
+    for holds, code, reason in _KINDS:
+        if holds(mode):
+            raise OSError(code, reason)
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -22,6 +24,7 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.errors import LLMBenchError, StoreError
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.input_files import open_file
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.redaction import outward, outward_value, without_credentials
 from pytest_llmbench.store.environment import this_environment
@@ -165,10 +168,13 @@ REPORT_FILES = (_HTML, REPORT_NAME, *(name for name in _RENDERERS if name != _HT
 
 def write_reports(directory: Path, document: Entry) -> Written:
     """Write every file of the report, given in plain JSON types. A file that fails does not keep the others
-    from being written."""
-    found = Written()
+    from being written, and a file of others is not replaced."""
+    found, others = Written(), files_of_others(directory)
     for name in REPORT_FILES:
         path = directory / name
+        if name in others:
+            found.problems.append(f"{path}: not written: {_NOT_OURS}")
+            continue
         try:
             if name == REPORT_NAME:
                 write_report(path, document)
@@ -191,6 +197,46 @@ def text_of(name: str, document: Entry, page: str = _HTML) -> str:
     return text
 
 
+_NOT_OURS = "a file of that name is there that is not of pytest-llmbench"
+_OURS = re.compile(
+    rb"\A## [^\n]{0,9}LLM benchmark: |\xe2\x80\x93 LLM benchmark report|"
+    rb"\A=== LLM Benchmark Report |pytest-llmbench"
+)
+"""What is in the beginning of our files: of texts, of the page, of reports and records with their schema."""
+_BEGINNING = 4096
+_UNMARKED = frozenset(name for name in _RENDERERS if name.startswith("ci/") and "ctrf" not in name)
+"""Files whose readers leave no room for a mark: they are ours beside a ``report.json`` of ours."""
+
+
+def files_of_others(directory: Path) -> list[str]:
+    """Names of the files of a report that somebody else has written in ``directory``."""
+    known = is_ours(directory / REPORT_NAME)
+    found = [name for name in REPORT_FILES if (directory / name).exists()]
+    return [name for name in found if not (known if name in _UNMARKED else is_ours(directory / name))]
+
+
+def check_ours(directory: Path) -> None:
+    """Raise StoreError where a report would take the place of files of others."""
+    if others := files_of_others(directory):
+        raise StoreError(
+            f"{_NOT_OURS}: {', '.join(others)}",
+            where=str(directory),
+            remedy="move it, or name another directory with --llm-report",
+        )
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file is one that this package wrote, or is empty, by its beginning."""
+    try:
+        with open_file(path) as file:
+            beginning = file.read(_BEGINNING)
+        if path.suffix == ".gz":
+            beginning = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(beginning, _BEGINNING)
+    except (OSError, zlib.error):
+        return False
+    return not beginning or _OURS.search(beginning) is not None
+
+
 EARLIER_PREFIX = "earlier-"
 """The prefix of the folders to which files of earlier sessions are moved."""
 
@@ -199,8 +245,8 @@ _MEASURED: tuple[str, ...] = (
     "records/*.jsonl",
     "records/*.loads.json.gz",
     "records/*.loads.json",
-    "sequence/*.json*",
 )
+_SEQUENCES = "sequence/*.json*"
 
 Files = Mapping[Path, int]
 """Path → the time of its last change, in nanoseconds."""
@@ -209,13 +255,16 @@ Files = Mapping[Path, int]
 def files_in(directory: Path) -> Files:
     """All files in a directory that belong to a report, to its records or to its sequences.
 
-    The names of a report are anybody's (``summary.md``), and taken for ours only beside a ``report.json``.
+    The names are anybody's (``summary.md``): what is not ours by :func:`is_ours` is left out, and without a
+    ``report.json`` of ours all that bears no mark.
     """
-    names = _MEASURED
-    if (directory / REPORT_NAME).is_file():
-        names += REPORT_FILES
-    found = sorted(path for name in names for path in directory.glob(name) if path.is_file())
-    return {path: path.stat().st_mtime_ns for path in found}
+    measured = [path for name in _MEASURED for path in directory.glob(name) if is_ours(path)]
+    found: list[Path] = []
+    if (directory / REPORT_NAME).is_file() and is_ours(directory / REPORT_NAME):
+        others = files_of_others(directory)
+        found = [directory / name for name in REPORT_FILES if name not in others]
+        found += directory.glob(_SEQUENCES)
+    return {path: path.stat().st_mtime_ns for path in sorted([*measured, *found]) if path.is_file()}
 
 
 def of_session(files: Files, directory: Path, journal: ReadJournal) -> Files:

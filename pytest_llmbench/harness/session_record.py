@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from pytest_llmbench.harness.report_files import (
     Files,
     Written,
     build_report,
+    check_ours,
     files_in,
     github_wants_to_know,
     head_of,
@@ -67,17 +69,21 @@ class SessionRecord:
     def begin(self) -> str | None:
         """Claim the report directory; returns a message about what was found in it.
 
-        Raises StoreError where another session is at work there, or what a killed one left cannot be moved.
+        Raises StoreError where another session is at work there, where files of others are in its place, or
+        what a killed one left cannot be moved.
         """
         if self._settings.report is None:
             return None
+        check_ours(self._settings.report)
         self._journal = Journal(self._settings.report, self._head)
         for folder in (self._settings.report, self._settings.report / "records"):
             remove_unfinished(folder)
         aside, self._found = self._journal.set_aside, files_in(self._settings.report)
         if aside is None:
             return None
-        left = of_session(self._found, self._settings.report, read_journal(aside / JOURNAL_NAME))
+        left: Files = {}
+        with suppress(StoreError):  # of another version, as recovering it tells
+            left = of_session(self._found, self._settings.report, read_journal(aside / JOURNAL_NAME))
         put_aside(self._settings.report, left, aside)
         return f"a session that was killed left results: pytest-llmbench recover {aside}"
 

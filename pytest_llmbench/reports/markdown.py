@@ -24,6 +24,7 @@ from pytest_llmbench.reports.markdown_text import (
     escape,
     fence,
     folded,
+    plain,
     row,
     text_table,
 )
@@ -77,7 +78,7 @@ def head(screen: FirstScreen) -> str:
     said = "".join(
         f"**{escape(clipped(text, 1_500))}**\n\n" for text in (view.incomplete, view.simulated) if text
     )
-    facts = " · ".join(f"{name} {escape(clipped(text, _LONGEST_CELL))}" for name, text in screen.facts)
+    facts = " · ".join(f"{name} {plain(clipped(text, _LONGEST_CELL))}" for name, text in screen.facts)
     compliance = escape(screen.compliance or "")
     if compliance:
         compliance = f"**{compliance}**\n" if screen.compliance_demanded else f"{compliance}\n"

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 _SHOWN_ERROR_CHARACTERS = 1_500
+_LIVE = re.compile(r"(?i)(?<=[a-z])(?=://)|(?<=\bwww)(?=\.)|(?<=@)|(?<=[#!$])(?=\d)|(?<=\bGH-)(?=\d)")
+"""Where sites that show Markdown see the beginning of a link, a mention, or the number of an issue. They look
+for these in the finished page, so a backslash does not help; a space without width does."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -20,7 +23,7 @@ def row(cells: Iterable[str]) -> str:
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table whose cells are plain text."""
-    return table([escape(column) for column in columns], [[escape(cell) for cell in row] for row in rows])
+    return table([escape(column) for column in columns], [[plain(cell) for cell in row] for row in rows])
 
 
 def bullets(texts: Iterable[str]) -> str:
@@ -32,10 +35,16 @@ def folded(title: str, body: str) -> str:
 
 
 def escape(text: str) -> str:
-    """The text escaped: no markup, no mentions, one line."""
+    """The text escaped: no markup, no mentions, no links, one line."""
     flat = " ".join(text.split())
     escaped = re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat.replace("&", "&amp;"))
-    return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("@", "@\u200b")
+    return _LIVE.sub("\u200b", escaped.replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def plain(text: str) -> str:
+    """The text escaped; one with a URL as a code span, which can be copied and leads nowhere. For tables
+    too."""
+    return bar(code(text)) if "://" in text else escape(text)
 
 
 def code(text: str) -> str:

@@ -19,7 +19,7 @@ from pydantic import Field, JsonValue, ValidationError
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import GateVerdict
-from pytest_llmbench.store.files import machine_folders, machine_id, machine_of, read_object
+from pytest_llmbench.store.files import UNFINISHED, machine_folders, machine_id, machine_of, read_object
 from pytest_llmbench.store.schema import Instant, OutputLengths, Shape
 
 BASELINE_VERSION: Final = "1.2"
@@ -94,7 +94,7 @@ def save_baseline(storage: Path, baseline: Baseline) -> Path:
     check_name(baseline.name)
     folder = storage / baseline.machine
     text = json.dumps(baseline.plain(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    temporary = folder / f".{baseline.name}.{os.getpid()}.tmp"
+    temporary = folder / f".{baseline.name}.{os.getpid()}{UNFINISHED}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Half of a surrogate pair, which a server may have sent, becomes what JSON writes for it: \ud800.

@@ -26,7 +26,7 @@ STORAGE = ".llmbench"
 """Folder of what later sessions read: baselines and calibrations, by kind of machine."""
 CALIBRATION = "calibration-"
 """Beginning of the name of a calibration file."""
-_UNFINISHED = ".llmbench.tmp"
+UNFINISHED = ".llmbench.tmp"
 """End of the names of files that are being written; files of others may end in ``.tmp`` too."""
 _LEVEL = 6
 _SPACE = "check that its directory exists, is writable and has space left"
@@ -52,7 +52,7 @@ def whole_file(path: Path, *, remedy: str = _SPACE) -> Iterator[Path]:
 
     Where it does not end well nothing of it is left. An OSError in the block becomes a StoreError.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -70,7 +70,7 @@ def whole_file(path: Path, *, remedy: str = _SPACE) -> Iterator[Path]:
 
 def remove_unfinished(directory: Path) -> None:
     """Remove what a killed :func:`whole_file` has left. Nobody else may be writing there."""
-    for path in directory.glob(f".*{_UNFINISHED}"):
+    for path in directory.glob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             path.unlink()
 

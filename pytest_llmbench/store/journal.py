@@ -17,6 +17,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +26,9 @@ from typing import Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from pytest_llmbench.errors import StoreError, shown
-from pytest_llmbench.input_files import MOST_BYTES, parse_json, read_at_most, read_bytes
+from pytest_llmbench.input_files import MOST_BYTES, parse_json, read_at_most, read_bytes, refuse_no_file
 from pytest_llmbench.redaction import outward_value
-from pytest_llmbench.store.schema import Environment, Generator, Instant, Shape, Sut
+from pytest_llmbench.store.schema import Environment, Generator, Instant, Shape, Sut, iso_utc
 
 Event = Mapping[str, Any]
 
@@ -134,6 +135,9 @@ def _text(value: object) -> str:
 
 JOURNAL_NAME = "journal.jsonl"
 JOURNAL_SCHEMA: Final = "pytest-llmbench/journal/1.0"
+_CUT = b'{"schema":"pytest-llmbench/journal/'
+_HEAD = re.compile(rb'\{ ?"schema": ?"pytest-llmbench/journal/')
+_LONGEST_HEAD = 1 << 20
 ASIDE_PREFIX = "interrupted-"
 """The prefix of the folders to which journals of killed sessions are moved."""
 
@@ -168,15 +172,19 @@ class Journal:
         """Why events could not be written, from the first failure; None without one."""
         self.set_aside: Path | None = None
         """Path that the journal of a killed session has been moved to; None if there was none."""
-        self._torn = False
+        self._torn, found = False, True
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._descriptor = claimed(self.path)
             if os.fstat(self._descriptor).st_size:
                 self.set_aside = self._put_aside()
+            found = False
             self._write(head.model_dump(mode="json"), durable=True)
+        except StoreError:
+            self.close(keep=True)
+            raise
         except OSError as error:
-            self.close(keep=False)
+            self.close(keep=found)
             raise StoreError(
                 f"the journal cannot be written: {error.strerror or error}",
                 where=str(self.path),
@@ -216,11 +224,14 @@ class Journal:
         it is now."""
         try:
             left = held_journal(self.path, self._descriptor)
-        except StoreError:  # killed before its first line was whole
-            left = None
+        except StoreError:
+            instant = self._of_another_version()
+        else:
+            judged_some = left.course.entries or left.course.unfinished
+            instant = left.head.started if judged_some else None
         place = None
-        if left is not None and (left.course.entries or left.course.unfinished):
-            place = free_name(self.path.parent, ASIDE_PREFIX, left.head.started)
+        if instant is not None:
+            place = free_name(self.path.parent, ASIDE_PREFIX, instant)
             place.mkdir()
             self.path.rename(place / JOURNAL_NAME)
         else:
@@ -228,6 +239,29 @@ class Journal:
         stale, self._descriptor = self._descriptor, claimed(self.path)
         os.close(stale)
         return place
+
+    def _of_another_version(self) -> str | None:
+        """The instant of the last change of a journal that cannot be read; None for one whose session was
+        killed before its first line was whole. StoreError for a file that is no journal of ours."""
+        beginning = os.pread(self._descriptor, _LONGEST_HEAD, 0)
+        if not (_HEAD.match(beginning) or _CUT.startswith(beginning)):
+            raise StoreError(
+                "it is no journal of pytest-llmbench, and that of a session would take its place",
+                where=str(self.path),
+                remedy="move it, or name another directory with --llm-report",
+            )
+        return iso_utc(os.fstat(self._descriptor).st_mtime_ns) if b"\n" in beginning else None
+
+
+def _opened(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        refuse_no_file(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def claimed(path: Path) -> int:
@@ -239,7 +273,7 @@ def claimed(path: Path) -> int:
     opening and closing the file anywhere else in this process would give it free.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = _opened(path)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

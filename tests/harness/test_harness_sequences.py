@@ -69,5 +69,5 @@ def test_it_needs_a_report() -> None:
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "sequence").write_text("in the way")
-    with pytest.raises(StoreError, match="the request sequence cannot be written"):
+    with pytest.raises(StoreError, match="cannot write the file"):
         with_sequence_files(measured(1), tmp_path)

@@ -267,9 +267,9 @@ def test_a_session_that_had_judged_nothing_leaves_nothing_behind(killed: Suite) 
 
 
 def test_reports_that_could_not_be_written_are_recovered(suite: Suite) -> None:
-    suite.write(HARMLESS, SMALL_WARMUP)
+    blocks = "def test_holds():\n    os.makedirs('out/report.html/x')"
+    suite.write(HARMLESS.replace("def test_holds(): ...", blocks), SMALL_WARMUP)
     blocked = suite.path / "out" / "report.html"
-    (blocked / "x").mkdir(parents=True)
     result = suite.measure("replay", "-k", "holds", "--llm-inconclusive=pass")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["llmbench: ERROR: *report.html*", "llmbench: ERROR: nothing*recover *out"])

@@ -66,11 +66,46 @@ def test_a_file_of_the_user_stays_where_it_is(suite: Suite) -> None:
     theirs = suite.path / "out" / "records" / "notes.txt"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("mine", "utf-8")
-    (suite.path / "out" / "summary.md").write_text("mine", "utf-8")
+    foreign = suite.path / "out" / "records" / "mine.jsonl"
+    foreign.write_text('{"mine": 1}\n', "utf-8")
     suite.measure("replay", PASS, "-k", "test_one")
     assert not list((suite.path / "out").glob("earlier-*"))
     suite.measure("replay", PASS, "-k", "test_one")
     assert theirs.read_text("utf-8") == "mine"
+    assert foreign.read_text("utf-8") == '{"mine": 1}\n'
+    assert not (earlier(suite) / "records" / foreign.name).exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["report.html", "report.json", "summary.md", "ci/bencher.json", "journal.jsonl"]
+)
+def test_no_file_of_others_is_replaced(suite: Suite, name: str) -> None:
+    suite.write(TWO)
+    theirs = suite.path / "out" / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('{"of": "another plugin"}\n', "utf-8")
+    result = suite.measure("replay", PASS, "-k", "test_one")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        [f"*{name.rpartition('/')[2]}*", "*move it, or name another directory with --llm-report"]
+    )
+    assert theirs.read_text("utf-8") == '{"of": "another plugin"}\n'
+    assert [path.name for path in (suite.path / "out").rglob("*") if path.is_file()] == [theirs.name]
+
+
+def test_what_others_write_meanwhile_is_not_replaced_either(suite: Suite) -> None:
+    suite.write("""
+    from pathlib import Path
+    from pytest_llmbench import llmbench
+
+    @llmbench.ttft(rate=20, requests=20)
+    def test_one():
+        Path("out/report.html").write_text("another plugin's page")
+    """)
+    result = suite.measure("replay", PASS)
+    assert (suite.path / "out" / "report.html").read_text() == "another plugin's page"
+    result.stdout.fnmatch_lines(["*report.html: not written: a file of that name is there that is not of*"])
+    assert (suite.path / "out" / "report.json").is_file()
 
 
 def test_what_cannot_be_put_aside_is_told_and_costs_nothing(suite: Suite) -> None:

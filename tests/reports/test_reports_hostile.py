@@ -44,7 +44,7 @@ TEXTS = [
     "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)",
     "</title></svg>", "]]>", "--><b>", "&lt;b&gt;", "javascript:alert(1)",
     "a|b\n| c | d |", "\\|", "a\\\\|b`|", "`````", "```\n# x", "[x](http://evil)", "![x](http://evil)",
-    "@all",
+    "@all", "see HTTPS://evil.example/x, www.evil.example a@b.example", "#1 !2 GH-3 o/r#4 ftp://e.example",
     "- Max Throughput: 1 tok/s\n- Notes: none", FIRST_LINE, f"\n{LAST_LINE}\n",
     "$x^{$", r"$\frac{1}{$", "$$", "_hidden", "%s{0}%(x)d", "x" * 5_000, "w " * 2_000,
 ]  # fmt: skip
@@ -151,6 +151,7 @@ def check_markdown(text: str) -> None:
             columns = None
         words = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", line)  # code spans are as they are
         assert not re.search(r"<(?!/?(details|summary)>|br>)", words), line
+        assert not re.search(r"(?i)[a-z]://|\bwww\.|@\w|[#!$]\d|\bgh-\d", words), line
         assert not re.search(r"(?<!\\)!?\[", words), line
 
 

@@ -16,13 +16,13 @@ def test_a_dozen_lines(report: Entry, entry: Entry) -> None:
     assert job_summary(report, path="out/report.html").splitlines() == [
         "## ❌ LLM benchmark: 1 of 5 limits broken, 2 undecided; 1 test void; 1 test without a measurement",
         "",
-        "Endpoint https://host/v1 · Model tiny-7b · Started 2026-01-20T09:30:00.000Z · "
+        "Endpoint `https://host/v1` · Model tiny-7b · Started 2026-01-20T09:30:00.000Z · "
         "Failed 8 of 4000 requests (0.2 %) · Measured by pytest-llmbench 0.1.0",
         "",
         "Compliance with the draft: 4 not compliant",
         "",
         "- ❌ FAIL `test_quick`: `ttft.p99 <= 300 ms`: 468.3 ms \\[449.5, 491.7\\], +56 %",
-        "- 🚫 ERROR `test_unreachable[<b>|x]`: https://host/v1: connection refused",
+        "- 🚫 ERROR `test_unreachable[<b>|x]`: https\u200b://host/v1: connection refused",
         "- 🚫 INVALID `test_void`: sends were late by 62 ms at P99",
         "- ⚠️ INCONCLUSIVE `test_first_token_is_quick`: `ttft.p99_9 <= 900 ms`: 557.4 ms (&gt; 535.1 ms), "
         "-38 %",

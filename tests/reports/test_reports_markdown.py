@@ -17,7 +17,7 @@ def test_the_banner_comes_first_then_what_did_not_pass(report: Entry) -> None:
     report["tests"][1] = failed(report["tests"][1] | {"gate": report["tests"][0]["gate"]})
     lines = markdown_report(report).splitlines()
     assert lines[0] == "## ❌ LLM benchmark: 1 of 4 limits broken, 2 undecided; 1 test without a measurement"
-    assert lines[2].startswith("Endpoint https://host/v1 · Model tiny-7b · Started 2026-01-20")
+    assert lines[2].startswith("Endpoint `https://host/v1` · Model tiny-7b · Started 2026-01-20")
     assert lines[4] == "Compliance with the draft: 2 not compliant"
     at = lines.index("### 3 tests did not pass")
     assert lines[at + 2 : at + 9] == [
@@ -34,7 +34,7 @@ def test_the_banner_comes_first_then_what_did_not_pass(report: Entry) -> None:
         "#### 🚫 ERROR `test_unreachable[<b>|x]`",
         "#### ⚠️ INCONCLUSIVE `test_first_token_is_quick`",
     ]
-    assert "- Cause: https://host/v1: connection refused" in lines
+    assert "- Cause: https\u200b://host/v1: connection refused" in lines
 
 
 def test_all_tests_are_in_one_table(report: Entry) -> None:
@@ -142,7 +142,7 @@ def test_the_ten_tests_fit(whole_report: Entry) -> None:
     text = markdown_report(whole_report)
     assert len(text.encode()) <= MAX_BYTES
     for wanted in (
-        "| Command | pytest gates --llm-endpoint=https://host/v1 |",
+        "| Command | `pytest gates --llm-endpoint=https://host/v1` |",
         "shared measurement: 2 of 4 loads",
         "not measurable: the engine gives no such data",
         "| no limit |",

@@ -213,6 +213,41 @@ def test_left_results_are_put_aside_under_the_start_of_their_session(tmp_path: P
         following.close(keep=False)
 
 
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        (b'{"event": "of others"}\n', "stays"),
+        (b"[" * 100_000, "stays"),
+        (b"\0" * 100, "stays"),
+        (b'{"schema":"pytest-llmbench/journal/9.9","pid":1}\n{"event":"judged"}\n', "aside"),
+        (b'{"schema":"pytest-llmbench/journal/1.0","pid":1e999}\n', "aside"),
+        (b'{"schema":"pytest-llmbench/journal/1.0","pi', "gone"),
+        (b'{"sch', "gone"),
+    ],
+)
+def test_what_lies_in_place_of_the_journal(tmp_path: Path, content: bytes, kept: str) -> None:
+    """A journal is not lost because this version cannot read it, nor is a file of others."""
+    path = tmp_path / JOURNAL_NAME
+    path.write_bytes(content)
+    if kept == "stays":
+        with pytest.raises(StoreError, match="no journal of pytest-llmbench"):
+            Journal(tmp_path, head())
+        assert path.read_bytes() == content
+        return
+    following = Journal(tmp_path, head())
+    following.close(keep=False)
+    assert (following.set_aside is not None) == (kept == "aside")
+    if following.set_aside is not None:
+        assert (following.set_aside / JOURNAL_NAME).read_bytes() == content
+    assert not path.exists()
+
+
+def test_a_pipe_in_place_of_the_journal_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / JOURNAL_NAME)
+    with pytest.raises(StoreError, match="it is a pipe"):
+        Journal(tmp_path, head())
+
+
 def test_reading_by_the_descriptor_keeps_the_claim(tmp_path: Path) -> None:
     kept = Journal(tmp_path, head())
     kept.note(journal.judged(entry("a")))
@@ -290,5 +325,5 @@ def test_a_line_that_no_session_writes_is_damage(line: str, tmp_path: Path) -> N
     path.write_text(line, "utf-8")
     with pytest.raises(StoreError, match="first line"):
         read_journal(path)
-    held = Journal(tmp_path, head())  # and no session in this directory ends by it
-    held.close(keep=False)
+    with pytest.raises(StoreError, match="no journal of pytest-llmbench"):
+        Journal(tmp_path, head())

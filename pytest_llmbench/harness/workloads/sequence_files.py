@@ -11,11 +11,11 @@ from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.store.files import whole_file
 from pytest_llmbench.workloads.sequence import drawn, sequence_json
 
 FOLDER = "sequence"
@@ -55,18 +55,8 @@ def _written(folder: Path, workload: Workload, seed: int, length: int) -> dict[s
     stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', workload.name)}-{_content(workload)}{seed}-{length}"
     path = folder / f"{stem}.json{'.gz' if length > _PLAIN_REQUESTS else ''}"
     digest = hashlib.sha256()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".part")
-        with temporary.open("wb") as raw:
-            _write(raw, _pieces(workload, seed, length), digest, compressed=path.suffix == ".gz")
-        temporary.replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"the request sequence cannot be written: {error.strerror}",
-            where=str(path),
-            remedy="check that the report directory is writable and has space left",
-        ) from error
+    with whole_file(path) as temporary, temporary.open("wb") as raw:
+        _write(raw, _pieces(workload, seed, length), digest, compressed=path.suffix == ".gz")
     return {
         "file": f"{FOLDER}/{path.name}",
         "workload": workload.name,
