@@ -316,17 +316,26 @@ class SessionReport:
         if self._record is not None:
             self._record.select(ids)
 
+    # Whatever other plugins do: one that cannot write to its full disk ends the session, and no result with it.
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._interruption.forget()
         if self._record is not None:
             self._record.test_begins(nodeid)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         if self._record is not None:
             self._record.test_ended(nodeid)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
+        try:
+            yield
+        finally:
+            self._keep(report)
+
+    def _keep(self, report: pytest.TestReport) -> None:
         self._any_run = True
         self._failed.note(report)
         entry = getattr(report, "llmbench", None)

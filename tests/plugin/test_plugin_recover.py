@@ -281,6 +281,34 @@ def test_reports_that_could_not_be_written_are_recovered(suite: Suite) -> None:
     assert not journal_of(suite).exists()
 
 
+def test_a_full_disk_under_the_output_costs_no_result(suite: Suite) -> None:
+    """The terminal's plugin raises as it writes the outcome of the first test."""
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        class Full:
+            def write(self, text):
+                raise OSError(28, "No space left on device")
+
+            flush = write
+
+        @llmbench.ttft(rate=20, requests=20)
+        def test_one(request):
+            request.config.pluginmanager.getplugin("terminalreporter")._tw._file = Full()
+
+        @llmbench.ttft(rate=20, requests=20)
+        def test_two(): ...
+        """,
+        SMALL,
+    )
+    assert run(suite.path).returncode != 0
+    (entry,) = suite.report["tests"]
+    assert (entry["nodeid"].split("::")[1], entry["outcome"]) == ("test_one", "passed")
+    assert suite.report["incomplete"]["unfinished"] == []
+    assert len(suite.report["incomplete"]["not_begun"]) == 1
+
+
 def test_an_interrupted_session_without_a_report_stays_incomplete(killed: Suite) -> None:
     with journal_of(killed).open("a", encoding="utf-8") as file:
         file.write(
