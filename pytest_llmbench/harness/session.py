@@ -60,6 +60,15 @@ UNCHECKED = Finding(
 )
 """Finding that goes with every result of a server whose certificate was not checked."""
 
+IN_CLEAR = Finding(
+    "key_encrypted",
+    ok=False,
+    voids=False,
+    message="the key went to a public address without encryption (http, ws or grpc): whoever stands in "
+    "between can read it; use https, wss or grpcs, and another key from now on",
+)
+"""Finding that goes with every result of a server on a public address that got a key in the clear."""
+
 
 def _through(proxy: str) -> Finding:
     """Finding that goes with every result of requests that were sent through a proxy of the author's
@@ -279,11 +288,13 @@ class BenchSession:
         beyond = () if opened.virtual else self._beyond(result, opened)
         again = (*self._sent_before.findings(nodeid), *self._sent_by_others(opened))
         unchecked = (UNCHECKED,) if opened.facts.value("endpoint.certificate_checked") is False else ()
+        in_clear = (IN_CLEAR,) if opened.facts.value("endpoint.key_in_clear") else ()
         proxy = opened.facts.value("endpoint.proxy")
         proxied = (_through(proxy),) if proxy not in (None, "none") else ()
         found = (
             *result.findings,
             *unchecked,
+            *in_clear,
             *proxied,
             *beyond,
             *(() if definition.name in SENDS_AGAIN else again),

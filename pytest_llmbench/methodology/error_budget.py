@@ -38,17 +38,21 @@ def kinds_of_failure(records: Sequence[Records]) -> str:
 
 
 def error_budget(records: Records, budget: Budget) -> Finding:
+    """Whether the budget was kept. No budget allows for the failure of every request: then nothing was
+    measured."""
     counts = records.counts()
     submitted = int(records.judged.sum())
     failed = int(records.failed.sum())
     share = failed / submitted if submitted else float(not len(records))
-    ok = len(records) > 0 and share <= budget.max_error_share
+    ok = len(records) > 0 and share <= budget.max_error_share and share < 1
     detail = kinds_of_failure([records]) if failed else ""
     if counts[Outcome.TIMEOUT]:
         detail += (
             f"; {counts[Outcome.TIMEOUT]} were given up by the load generator's own deadlines, which "
             "--llm-timeout or timeout_s extends"
         )
+    if share == 1 and budget.max_error_share >= 1:
+        detail += "; without one good request nothing was measured, whatever the budget"
     return Finding(
         "error_budget",
         ok=ok,

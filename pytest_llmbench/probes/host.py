@@ -162,12 +162,23 @@ def topology_of(host: str, own: Collection[str]) -> str | None:
 
     ``None`` if the host cannot be resolved.
     """
-    try:
-        resolved = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
-    except OSError:
+    if not (resolved := _resolved(host)):
         return None
     here = all(address in own or ipaddress.ip_address(address).is_loopback for address in resolved)
     return "single_machine" if here else "distributed"
+
+
+def is_public(host: str) -> bool:
+    """Whether requests to ``host`` may go over networks of strangers: one of its addresses is neither of this
+    machine nor of a private network. False if the host cannot be resolved."""
+    return any(ipaddress.ip_address(each).is_global for each in _resolved(host) - own_addresses())
+
+
+def _resolved(host: str) -> frozenset[str]:
+    try:
+        return frozenset(str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):  # UnicodeError: a name that IDNA does not take
+        return frozenset()
 
 
 def own_addresses() -> frozenset[str]:

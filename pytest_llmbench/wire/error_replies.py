@@ -151,9 +151,24 @@ _OVERLOAD = re.compile(
 )
 _UNAVAILABLE, _OVERLOADED = 503, 529
 _NEVER_POLICY = frozenset({401, 404, 408, 429})
-_MARKUP = re.compile(r"<(script|style)\b.*?(?:</\1\s*+>|\Z)|<[^<>]*+>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(?:(script|style)\b)?[^<>]*+>", re.IGNORECASE)
+_CLOSING = {name: re.compile(rf"</{name}\s*+>", re.IGNORECASE) for name in ("script", "style")}
 
 _OVERLOAD_TYPES = frozenset({"overloaded_error", "rate_limit_error", "rate_limit_exceeded"})
+
+
+def _words_of(page: str) -> str:
+    """A page without its tags, and without scripts and styles that have an end; behind one without an end the
+    words may be what the server has to say."""
+    words, at, closing = [], 0, dict(_CLOSING)
+    while tag := _TAG.search(page, at):
+        words.append(page[at : tag.start()])
+        name = (tag[1] or "").lower()
+        end = closing[name].search(page, tag.end()) if name in closing else None
+        if end is None:
+            closing.pop(name, None)  # looked for once: time in proportion to the page
+        at = (end or tag).end()
+    return " ".join([*words, page[at:]])
 
 
 def is_turned_away(error: object) -> bool:
@@ -200,7 +215,7 @@ def read_error_body(body: bytes) -> tuple[object, str]:
     try:
         payload = json.loads(text) if text else None
     except (ValueError, RecursionError):
-        plain = shorten(_MARKUP.sub(" ", beginning(text, _PAGE_READ)))
+        plain = shorten(_words_of(beginning(text, _PAGE_READ)))
         return plain, plain
     found = error_in(payload)
     error = payload if found is None else found

@@ -63,6 +63,22 @@ def test_insecure_is_loud_and_recorded(suite: Suite, endpoint: str, workers: int
         assert "certificate was not checked" in (suite.path / "out" / name).read_text("utf-8"), name
 
 
+@pytest.mark.parametrize(
+    ("key", "public"), [("sk-in-the-clear-4711", True), ("", True), ("sk-at-home-4711", False)]
+)
+def test_a_key_without_encryption_is_told(
+    suite: Suite, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch, key: str, public: bool
+) -> None:
+    monkeypatch.setattr("pytest_llmbench.probes.host.is_public", lambda host: public)
+    monkeypatch.setenv("LLM_API_KEY", key)
+    suite.write(SUITE, conftest=SMALL_WARMUP)
+    result = suite.measure(engine.url, "--llm-workers=0")
+    result.assert_outcomes(passed=1)
+    told = "went to a public address without encryption"
+    assert (told in result.stdout.str()) is bool(key and public)
+    assert (told in (suite.path / "out" / "report.md").read_text("utf-8")) is bool(key and public)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_checked_certificate_is_nothing_to_speak_of(
     suite: Suite, endpoint: str, authority: trustme.CA, workers: int

@@ -16,6 +16,7 @@ from pytest_llmbench.probes.host import (
     ClockSync,
     environment,
     host_facts,
+    is_public,
     own_addresses,
     parse_chrony,
     parse_ntpd,
@@ -57,6 +58,28 @@ def test_an_own_address_is_the_same_machine():
 
 def test_an_unknown_host_has_no_topology():
     assert topology_of("no-such-host.invalid", ()) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2001:4860:4860::8888", True),
+        ("127.0.0.1", False),
+        ("localhost", False),
+        ("10.1.2.3", False),
+        ("172.16.0.1", False),
+        ("192.168.1.1", False),
+        ("100.64.0.1", False),
+        ("169.254.1.1", False),
+        ("fd00::1", False),
+        ("fe80::1", False),
+        ("no-such-host.invalid", False),
+        ("a" * 100 + ".invalid", False),
+    ],
+)
+def test_which_hosts_are_public(host: str, public: bool) -> None:
+    assert is_public(host) is public
     assert "clock.topology" not in host_facts("no-such-host.invalid", clock=SYNC)
 
 

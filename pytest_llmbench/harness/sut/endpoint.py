@@ -100,7 +100,7 @@ def reach_with(
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
-        facts=seen.facts | told | _whereabouts(target),
+        facts=seen.facts | told | _whereabouts(target, holds_key=bool(sut_access.credentials.headers)),
         executor=with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series),
         changed=seen.changed,
         notes=_notes(seen),
@@ -140,13 +140,19 @@ def _in_process(sut_access: SUTAccess, seen: EndpointReport, on_progress: OnProg
     )
 
 
-def _whereabouts(target: Target) -> Facts:
-    """Facts about where the endpoint lies, seen from here. Through a Unix socket there is no network."""
-    from pytest_llmbench.probes.host import host_facts
+def _whereabouts(target: Target, *, holds_key: bool) -> Facts:
+    """Facts about where the endpoint lies, seen from here. Through a Unix socket there is no network.
+    ``holds_key``: a header of each request does."""
+    from pytest_llmbench.probes.host import host_facts, is_public
     from pytest_llmbench.probes.rtt import probe_rtt
 
     found = host_facts(target.host)
-    return found if target.unix_path else found | probe_rtt(*target.peer)
+    if target.unix_path:
+        return found
+    in_clear = target.ssl_context is None and bool(holds_key or target.query)
+    if in_clear and (is_public(target.host) or is_public(target.peer[0])):
+        found |= Facts.of(Origin.DETECTED, {"endpoint.key_in_clear": True}, f"addresses of {target.host}")
+    return found | probe_rtt(*target.peer)
 
 
 def _examined(url: str, sut_access: SUTAccess, say: Callable[[str], None]) -> EndpointReport:

@@ -85,7 +85,10 @@ def test_closed_loop_has_no_schedule_to_keep() -> None:
     assert judged.verdict is ValidityVerdict.VALID
 
 
-@pytest.mark.parametrize(("failures", "budget", "ok"), [(1, 0.01, True), (2, 0.01, False), (2, 0.02, True)])
+@pytest.mark.parametrize(
+    ("failures", "budget", "ok"),
+    [(1, 0.01, True), (2, 0.01, False), (2, 0.02, True), (99, 1.0, True), (100, 1.0, False)],
+)
 def test_error_budget(failures: int, budget: float, ok: bool) -> None:
     judged = validity([answer(plan(), failures=failures)], Budget(budget))
     assert (judged.verdict is ValidityVerdict.VALID) is ok
