@@ -302,7 +302,8 @@ def _pushed_apart(axes: Axes, labels: Sequence[Text]) -> bool:
 def _as_inline_svg(text: str, plot: Mapping[str, Any]) -> str:
     """The ``<svg>`` element alone: no prolog, no metadata, titled and described for screen readers."""
     svg = text[text.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    before, begun, rest = svg.partition("<metadata>")
+    svg = before + (rest.partition("</metadata>")[2] if begun else "")
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # ids that nothing refers to, the same in every drawing
     svg = svg.replace(_INK, "currentColor")
     head, rest = svg.split(">", 1)

@@ -11,7 +11,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -27,9 +27,14 @@ KEY = "sk-canary/7A+q<\"x'-9b3Z5w"
 
 _parser = re._parser  # type: ignore[attr-defined]
 
-MEGABYTE = 1 << 20
-STANDS_STILL_S = 4.0
-"""CPU time. The slowest pattern takes a tenth of a second for a megabyte, and one that is quadratic hours."""
+LONG, SHORT = 1 << 13, 1 << 10
+"""Characters. For the first, what is quadratic takes 64 times as long as for the other, what is linear 8."""
+AT_MOST = 24
+STANDS_STILL_S = 0.01
+"""CPU time. The quickest pattern that is quadratic takes five times as long for :data:`LONG`; most take a
+hundredth of it, and need no second look."""
+TRIES = 3
+"""What else the machine does only adds to a time, so the least counts."""
 FUNCTIONS = frozenset({"search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"})
 REPRESENTATIVES = {
     "CATEGORY_DIGIT": "7",
@@ -65,6 +70,7 @@ class _Namespace(dict[str, Any]):
 
 
 ROOT = Path(pytest_llmbench.__file__).parent
+_APPLIED = re.compile(rf"\.(?:compile|{'|'.join(sorted(FUNCTIONS))})\b")
 _CALLED = re.compile(rf"\bre\.(?:compile|{'|'.join(sorted(FUNCTIONS))})\(")
 
 
@@ -79,7 +85,8 @@ def texts_of_modules() -> dict[str, str]:
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    return {name: ast.parse(text) for name, text in texts_of_modules().items()}
+    """Those that apply a pattern, their own or another's."""
+    return {name: ast.parse(text) for name, text in texts_of_modules().items() if _APPLIED.search(text)}
 
 
 def _functions(function: str) -> str:
@@ -235,7 +242,7 @@ def _beginnings(parsed: Any) -> Iterator[str]:
 
 
 def texts(pattern: str, flags: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """What to repeat for a megabyte; and what to begin with and to repeat then."""
+    """What to repeat; and what to begin with and to repeat then."""
     parsed = _parser.parse(pattern, flags & ~re.LOCALE)
     named = set(_signs(parsed))
     signs = sorted({sign for sign in named if not sign.isalnum()} | set(" \ny7"))
@@ -258,34 +265,44 @@ def _hold(use: Use) -> None:
     source = written if isinstance(written, str) else written.decode("latin-1")
     repeated, begun = texts(source, use.pattern.flags)
 
-    def took(function: str, head: str, sign: str, size: int) -> float:
-        text = head + (sign * (size // len(sign) + 1))[:size]
-        began = time.thread_time()
-        APPLIED[function](use.pattern, text if isinstance(written, str) else text.encode())
-        return time.thread_time() - began
-
     for function in use.functions:
-        for head, sign in begun:
-            spent = took(function, head, sign, MEGABYTE // 32)
-            assert spent < STANDS_STILL_S, (use.where, function, head, sign)
-        for sign in repeated:
-            # The smaller text first: what is not linear would stand still over the larger one.
-            for size in (MEGABYTE // 8, MEGABYTE):
-                assert took(function, "", sign, size) < STANDS_STILL_S, (use.where, function, sign)
+        apply = partial(APPLIED[function], use.pattern)
+        for head, sign in (*begun, *(("", sign) for sign in repeated)):
+
+            def work(size: int, head: str = head, sign: str = sign, apply: Any = apply) -> object:
+                text = head + (sign * (size // len(sign) + 1))[:size] + "\0"  # at which it may fail
+                return apply(text if isinstance(written, str) else text.encode())
+
+            assert is_linear(work), (use.where, function, head, sign)
 
 
-def test_the_search_finds_what_is_quadratic() -> None:
-    """A marker and then a megabyte of spaces: each of two parts of the header takes all of them, in turn."""
-    source = r"(?:<\|start\|>[^<]*)?(?:<\|channel\|>\s*\w*[^<]*)?<\|message\|>"
-    assert ("<|channel|>", " ") in texts(source, re.compile(source).flags)[1]
-    header = re.compile(source)
+def is_linear(work: Callable[[int], object]) -> bool:
+    """Whether work on so many characters takes time in proportion to them, or hardly any."""
 
     def took(size: int) -> float:
         began = time.thread_time()
-        header.match("<|channel|>" + " " * size)
+        work(size)
         return time.thread_time() - began
 
-    assert took(1 << 14) > 30 * took(1 << 10)
+    if took(LONG) < STANDS_STILL_S:
+        return True
+    short = min(took(SHORT) for _ in range(TRIES))
+    return any(took(LONG) < AT_MOST * short for _ in range(TRIES))
+
+
+@pytest.mark.parametrize(
+    ("source", "function"),
+    [
+        # A marker and then spaces: each of two parts of the header takes all of them, in turn.
+        (r"(?:<\|start\|>[^<]*)?(?:<\|channel\|>\s*\w*[^<]*)?<\|message\|>", "match"),
+        (r"\s+$", "search"),
+        (r"\\+n", "all"),
+        (r"<(script)\b.*?</\1>", "all"),
+    ],
+)
+def test_the_search_finds_what_is_quadratic(source: str, function: str) -> None:
+    with pytest.raises(AssertionError, match="planted"):
+        _hold(Use("planted", re.compile(source), frozenset({function})))
 
 
 def _split(text: str) -> None:
@@ -315,7 +332,4 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
 def test_a_reader_takes_time_in_proportion_to_the_text(reader: str) -> None:
     read, repeated = READERS[reader]
     for begun, sign in itertools.product(["", "<|channel|>", KEY[:6]], [*repeated, " ", "a"]):
-        for size in (MEGABYTE // 32, MEGABYTE // 4 if begun else MEGABYTE):
-            began = time.thread_time()
-            read(begun + sign * (size // len(sign)))
-            assert time.thread_time() - began < STANDS_STILL_S, (begun, sign, size)
+        assert is_linear(lambda size, begun=begun, sign=sign: read(begun + sign * (size // len(sign)))), sign

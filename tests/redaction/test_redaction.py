@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import html
 import json
+import zlib
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -209,6 +212,41 @@ def test_a_secret_that_is_broken_or_wrapped(spelling: str) -> None:
     assert REDACTED in said
     left = said.replace(REDACTED, "").removeprefix("of it (").removesuffix(") the rest")
     assert len(left) <= 24, "what stands around the key within base64 or quotes"
+
+
+ADMITTED: dict[str, str] = {
+    "compressed": base64.b64encode(zlib.compress(KEY.encode())).decode(),
+    "backwards": KEY[::-1],
+    "other scripts": KEY.translate(str.maketrans("acsxZbwky", "асѕхΖЬԝку")),
+    "full width": "".join(chr(ord(sign) + 0xFEE0) for sign in KEY),
+    "accents": "\u0301".join(KEY),
+    "words": " and ".join(KEY),
+    "dots": ".".join(KEY),
+    "a list of them": json.dumps(list(KEY)),
+    "colons": KEY.encode().hex(":"),
+    "commas": KEY.encode().hex(","),
+    "0x": " ".join(f"0x{sign:02x}" for sign in KEY.encode()),
+    "decimal": str(list(KEY.encode())),
+    "octal": " ".join(f"{sign:o}" for sign in KEY.encode()),
+    "binary": " ".join(f"{sign:08b}" for sign in KEY.encode()),
+    "quoted-printable": "".join(f"={sign:02X}" for sign in KEY.encode()),
+    "base32": base64.b32encode(KEY.encode()).decode(),
+    "base85": base64.b85encode(KEY.encode()).decode(),
+    "uuencode": codecs.encode(KEY.encode(), "uu").decode(),
+    "three times": base64.b64encode(base64.b64encode(NESTED.encode())).decode(),
+    "hexadecimal digits within": base64.b64encode(KEY.encode().hex().encode()).decode(),
+    "UTF-16": KEY.encode("utf-16-le").hex(),
+    "four escapes": quote(quote(quote(quote(KEY, safe=""), safe=""), safe=""), safe=""),
+}
+"""Words of SECURITY.md → the spelling that it says is not found."""
+
+
+@pytest.mark.parametrize("words", ADMITTED)
+def test_what_is_not_found_is_admitted(words: str) -> None:
+    keep_secret(KEY)
+    told = " ".join((Path(__file__).parents[2] / "SECURITY.md").read_text("utf-8").split())
+    assert words in told.partition("**not found**")[2].partition("is not looked for")[0]
+    assert REDACTED not in outward(f"of it ({ADMITTED[words]}) the rest")
 
 
 @pytest.mark.parametrize(
