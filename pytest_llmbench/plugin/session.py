@@ -316,7 +316,7 @@ class SessionReport:
         if self._record is not None:
             self._record.select(ids)
 
-    # Whatever other plugins do: one that cannot write to its full disk ends the session, and no result with it.
+    # First of all: a plugin that cannot write to its full disk ends the session, and no result with it.
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._interruption.forget()

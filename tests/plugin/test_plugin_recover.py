@@ -300,7 +300,7 @@ def test_a_full_disk_under_the_output_costs_no_result(suite: Suite) -> None:
         @llmbench.ttft(rate=20, requests=20)
         def test_two(): ...
         """,
-        SMALL,
+        SMALL_WARMUP,
     )
     assert run(suite.path).returncode != 0
     (entry,) = suite.report["tests"]
