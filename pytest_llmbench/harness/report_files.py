@@ -209,9 +209,10 @@ _UNMARKED = frozenset(name for name in _RENDERERS if name.startswith("ci/") and 
 
 
 def files_of_others(directory: Path) -> list[str]:
-    """Names of the files of a report that somebody else has written in ``directory``."""
-    known = is_ours(directory / REPORT_NAME)
-    found = [name for name in REPORT_FILES if (directory / name).exists()]
+    """Names of the files of a report that somebody else has written in ``directory``. A folder of such a name
+    is none: nothing can take its place."""
+    known, places = is_ours(directory / REPORT_NAME), {name: directory / name for name in REPORT_FILES}
+    found = [name for name, path in places.items() if path.exists() and not path.is_dir()]
     return [name for name in found if not (known if name in _UNMARKED else is_ours(directory / name))]
 
 
