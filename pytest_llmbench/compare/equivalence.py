@@ -109,7 +109,7 @@ _LOAD = (
     "load.concurrency",
     "load.levels_percent",
     "load.duration_s",
-    "load.capacity_source",
+    "load.capacity_found",
 )
 _BY_CAPACITY = ("load.rate_rps", "load.concurrency", "load.duration_s")
 """Facts that may differ in a test that takes percentages of each system's own capacity."""

@@ -91,7 +91,7 @@ _LOAD = {
     "load.levels_percent": "list of the levels in percent of capacity",
     "load.capacity_rps": "capacity that the percentages refer to, requests per second",
     "load.capacity_concurrency": "capacity that the percentages refer to, requests in flight",
-    "load.capacity_source": "where that capacity comes from, in words: declared, published, search",
+    "load.capacity_found": "whether the test found that capacity by a search of its own; else it is declared",
     "load.out_of_memory_rule": "what is taken for an out-of-memory error, in words",
 }
 _TOKENIZER = {

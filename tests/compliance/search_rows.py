@@ -97,7 +97,7 @@ TRADEOFF = {
     "P-5.3.2-min-10-levels": own(only_levels(lambda level: (level.percent_of_capacity or 0) < 95)),
     "P-5.3.2-span-to-saturation": own(only_levels(lambda level: level.percent_of_capacity != 10)),
     "M-5.3.2-open-loop-required": own(plan_of("level", 3, load=ClosedLoop(3))),
-    "P-5.3.3-capacity-estimate": own(without("load.capacity_source")),
+    "P-5.3.3-capacity-estimate": own(without("load.capacity_found")),
     "P-5.3.3-ascending": own(run_of("level", 4, started_ns=0)),
     "P-5.3.4-per-level": own(with_level("level", 2, completion_ratio=None)),
     "P-5.3.4-knee": own(without_metrics("knee_rate")),

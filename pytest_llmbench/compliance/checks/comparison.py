@@ -118,9 +118,9 @@ def comparable_hardware(view: EvidenceView) -> Answer:
 @check("M-6.1-same-load")
 def same_load(view: EvidenceView) -> Answer:
     """Equal in absolute terms; or equal percentages of capacities that were found in the same way."""
-    entries = _across(view, "comparison.loads", *LOAD, "load.capacity_source")
+    entries = _across(view, "comparison.loads", *LOAD, "load.capacity_found")
     relative = all(entry.get("load.levels_percent") for entry in entries)
-    ignored = _RELATIVE_LOAD if relative else ("load.capacity_source",)
+    ignored = _RELATIVE_LOAD if relative else ("load.capacity_found",)
     view.note("loads", entries)
     return view.answer(
         _equal(entries, *ignored), "equal load model and parameters", f"loads differ: {entries}"

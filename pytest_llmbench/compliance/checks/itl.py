@@ -154,7 +154,8 @@ def load_levels(view: EvidenceView) -> Answer:
 
 @check("P-5.4.2-load-as-percentage")
 def load_as_percentage(view: EvidenceView) -> Answer:
-    rate, source = view.need_all("load.capacity_rps", "load.capacity_source")
+    rate, found = view.need_all("load.capacity_rps", "load.capacity_found")
+    source = "found by a search" if found else "declared"
     wrong, measured = shares_wrong(tested(view, SWEEP), rate), measurement_behind(view, rate)
     if not wrong and measured is None:
         return view.unmet(f"{rate:g} req/s, {source}: no search and no throughput test here measured it")

@@ -64,7 +64,8 @@ def open_loop_required(view: EvidenceView) -> Answer:
 def capacity_estimate(view: EvidenceView) -> Answer:
     """A rate that was measured; the levels are the shares of it that they say, and do not show it to be
     another one. A published figure that nothing measured is confirmed by the sweep itself."""
-    rate, source = view.need_all("load.capacity_rps", "load.capacity_source")
+    rate, found = view.need_all("load.capacity_rps", "load.capacity_found")
+    source = "found by a search" if found else "declared"
     levels = tested(view, SWEEP)
     wrong = shares_wrong(levels, rate)
     if rate > 0 and not wrong and measurement_behind(view, rate) is None and not confirmed_by_sweep(levels):

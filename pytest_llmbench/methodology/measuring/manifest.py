@@ -24,8 +24,6 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.sequence import Stretch, stretches_sha256
 from pytest_llmbench.workloads.sharing import realised_sharing
 
-FOUND = "found by this test's search"
-"""Beginning of ``load.capacity_source`` for a capacity that was not declared."""
 SINGLE_TOKEN_SHARE = 0.9
 """Share of single-token chunks above which ITL is measured directly (section 4.6)."""
 
@@ -75,7 +73,7 @@ def manifest(
 def _stated(load: Mapping[str, Any]) -> Facts:
     """The facts that a test states about its load. A capacity that its own search found is measured, not
     declared."""
-    searched = str(load.get("load.capacity_source", "")).startswith(FOUND)
+    searched = load.get("load.capacity_found") is True
     found = {key: value for key, value in load.items() if searched and key.startswith("load.capacity_")}
     rest = {key: value for key, value in load.items() if key not in found}
     return Facts.of(Origin.DECLARED, rest, "marker") | Facts.of(Origin.MEASURED, found, "search")

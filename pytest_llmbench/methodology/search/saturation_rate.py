@@ -13,13 +13,12 @@ from typing import Any
 
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.manifest import FOUND
 from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.search.probing import lower_bound, sustainable
 from pytest_llmbench.methodology.search.search import Searched, search
 
-DECLARED, SEARCHED = "declared by the marker (capacity_rps)", FOUND
+DECLARED, SEARCHED = "declared by the marker (capacity_rps)", "found by this test's search"
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,11 @@ def saturation_rate(
 ) -> Procedure[SaturationRate]:
     """The declared rate, or without one the highest rate that a search finds not saturated."""
     if declared_rps is not None:
-        facts = {"load.capacity_rps": declared_rps, "load.capacity_source": DECLARED}
+        facts = {
+            "load.capacity_rps": declared_rps,
+            "load.capacity_source": DECLARED,
+            "load.capacity_found": False,
+        }
         return SaturationRate(declared_rps, DECLARED, sequence, facts=facts)
     return rate_found((yield from search(setting, sequence)), sequence)
 
@@ -68,6 +71,7 @@ def rate_found(found: Searched, sequence: RequestSlice) -> SaturationRate:
     facts = {
         "load.capacity_rps": found.rate,
         "load.capacity_source": source,
+        "load.capacity_found": True,
         "load.rate_range": found.range.as_list(),
     }
     return SaturationRate(

@@ -22,7 +22,6 @@ from typing import Any
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.measuring.manifest import FOUND
 from pytest_llmbench.methodology.measuring.session_levels import no_history, too_long
 from pytest_llmbench.methodology.measuring.session_memory import IdleSessions, named
 from pytest_llmbench.methodology.measuring.warmup import warm_up
@@ -331,7 +330,10 @@ def _capacity(
 ) -> Procedure[None]:
     if parameters.capacity is not None:
         overload.capacity = parameters.capacity
-        overload.facts = {"load.capacity_source": "declared by the marker (capacity)"}
+        overload.facts = {
+            "load.capacity_source": "declared by the marker (capacity)",
+            "load.capacity_found": False,
+        }
         return
     threshold_ms = parameters.ttft_p99_ms
     if threshold_ms is None:
@@ -340,7 +342,8 @@ def _capacity(
     overload.capacity = found.passed
     overload.search += found.runs
     overload.facts = {
-        "load.capacity_source": f"{FOUND}, on the same workload",
+        "load.capacity_source": "found by this test's search, on the same workload",
+        "load.capacity_found": True,
         "load.capacity_ttft_p99_ms": threshold_ms,
     }
     overload.notes += found.notes

@@ -1,0 +1,114 @@
+"""Words decide nothing: with every sentence changed to another, no status of any clause moves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from mutations import stating
+from replayed_runs import KEYWORDS, complete
+from search_rows import SEVERAL
+from situations import SITUATIONS
+
+from pytest_llmbench.compliance import audit as module
+from pytest_llmbench.compliance.audit import audit
+from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import RequirementStatus
+from pytest_llmbench.model.result import Level, Plot, Table, TestResult
+
+OTHER = "Lorem ipsum."
+IN_WORDS = (
+    "fairness.jain_normalisation",
+    "isolation.health_probe",
+    "isolation.recovery_plan",
+    "load.capacity_source",
+    "load.out_of_memory_rule",
+    "long_context.best_fit",
+    "streaming.chunk_handling",
+    "streaming.itl_option_reason",
+    "warmup.description",
+)
+"""Facts that are sentences."""
+
+
+def other_words(evidence: Evidence) -> Evidence:
+    changed = {key: OTHER for key in IN_WORDS if evidence.result.facts.value(key) is not None}
+    evidence = stating(changed)(evidence)
+    siblings = tuple(_result(sibling) for sibling in evidence.siblings)
+    return dataclasses.replace(evidence, result=_result(evidence.result), siblings=siblings)
+
+
+def _result(result: TestResult) -> TestResult:
+    return dataclasses.replace(
+        result,
+        title=OTHER,
+        metrics=_metrics(result.metrics),
+        tables=tuple(_table(table) for table in result.tables),
+        plots=tuple(_plot(plot) for plot in result.plots),
+        configuration=tuple((OTHER, OTHER) for _ in result.configuration),
+        notes=tuple(OTHER for _ in result.notes),
+        levels=tuple(_level(level) for level in result.levels),
+        findings=tuple(dataclasses.replace(finding, message=OTHER) for finding in result.findings),
+        warmup=dataclasses.replace(result.warmup, description=OTHER),
+    )
+
+
+def _metrics(metrics: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    return {name: dataclasses.replace(each, method=OTHER) for name, each in metrics.items()}
+
+
+def _table(table: Table) -> Table:
+    rows = tuple(tuple(OTHER for _ in row) for row in table.rows)
+    return dataclasses.replace(table, title=OTHER, columns=tuple(OTHER for _ in table.columns), rows=rows)
+
+
+def _plot(plot: Plot) -> Plot:
+    series = {f"{OTHER} {place}": points for place, points in enumerate(plot.series.values())}
+    return dataclasses.replace(plot, title=OTHER, x_label=OTHER, y_label=OTHER, series=series)
+
+
+def _level(level: Level) -> Level:
+    return dataclasses.replace(
+        level,
+        metrics=_metrics(level.metrics),
+        saturation_reasons=tuple(OTHER for _ in level.saturation_reasons),
+        fail_reasons=tuple(OTHER for _ in level.fail_reasons),
+        queue_source=OTHER,
+    )
+
+
+def without_reasons(evidence: Evidence) -> list[tuple[Any, ...]]:
+    """What counts of each clause: all but its words."""
+    found = audit(evidence)
+    statuses: tuple[RequirementStatus, ...] = found.requirements
+    return [(found.verdict, found.verdict_literal), *((each.id, each.status) for each in statuses)]
+
+
+RUNS = [
+    *(pytest.param(lambda test=test: complete(test), id=test) for test in KEYWORDS),
+    *(
+        pytest.param(lambda option=option: complete("itl", SEVERAL, method=option), id=f"itl by {option}")
+        for option in ("A", "B")
+    ),
+    *(pytest.param(build, id=name) for name, build in SITUATIONS.items()),
+]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_status_moves_with_other_words(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = without_reasons(run())
+    document = module._document()
+    conditions = dict.fromkeys(document["conditions"], OTHER)
+    monkeypatch.setattr(module, "_document", lambda: {**document, "conditions": conditions})
+    assert without_reasons(other_words(run())) == before
+
+
+def test_every_sentence_is_another() -> None:
+    """The change itself: whatever text a result holds beside ids is another one afterwards."""
+    changed = other_words(complete("throughput")).result
+    assert set(changed.notes) == {OTHER}
+    assert {cell for table in changed.tables for row in table.rows for cell in row} == {OTHER}
+    assert {each.method for each in changed.metrics.values()} == {OTHER}
