@@ -16,15 +16,9 @@ import numpy as np
 
 from pytest_llmbench.compare.log_ratio import LogRatio, log_ratio, session_ratio
 from pytest_llmbench.metrics.definitions import definition
+from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.judgement import (
-    FEWEST_RUNS,
-    FEWEST_SESSIONS,
-    Better,
-    Comparison,
-    ComparisonVerdict,
-    Unit,
-)
+from pytest_llmbench.model.judgement import FEWEST_SESSIONS, Better, Comparison, ComparisonVerdict, Unit
 
 _NEAR_FOUND = 0.75
 """Share of the way from the margin to the detectable worsening, beyond which a change that is not decided

@@ -23,6 +23,7 @@ from pytest_llmbench.compliance.evidence_view import (
     reported,
 )
 from pytest_llmbench.metrics.itl import server_clock_holds
+from pytest_llmbench.model.draft import FEWEST_LENGTHS
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import MOST_FAILED_SHARE
@@ -31,7 +32,6 @@ from pytest_llmbench.model.result import Level
 
 Condition = Callable[[EvidenceView], bool]
 
-FEWEST_LENGTHS = 3
 DATASET_WORKLOADS = ("conversation", "code-completion")
 SIGNIFICANT_RTT_MS = 1.0
 SIGNIFICANT_RTT_SHARE = 0.01

@@ -338,7 +338,7 @@ class EvidenceView:
 
     def table(self, table_id: str) -> int:
         """The number of tables with this id that have rows, at least one: some come once per level."""
-        found = sum(table.id == table_id and bool(table.rows) for table in self.result.tables)
+        found = sum(table.id == table_id and bool(table.cells) for table in self.result.tables)
         if not found:
             raise NoEvidenceError(f"table {table_id}")
         self.seen[f"table.{table_id}"] = found

@@ -13,7 +13,7 @@ from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS, seconds_of
 from pytest_llmbench.methodology.procedure import Scale
-from pytest_llmbench.model.judgement import FEWEST_RUNS
+from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.redaction import keep_secrets_of
 from pytest_llmbench.stats.block_bootstrap import Intervals
 from pytest_llmbench.store.files import STORAGE

@@ -20,6 +20,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from pytest_llmbench.model.draft import (
+    ADVISED_LEVEL_S,
+    SHORTEST_LEVEL_S,
+    WARMUP_OUTPUT_TOKENS,
+    WARMUP_REQUESTS,
+)
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
@@ -36,9 +42,9 @@ class WarmupPolicy:
     A policy below the draft's amounts is allowed, for smoke runs; the compliance audit sees what was done.
     """
 
-    requests: int = 100
+    requests: int = WARMUP_REQUESTS
     """Fewest successful requests."""
-    output_tokens: int = 10_000
+    output_tokens: int = WARMUP_OUTPUT_TOKENS
     """Fewest output tokens."""
     concurrency: int = 8
     """Requests in flight during the warm-up."""
@@ -194,13 +200,13 @@ class ByScale:
         return round(self.at(scale, asked))
 
 
-PROBE_S = ByScale(quick=4.0, standard=20.0, full=60.0)
+PROBE_S = ByScale(quick=4.0, standard=20.0, full=SHORTEST_LEVEL_S)
 """Seconds of a level of a search, ramp-up included (section 5.2.2.1; AMB-17: probes may be as short as 60
 s)."""
 PROBE_REQUESTS = ByScale(quick=5, standard=20, full=50)
 """Fewest requests of a level in an open loop, however slow the system and long the level: of five requests it
 is chance whether they are served as they come. 20 tell a load of 1.2 times the capacity from it."""
-LEVEL_S = ByScale(quick=4.0, standard=30.0, full=60.0)
+LEVEL_S = ByScale(quick=4.0, standard=30.0, full=SHORTEST_LEVEL_S)
 """Seconds of a level of a sweep (section 5.3.2)."""
-REPORTED_S = ByScale(quick=6.0, standard=60.0, full=300.0)
+REPORTED_S = ByScale(quick=6.0, standard=60.0, full=ADVISED_LEVEL_S)
 """Seconds of the level whose throughput is reported (section 5.2.2.1, advised)."""

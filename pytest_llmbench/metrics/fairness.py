@@ -21,6 +21,7 @@ from pytest_llmbench.metrics.latency import backlog_among, e2e_ms, per_request, 
 from pytest_llmbench.metrics.ratios import share_estimate
 from pytest_llmbench.metrics.session_figures import latencies, ranks
 from pytest_llmbench.metrics.summary import of_quantiles
+from pytest_llmbench.model.draft import STARVATION_FACTOR
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, BoolColumn, Records
 from pytest_llmbench.stats import fairness as statistics
@@ -31,7 +32,6 @@ from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 WaitSource = Literal["server queue wait", "TTFT"]
 TAILS = ("p50", "p95", "p99")
-STARVATION_FACTOR = 5.0
 _NS_PER_MS = 1e6
 
 

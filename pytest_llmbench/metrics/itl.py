@@ -18,6 +18,7 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
 from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
 from pytest_llmbench.metrics.summary import GivenUp, of_quantiles, with_given_up
+from pytest_llmbench.model.draft import FEWEST_TOKENS, SINGLE_TOKEN_SHARE
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters, GroupWorth
@@ -31,10 +32,6 @@ from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, legs, spread, upper_end
 
 ITL, TBC = "ITL", "Time Between Chunks"
-FEWEST_TOKENS = 50
-"""Fewest output tokens of an eligible request (section 5.4.2)."""
-SINGLE_TOKEN_SHARE = 0.9
-"""Share of single-token chunks above which chunks are timed directly (section B.2.1)."""
 KEPT = 1 << 22
 """The most gaps of a run that are kept in memory: 32 MiB."""
 _NS_PER_MS = 1e6

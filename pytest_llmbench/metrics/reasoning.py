@@ -19,9 +19,10 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import single_token_share
 from pytest_llmbench.metrics.definitions import is_metric
 from pytest_llmbench.metrics.gaps import Option
-from pytest_llmbench.metrics.itl import SINGLE_TOKEN_SHARE, ItlSamples, itl_samples
+from pytest_llmbench.metrics.itl import ItlSamples, itl_samples
 from pytest_llmbench.metrics.latency import FloatArray, between_ms, by_blocks, ttft_ms
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
+from pytest_llmbench.model.draft import SINGLE_TOKEN_SHARE
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.observation import THINKING_ENDED, EngineReadings
 from pytest_llmbench.model.record import Outcome

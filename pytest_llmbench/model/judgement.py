@@ -15,9 +15,6 @@ from typing import Any, Literal
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 
-FEWEST_RUNS = 3
-"""Fewest runs of each arm for a comparison (section 6)."""
-
 FEWEST_SESSIONS = 3
 """Fewest earlier sessions whose spread is used; from so many on the session is the unit of replication."""
 

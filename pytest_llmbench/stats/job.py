@@ -24,12 +24,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import EstimateKind, SavedSpread
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.stats.spectral import student_quantile
 
-FEWEST_RUNS = 3
-"""Fewest runs whose own spread counts."""
 _FLOOR, _FREE_FROM = 0.015, 5
 """Least spread of so few runs that they may be alike by chance, and from how many runs on there is none."""
 _LEAST_SAVED = 0.03

@@ -17,11 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.model.draft import FEWEST_LENGTHS
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
 from pytest_llmbench.stats.spectral import Spread, spread, student_interval
-
-FEWEST_LENGTHS = 3
-"""Fewest lengths of a fit: two points fit any line."""
 
 _FEWEST_FOR_DEPENDENCE = 50
 """Fewest requests of a length that tell dependence from chance; fewer are taken as independent."""

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.draft import CONTEXTS, ZIPF_EXPONENT
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
@@ -31,9 +32,7 @@ NAME: Final = "code-completion"
 THE_STACK: Final = "The Stack"
 """The data set that the draft names; its version is for the tester to declare."""
 LANGUAGES: Final = ("Python", "JavaScript", "TypeScript")
-CONTEXTS: Final = 10
 CONTEXT_LENGTH: Final = Uniform(512, 1024)
-ZIPF_EXPONENT: Final = 1.5
 OUTPUT: Final = LogNormal(4.0, 1.5, 1, 2048)
 
 _FRACTION: Final = 0.8

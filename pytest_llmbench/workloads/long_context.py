@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Choice, Fixed, LengthLaw, Uniform, specification_of
@@ -25,11 +26,8 @@ from pytest_llmbench.workloads.stream import Rewording, StreamedWorkload
 from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT, RESERVED_NAMES
 
 QUESTION_TOKENS: Final = 100
-OUTPUT_TOKENS: Final = 256
 MIXED_TARGETS: Final = (8192, 16384, 32768, 65536, 131072)
 """Target lengths of the mixed workload (appendix A.5.1)."""
-SCALING_TARGETS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-"""Default target lengths of the scaling test (section 5.9.2, AMB-03)."""
 UNIFORM_NAME: Final = "long-context-uniform"
 
 _QUOTED = 12
@@ -56,7 +54,7 @@ class LongContextWorkload(StreamedWorkload):
 
     targets: LengthLaw
     name: str = "long-context"
-    output_tokens: int = OUTPUT_TOKENS
+    output_tokens: int = CONTEXT_OUTPUT_TOKENS
     temperature: float = 0.0
 
     def __post_init__(self) -> None:
@@ -78,7 +76,10 @@ class LongContextWorkload(StreamedWorkload):
     def _is_reference(self) -> bool:
         laws = {"long-context": isinstance(self.targets, Fixed | Choice)}
         laws[UNIFORM_NAME] = self.targets == Uniform(8192, 32768)
-        return laws.get(self.name, False) and (self.output_tokens, self.temperature) == (OUTPUT_TOKENS, 0.0)
+        return laws.get(self.name, False) and (self.output_tokens, self.temperature) == (
+            CONTEXT_OUTPUT_TOKENS,
+            0.0,
+        )
 
     @property
     def standard(self) -> bool:
@@ -145,7 +146,7 @@ def fitting_targets(
     limit_tokens: int | None,
     *,
     at_least: int = 1,
-    output_tokens: int = OUTPUT_TOKENS,
+    output_tokens: int = CONTEXT_OUTPUT_TOKENS,
     remedy: str,
 ) -> tuple[int, ...]:
     """The targets that, with the output, fit into a context of ``limit_tokens``; all without a limit.

@@ -61,8 +61,8 @@ def _metrics(metrics: Mapping[str, Estimate]) -> dict[str, Estimate]:
 
 
 def _table(table: Table) -> Table:
-    rows = tuple(tuple(OTHER for _ in row) for row in table.rows)
-    return dataclasses.replace(table, title=OTHER, columns=tuple(OTHER for _ in table.columns), rows=rows)
+    cells = tuple(tuple(OTHER for _ in row) for row in table.cells)
+    return dataclasses.replace(table, title=OTHER, columns=tuple(OTHER for _ in table.columns), cells=cells)
 
 
 def _plot(plot: Plot) -> Plot:

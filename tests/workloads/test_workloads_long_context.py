@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.draft import CONTEXT_LENGTHS
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.catalogue import reference_variant, workload
@@ -17,7 +18,6 @@ from pytest_llmbench.workloads.long_context import (
     LONG_CONTEXT,
     LONG_CONTEXT_UNIFORM,
     MIXED_TARGETS,
-    SCALING_TARGETS,
     LongContextWorkload,
     fitting_targets,
     long_context,
@@ -100,11 +100,11 @@ def test_the_variant_of_the_body_is_uniform():
 
 
 def test_lengths_that_do_not_fit_are_cut():
-    assert fitting_targets(SCALING_TARGETS, None, remedy="") == SCALING_TARGETS
-    assert fitting_targets(SCALING_TARGETS, 8192 + 256, remedy="") == (1024, 2048, 4096, 8192)
-    assert fitting_targets(SCALING_TARGETS, 8192, remedy="") == (1024, 2048, 4096)
+    assert fitting_targets(CONTEXT_LENGTHS, None, remedy="") == CONTEXT_LENGTHS
+    assert fitting_targets(CONTEXT_LENGTHS, 8192 + 256, remedy="") == (1024, 2048, 4096, 8192)
+    assert fitting_targets(CONTEXT_LENGTHS, 8192, remedy="") == (1024, 2048, 4096)
     with pytest.raises(SuiteError, match=r"2 of the lengths .* at least 3 are needed"):
-        fitting_targets(SCALING_TARGETS, 4096, at_least=3, remedy="")
+        fitting_targets(CONTEXT_LENGTHS, 4096, at_least=3, remedy="")
     with pytest.raises(SuiteError, match="0 of the lengths"):
         long_context(limit_tokens=8192)
     assert fitting_targets((300, 500), 600, output_tokens=100, remedy="") == (300, 500)

@@ -10,16 +10,14 @@ from pytest_llmbench.compliance.checks.registry import Checks, tables
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.in_flight import growth_in_flight
+from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, GAP_SHARE, LEAST_COMPLETION, SHORTEST_LEVEL_S
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.plan import ClosedLoop
 
 check = Checks()
 
-LEAST_COMPLETION = 0.99
 LARGEST_SPREAD_NS = 100_000_000
 LEAST_IN_FLIGHT = 0.99
-SHORTEST_S, COMPLETIONS_PER_SLOT = 60.0, 100
-GAP_SHARE = 0.05
 
 
 @check("S-5.5.2-workload")
@@ -158,7 +156,7 @@ def level_duration(view: EvidenceView) -> Answer:
         ended = int(has(one.records.finished_ns).sum())
         view.note(f"{one.label}", f"{one.lasted_s:.2f} s, {ended} ended")
         stopped = one.level.passed is False and one.run.stopped is not None
-        if not stopped and (one.lasted_s < SHORTEST_S or ended < COMPLETIONS_PER_SLOT * slots):
+        if not stopped and (one.lasted_s < SHORTEST_LEVEL_S or ended < COMPLETIONS_OF_A_SLOT * slots):
             short.append(one)
     return view.answer(
         not short,

@@ -11,11 +11,11 @@ from typing import Any
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
+from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()
 
-FEWEST_RUNS = 3
 CHECKLIST = (
     "workload",
     "duration",

@@ -10,22 +10,23 @@ from pytest_llmbench.compliance.checks.levels import at_least_s
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate, tables
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, tested
+from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
 from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.workloads.classes import LONG, SHORT
 
 check = Checks()
 
 MIX, ALONE = "mix", "baseline"
-DRAFT_CLASSES = {"short": ((64, 256), (32, 128)), "long": ((1024, 4096), (256, 1024))}
+DRAFT_CLASSES = {each.name: (each.input, each.output) for each in (SHORT, LONG)}
 SHARE_TOLERANCE = 0.03
-FEWEST_PER_CLASS, SHORTEST_S = 500, 300.0
 LOWEST_PERCENT, HIGHEST_PERCENT = 70.0, 90.0
 _RATE_TOLERANCE = 0.01
 _LOAD_TOLERANCE = 0.10
 """Tolerance of the load: rates follow from expected lengths, and those of some hundred requests vary around
 them."""
 
-check("P-5.6.3-min-duration-300s")(at_least_s(SHORTEST_S, MIX))
+check("P-5.6.3-min-duration-300s")(at_least_s(MIX_S, MIX))
 
 
 @check("M-5.6.2-workload-synthetic-skewed")
@@ -128,7 +129,7 @@ def five_hundred_per_class(view: EvidenceView) -> Answer:
         counted[name] = [int((mix == name).sum()), *(len(one.records) for one in alone)]
     view.note("requests", counted)
     return view.answer(
-        min(min(counts) for counts in counted.values()) >= FEWEST_PER_CLASS,
+        min(min(counts) for counts in counted.values()) >= CLASS_REQUESTS,
         "500 requests or more of every class",
         f"requests per class, in the mix and alone: {counted}",
     )

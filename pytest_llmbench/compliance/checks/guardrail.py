@@ -11,6 +11,7 @@ from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.metrics.differences import Unexplained, gained_throughput, unlike_configurations
+from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 
@@ -18,7 +19,7 @@ check = Checks()
 
 BASELINE, INPUT, OUTPUT, FULL = "baseline", "input_filter", "output_filter", "full"
 CONFIGURATIONS = (BASELINE, INPUT, OUTPUT, FULL)
-LEVELS, LEVEL_TOLERANCE = (25.0, 50.0, 75.0), 2.0
+LEVEL_TOLERANCE = 2.0
 MOST_REFUSED = 0.01
 _STATISTICS = ("p50", "p95", "p99")
 _ON, _OFF = ("enabled",), ("disabled", "absent")
@@ -99,7 +100,7 @@ def load_levels(view: EvidenceView) -> Answer:
     """25, 50 and 75 % in each configuration, at the same rates; the capacity is that of the baseline."""
     rate, found = view.need("load.capacity_rps"), _by_configuration(view)
     for name, levels in found.items():
-        for wanted in LEVELS:
+        for wanted in GUARDRAIL_PERCENTS:
             near = [one for percent, one in levels.items() if abs(percent - wanted) <= LEVEL_TOLERANCE]
             if not near:
                 return view.unmet(f"{name} was not run at {wanted:g} % of capacity")

@@ -13,20 +13,21 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of
 from pytest_llmbench.compliance.checks.tradeoff import shares_wrong
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, chunk_sizes
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
-from pytest_llmbench.metrics.itl import (
+from pytest_llmbench.metrics.itl import server_clock_holds, server_clock_misfit
+from pytest_llmbench.model.draft import (
     FEWEST_TOKENS,
+    ITL_PERCENTS,
+    ITL_REQUESTS,
+    ITL_SAMPLES,
+    MOST_EXCLUDED,
     SINGLE_TOKEN_SHARE,
-    server_clock_holds,
-    server_clock_misfit,
 )
 from pytest_llmbench.stats.shape import FEWEST_EXCESSES
 
 check = Checks()
 
 FINE_CLOCK_NS = 1_000
-FEWEST_REQUESTS, FEWEST_SAMPLES = 100, 5_000
-MOST_EXCLUDED = 0.05
-LEVELS, LEVEL_TOLERANCE = (25.0, 50.0, 75.0, 90.0), 2.0
+LEVEL_TOLERANCE = 2.0
 OPTIONS = ("direct", "A", "B", "C")
 _STATISTICS = ("p50", "p90", "p95", "p99", "p99_9", "mean", "std")
 
@@ -125,7 +126,7 @@ def fifty_tokens(view: EvidenceView) -> Answer:
 def hundred_requests(view: EvidenceView) -> Answer:
     eligible = _counts(view, "eligible")
     return view.answer(
-        min(eligible.values()) >= FEWEST_REQUESTS,
+        min(eligible.values()) >= ITL_REQUESTS,
         "100 requests or more at every level",
         f"eligible requests per level: {eligible}",
     )
@@ -135,7 +136,7 @@ def hundred_requests(view: EvidenceView) -> Answer:
 def five_thousand_samples(view: EvidenceView) -> Answer:
     samples = _counts(view, "samples")
     return view.answer(
-        min(samples.values()) >= FEWEST_SAMPLES,
+        min(samples.values()) >= ITL_SAMPLES,
         "5000 samples or more at every level",
         f"samples per level: {samples}",
     )
@@ -146,7 +147,7 @@ def load_levels(view: EvidenceView) -> Answer:
     percents = [one.level.percent_of_capacity for one in tested(view, SWEEP)]
     lacking = [
         wanted
-        for wanted in LEVELS
+        for wanted in ITL_PERCENTS
         if not any(percent is not None and abs(percent - wanted) <= LEVEL_TOLERANCE for percent in percents)
     ]
     return view.answer(not lacking, "25, 50, 75 and 90 %", f"levels lacking: {lacking} % of saturation")

@@ -11,6 +11,13 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
+from pytest_llmbench.model.draft import (
+    CONTEXT_LENGTHS,
+    CONTEXT_OUTPUT_TOKENS,
+    FEWEST_LENGTHS,
+    MOST_IN_FLIGHT,
+    REQUESTS_PER_LENGTH,
+)
 from pytest_llmbench.model.facts import CONTEXT_LIMIT, CONTRADICTED
 from pytest_llmbench.model.plan import ClosedLoop
 
@@ -18,10 +25,7 @@ check = Checks()
 
 LENGTH = "length"
 NAMES = ("long-context", "long-context-uniform")
-FEWEST_LENGTHS, FEWEST_REQUESTS = 3, 20
-OUTPUT_TOKENS, MOST_IN_FLIGHT = 256, 4
 SHORT_CONTEXT, LONG_CONTEXT, LEAST_SPAN = 1024, 8192, 8
-DEFAULT_LENGTHS = tuple(2**power for power in range(10, 18))
 
 
 @check("M-4.3.2.5-long-context-for-scaling")
@@ -36,8 +40,8 @@ def long_context(view: EvidenceView) -> Answer:
     limits = np.unique(view.records.requested_max_tokens)
     view.note("requested_max_tokens", limits.tolist())
     return view.answer(
-        name in NAMES and 90 <= question <= 110 and limits.tolist() == [OUTPUT_TOKENS],
-        f"{name}: document and question of {question} tokens, {OUTPUT_TOKENS} output tokens",
+        name in NAMES and 90 <= question <= 110 and limits.tolist() == [CONTEXT_OUTPUT_TOKENS],
+        f"{name}: document and question of {question} tokens, {CONTEXT_OUTPUT_TOKENS} output tokens",
         f"{name} with a question of {question} tokens and output limits {limits.tolist()}",
     )
 
@@ -65,13 +69,13 @@ def length_sequence(view: EvidenceView) -> Answer:
     lengths = [length for length, _ in _lengths(view)]
     view.note("lengths", lengths)
     omitted = view.fact("long_context.omitted", [])
-    beyond = [length for length in lengths if length + OUTPUT_TOKENS > limit]
+    beyond = [length for length in lengths if length + CONTEXT_OUTPUT_TOKENS > limit]
     unlisted = [
         length
-        for length in DEFAULT_LENGTHS
-        if length + OUTPUT_TOKENS > limit and length <= max(DEFAULT_LENGTHS) and length not in omitted
+        for length in CONTEXT_LENGTHS
+        if length + CONTEXT_OUTPUT_TOKENS > limit and length <= max(CONTEXT_LENGTHS) and length not in omitted
     ]
-    if not set(lengths) <= set(DEFAULT_LENGTHS):
+    if not set(lengths) <= set(CONTEXT_LENGTHS):
         unlisted = []
     if not _reach_far(lengths, limit):
         return view.unmet(f"lengths {lengths} in a context of {limit}: no long one beside a short one")
@@ -105,7 +109,9 @@ def output_256(view: EvidenceView) -> Answer:
     limits = np.unique(view.records.requested_max_tokens)
     view.note("requested_max_tokens", limits.tolist())
     return view.answer(
-        limits.tolist() == [OUTPUT_TOKENS], "256 tokens each", f"output limits {limits.tolist()}, not 256"
+        limits.tolist() == [CONTEXT_OUTPUT_TOKENS],
+        "256 tokens each",
+        f"output limits {limits.tolist()}, not 256",
     )
 
 
@@ -127,7 +133,7 @@ def twenty_per_length(view: EvidenceView) -> Answer:
     counted = {length: int(one.records.ok.sum()) for length, one in _lengths(view)}
     view.note("requests_ok", counted)
     return view.answer(
-        min(counted.values()) >= FEWEST_REQUESTS,
+        min(counted.values()) >= REQUESTS_PER_LENGTH,
         "20 requests or more of every length",
         f"requests per length: {counted}",
     )

@@ -9,13 +9,13 @@ from pytest_llmbench.compliance.checks.levels import at_least_s
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
+from pytest_llmbench.model.draft import PRESSURE_S
 from pytest_llmbench.model.plan import ClosedLoop, SessionSlots
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()
 
 PRESSURE = ("baseline", "overload")
-SHORTEST_S = 120.0
 _TURNS = "the requests are turns of sessions, so many sessions at once and no share of a capacity in flight"
 
 check("S-5.8.2-workload")(one_of("workload.name", "long-context", "long-context-uniform"))
@@ -129,7 +129,7 @@ def _has_failed(capacity_test: TestResult) -> bool:
 def min_duration(view: EvidenceView) -> Answer:
     if _of_sessions(view):
         return view.unmet("the requests are turns of sessions: a level lasts for sessions, not for a time")
-    return at_least_s(SHORTEST_S, *PRESSURE)(view)
+    return at_least_s(PRESSURE_S, *PRESSURE)(view)
 
 
 def _of_every_level(*names: str, defined: bool = True) -> Predicate:

@@ -10,6 +10,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import unlike_machines, unlike_prefill
+from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, SessionLoad
 from pytest_llmbench.model.record import Phase
@@ -18,10 +19,6 @@ from pytest_llmbench.model.records import MISSING, IntColumn, Records
 check = Checks()
 
 DISABLED, COLD, WARM = "disabled", "cold", "warm"
-MOST_WHEN_OFF = 0.01
-"""Largest share of the input that a cache which is off may seem to serve: a system prompt of the server's
-own."""
-MOST_FIRST_HITS = 0.10
 _STATISTICS = ("p50", "p95", "p99")
 _SCHEDULE_TOLERANCE_NS = 1_000
 

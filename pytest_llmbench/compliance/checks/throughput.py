@@ -10,11 +10,11 @@ from pytest_llmbench.compliance.checks.registry import Checks, figures, one_of, 
 from pytest_llmbench.compliance.checks.ttft import workload_defined
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import NINE_LATENCIES, Tested, names_of, need_points, tested
+from pytest_llmbench.model.draft import ADVISED_LEVEL_S, SHORTEST_LEVEL_S
 from pytest_llmbench.model.result import PROBE
 
 check = Checks()
 
-SHORTEST_S, ADVISED_S = 60.0, 300.0
 CONSTRAINED = "constrained"
 LIMITS = {"ttft_p99_ms": "ttft", "tpot_p99_ms": "tpot"}
 _STEP_TOLERANCE = 0.01
@@ -23,8 +23,8 @@ _STEP_TOLERANCE = 0.01
 check("M-5.2.2.1-workload-defined")(workload_defined)
 check("P-5.3.2-workload-named")(workload_defined)
 check("M-5.2.2.2-load-model-defined")(one_of("load.model", "open", "closed"))
-check("P-5.2.2.1-min-duration-60s")(at_least_s(SHORTEST_S))
-check("S-5.2.2.1-duration-300s")(at_least_s(ADVISED_S, REPORTED))
+check("P-5.2.2.1-min-duration-60s")(at_least_s(SHORTEST_LEVEL_S))
+check("S-5.2.2.1-duration-300s")(at_least_s(ADVISED_LEVEL_S, REPORTED))
 
 
 @check("M-5.2.2.1-duration-defined")

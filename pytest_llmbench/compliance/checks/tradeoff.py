@@ -10,15 +10,15 @@ from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import NINE_LATENCIES, Tested, names_of, need_points, tested
+from pytest_llmbench.model.draft import LEVELS_OF_A_SWEEP, SHORTEST_LEVEL_S
 from pytest_llmbench.model.plan import OpenLoop
 
 check = Checks()
 
-SHORTEST_S, FEWEST_LEVELS = 60.0, 10
 LOWEST_PERCENT = 10.0
 _RATE_TOLERANCE = 0.01
 
-check("P-5.3.2-min-duration-60s")(at_least_s(SHORTEST_S, SWEEP))
+check("P-5.3.2-min-duration-60s")(at_least_s(SHORTEST_LEVEL_S, SWEEP))
 
 
 @check("P-5.3.2-min-10-levels")
@@ -28,9 +28,9 @@ def ten_levels(view: EvidenceView) -> Answer:
     rates = {one.value for one in levels}
     view.note("rates", sorted(rates))
     return view.answer(
-        len(rates) >= FEWEST_LEVELS,
+        len(rates) >= LEVELS_OF_A_SWEEP,
         f"{len(rates)} load levels",
-        f"{len(rates)} load levels, {FEWEST_LEVELS} are needed",
+        f"{len(rates)} load levels, {LEVELS_OF_A_SWEEP} are needed",
     )
 
 

@@ -16,11 +16,12 @@ from pytest_llmbench.compliance.evidence_view import (
     reported,
 )
 from pytest_llmbench.metrics.buckets import EDGES
+from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.plan import JUDGED
 
 check = Checks()
 
-P99_REQUESTS, P999_REQUESTS = 1_000, 10_000
+P99_REQUESTS, P999_REQUESTS = SAMPLES_REQUIRED["p99"], SAMPLES_REQUIRED["p99_9"]
 PERCENTILES = ("p50", "p90", "p95", "p99", "p99_9")
 ARRIVALS = ("poisson", "uniform", "bursty")
 

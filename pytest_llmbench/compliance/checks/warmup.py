@@ -8,13 +8,11 @@ from itertools import pairwise
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.metrics.server_side import cold_starts
+from pytest_llmbench.model.draft import STEADY_PROBES, WARMUP_OUTPUT_TOKENS, WARMUP_REQUESTS
 from pytest_llmbench.model.observation import Observation
 
 check = Checks()
 
-REQUESTS, OUTPUT_TOKENS = 100, 10_000
-"""The amounts of a warm-up; both are reached (AMB-02)."""
-STEADY_PROBES = 3
 TOLERANCE = 0.10
 SLOW_PROBE = 10.0
 """A probe slower than this many times the median probe speaks against a loaded model."""
@@ -44,9 +42,9 @@ def volume(view: EvidenceView) -> Answer:
     requests_ok, output_tokens = view.need_all("warmup.requests_ok", "warmup.output_tokens")
     done = f"{requests_ok} requests and {output_tokens} output tokens"
     return view.answer(
-        requests_ok >= REQUESTS and output_tokens >= OUTPUT_TOKENS,
+        requests_ok >= WARMUP_REQUESTS and output_tokens >= WARMUP_OUTPUT_TOKENS,
         done,
-        f"{done}; both {REQUESTS} and {OUTPUT_TOKENS} have to be reached (AMB-02)",
+        f"{done}; both {WARMUP_REQUESTS} and {WARMUP_OUTPUT_TOKENS} have to be reached (AMB-02)",
     )
 
 

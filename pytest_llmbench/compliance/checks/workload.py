@@ -22,6 +22,7 @@ from pytest_llmbench.compliance.workload_evidence import (
     unverified,
 )
 from pytest_llmbench.metrics.server_side import by_server
+from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, CONTEXTS, ZIPF_EXPONENT
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn, Records
 from pytest_llmbench.model.request import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
@@ -268,9 +269,6 @@ _UNIFORM_BOUNDS = ((128, 512), (64, 256))
 _SKEWED_BOUNDS = ((32, 4096), (16, 2048))
 _SHAREGPT = {"name": "ShareGPT", "subset": "vicuna_cleaned", "version": "2023-04-12"}
 _REFERENCE_PERCENTILES = {"input": (156, 892, 2134), "output": (234, 789, 1567)}
-_ZIPF_EXPONENT = 1.5
-_CONTEXTS = 10
-_LONG_OUTPUT_TOKENS = 256
 
 
 @check("P-A.1-synthetic-uniform-params")
@@ -369,7 +367,7 @@ def code_completion(view: EvidenceView) -> Answer:
     )
     law, parameters = view.need_fields("workload.output_length", "type", "params")
     complaints = {
-        f"{len(contexts)} repository contexts, not {_CONTEXTS}": len(contexts) != _CONTEXTS,
+        f"{len(contexts)} repository contexts, not {CONTEXTS}": len(contexts) != CONTEXTS,
         "a repository context is not 512 to 1024 tokens long": not all(512 <= n <= 1024 for n in contexts),
         f"the realised share is {realised:.3f}, not 0.8": abs(realised - 0.8) > SHARE_TOLERANCE,
         f"context frequencies {by_rank} do not follow the draft's Zipf law": not _is_zipf(by_rank),
@@ -393,10 +391,10 @@ def _miss_their_length(records: Records) -> int:
 
 def _is_zipf(by_rank: list[int]) -> bool:
     """Frequencies against 1/k^1.5 normalised: none farther off than five standard deviations of its count."""
-    if len(by_rank) != _CONTEXTS or sum(by_rank) == 0:
+    if len(by_rank) != CONTEXTS or sum(by_rank) == 0:
         return False
     total = sum(by_rank)
-    weights = np.arange(1, _CONTEXTS + 1, dtype=np.float64) ** -_ZIPF_EXPONENT
+    weights = np.arange(1, CONTEXTS + 1, dtype=np.float64) ** -ZIPF_EXPONENT
     share = weights / weights.sum()
     spread = np.sqrt(total * share * (1 - share))
     return bool(np.all(np.abs(np.asarray(by_rank) - total * share) <= 5 * spread))
@@ -418,7 +416,7 @@ def long_context(view: EvidenceView) -> Answer:
     complaints = {
         f"{missed} prompts miss the exact length that was asked for": missed > 0,
         f"the question has {question_tokens} tokens, not about 100": not 90 <= question_tokens <= 110,
-        f"output limits other than {_LONG_OUTPUT_TOKENS}": bool((limit != _LONG_OUTPUT_TOKENS).any()),
+        f"output limits other than {CONTEXT_OUTPUT_TOKENS}": bool((limit != CONTEXT_OUTPUT_TOKENS).any()),
         "documents share a prefix": fraction != 0,
     }
     complaint = next((text for text, holds in complaints.items() if holds), None)

@@ -32,8 +32,9 @@ from pytest_llmbench.harness.comparison.identity import (
 from pytest_llmbench.harness.comparison.reference import Reference
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.judgement import FEWEST_RUNS, ComparisonVerdict
+from pytest_llmbench.model.judgement import ComparisonVerdict
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.probes.repository import checked_out
 from pytest_llmbench.store.baselines import (

@@ -30,7 +30,8 @@ from pytest_llmbench.methodology.measuring.replies import MOST_UNCOUNTED
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Lengths, Setting, TestDefinition, WarmupPolicy
 from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
-from pytest_llmbench.model.judgement import FEWEST_RUNS, Comparison, Finding
+from pytest_llmbench.model.draft import FEWEST_RUNS
+from pytest_llmbench.model.judgement import Comparison, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
 from pytest_llmbench.model.record import Phase, TokenSource

@@ -19,8 +19,9 @@ from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import ByRun, by_run
-from pytest_llmbench.model.judgement import FEWEST_RUNS, Finding
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import TestResult, VoidLoad
 

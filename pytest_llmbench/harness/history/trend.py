@@ -33,8 +33,9 @@ from pytest_llmbench.harness.history.sessions import (
 )
 from pytest_llmbench.metrics.definitions import definition, metric_unit
 from pytest_llmbench.model import numbers
+from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.judgement import FEWEST_RUNS, Comparison
+from pytest_llmbench.model.judgement import Comparison
 from pytest_llmbench.model.numbers import shown_unit
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports import comparisons as words

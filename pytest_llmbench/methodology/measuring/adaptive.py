@@ -22,6 +22,7 @@ from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, paramet
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
+from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -42,7 +43,7 @@ _WITHOUT_LOOKS = (
     "requests='auto' does not end a load early here: it does at --llm-scale=standard, in a single run; runs "
     "that are compared are of one length"
 )
-GATE_REQUESTS = 1_000
+GATE_REQUESTS = SAMPLES_REQUIRED["p99"]
 """Default number of requests of a gate: the draft's minimum for P99."""
 MOST_REQUESTS = 5_000
 """The most requests of ``requests="auto"`` where the marker names no maximum."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import chunking
+from pytest_llmbench.model.draft import SINGLE_TOKEN_SHARE
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLoad, SessionSlots
@@ -23,9 +24,6 @@ from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.sequence import Stretch, stretches_sha256
 from pytest_llmbench.workloads.sharing import realised_sharing
-
-SINGLE_TOKEN_SHARE = 0.9
-"""Share of single-token chunks above which ITL is measured directly (section 4.6)."""
 
 _CHUNK_HANDLING = (
     "every chunk is stored with its arrival and its token count; TTFT and TPOT use the first and the last "

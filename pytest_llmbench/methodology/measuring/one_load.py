@@ -42,6 +42,7 @@ from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.overload import as_overloaded, overload, with_slots
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.cells import Cell, cells
+from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -53,7 +54,7 @@ from pytest_llmbench.stats.queues.batching import as_lasting
 from pytest_llmbench.workloads.adapted import lengths_seed_of
 from pytest_llmbench.workloads.stream import draws_anew
 
-FULL_REQUESTS = 10_000
+FULL_REQUESTS = SAMPLES_REQUIRED["p99_9"]
 """The draft's minimum of requests for P99.9, which a compliant run always reports (AMB-01)."""
 OVERSENT_REQUESTS = math.ceil(FULL_REQUESTS / 0.99)
 """How many requests are sent so that 10,000 samples are left with 1 % of failures, the usual budget."""

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE, completion_balance
 from pytest_llmbench.metrics.in_flight import Queue
 from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.model.draft import TAIL_FACTOR
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import Level
 
-TAIL_FACTOR = 10.0
 LEAST_GAIN = 0.01
 LEAST_STEP = 0.1
 

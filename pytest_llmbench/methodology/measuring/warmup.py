@@ -16,6 +16,7 @@ from pytest_llmbench.methodology.measuring.server_state import REMEDY as TOO_LON
 from pytest_llmbench.methodology.measuring.server_state import is_beyond_context
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.latency import e2e_ms, request_latency_ms
+from pytest_llmbench.model.draft import STEADY_PROBES
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
@@ -29,8 +30,6 @@ from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, SyntheticWork
 
 _PROBE_OUTPUT_TOKENS = 64
 _NUMBER = re.compile(r"\d+")
-STEADY_PROBES = 3
-"""How many of the last probes have to agree."""
 
 
 def warm_up(

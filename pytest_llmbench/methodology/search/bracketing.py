@@ -9,14 +9,13 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from pytest_llmbench.methodology.procedure import Procedure
+from pytest_llmbench.model.draft import GAP_SHARE
 
 V = TypeVar("V", int, float)
 
 Bracket = tuple[V | None, V | None]
 """The highest value that held and the lowest above it that did not; None where there is none."""
 Chooser = Generator[V, bool, Bracket[V]]
-GAP_SHARE = 0.05
-"""Doubling ends when pass and fail differ by at most max(1, this share of the pass)."""
 
 
 def searched(chooser: Chooser[V], at: Callable[[V], Procedure[bool]]) -> Procedure[Bracket[V]]:

@@ -15,6 +15,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.bracketing import doubling, searched
 from pytest_llmbench.methodology.search.probing import ceilings
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors, timeouts
+from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -22,7 +23,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import PROBE
 
 LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)
-COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)
+COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=float(COMPLETIONS_OF_A_SLOT))
 """Completions per slot that a level lasts for, or its time if that is longer (section 5.5.3)."""
 FIRST_LEVEL, HIGHEST_LEVEL = 8, 512
 """Requests in flight at which a search starts, and the most that it tries."""
@@ -34,7 +35,7 @@ class Criteria:
     """The criteria of a level (section 5.5.2). One with an out-of-memory error always fails."""
 
     ttft_p99_ms: float | None = None
-    min_completion: float = 0.99
+    min_completion: float = LEAST_COMPLETION
 
     def failures(self, seen: Seen) -> tuple[str, ...]:
         """Why the level fails; empty when it passes."""

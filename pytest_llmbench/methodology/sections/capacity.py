@@ -41,6 +41,7 @@ from pytest_llmbench.metrics.memory_pressure import OUT_OF_MEMORY_RULE, out_of_m
 from pytest_llmbench.metrics.session_figures import jobs_of
 from pytest_llmbench.metrics.throughput import level_window
 from pytest_llmbench.model.cells import Amount, Cell, Row, cells
+from pytest_llmbench.model.draft import LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
@@ -72,7 +73,9 @@ class Parameters(TestParameters):
         doc="criterion: a level passes only while TTFT P99 is at or under it. The draft wants one to be "
         "chosen.",
     )
-    min_completion: float = parameter("share", 0.99, doc="criterion: share of requests that complete.")
+    min_completion: float = parameter(
+        "share", LEAST_COMPLETION, doc="criterion: share of requests that complete."
+    )
     initial: int = parameter("count", 8, doc="requests in flight of the first level.")
     maximum: int = parameter("count", 512, doc="the upper bound of the search.")
     output_tokens: int = parameter(

@@ -44,6 +44,7 @@ from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, s
 from pytest_llmbench.metrics import fairness, latency
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, submitted_inside, window_of
 from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
+from pytest_llmbench.model.draft import CLASS_REQUESTS, UNFAIR_BELOW
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
@@ -63,8 +64,7 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkl
 
 HEADING = Heading("fairness", "5.6", "Scheduling Fairness")
 LOAD_PERCENT = 80.0
-REQUESTS_PER_CLASS = ByScale(quick=10, standard=500, full=500)
-UNFAIR_BELOW = 0.9
+REQUESTS_PER_CLASS = ByScale(quick=10, standard=CLASS_REQUESTS, full=CLASS_REQUESTS)
 """Jain's index below which the draft speaks of significant unfairness."""
 RULES = {
     "tokens": "equal offered tokens per second: the rate of the mix times its mean tokens per request (input "

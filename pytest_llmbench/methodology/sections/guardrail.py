@@ -63,6 +63,7 @@ from pytest_llmbench.metrics.differences import (
 from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.metrics.throughput import window_of
 from pytest_llmbench.model.cells import Cell, Figure, Row, cells
+from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
@@ -86,9 +87,6 @@ HEADING = Heading("guardrail", "5.10", "Guardrail Overhead")
 
 
 BASELINE, INPUT, OUTPUT, FULL = "baseline", "input_filter", "output_filter", "full"
-
-
-PERCENTS = (25.0, 50.0, 75.0)
 
 
 STATISTICS = ("p50", "p95", "p99", "mean")
@@ -119,7 +117,7 @@ class Parameters(TestParameters):
         "positive",
         doc="capacity of the baseline, requests per second, where it is known; else it is searched for.",
     )
-    levels_percent: Sequence[float] = parameter("percents", PERCENTS)
+    levels_percent: Sequence[float] = parameter("percents", GUARDRAIL_PERCENTS)
     duration_s: float | None = parameter("positive")
     max_overhead_ms: float | None = parameter(
         "positive", doc="total: E2E with all guardrails less that of the baseline, at P50."

@@ -37,17 +37,11 @@ from pytest_llmbench.methodology.uncertainty import late_gaps
 from pytest_llmbench.metrics.chunking import tokens_per_chunk
 from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.gaps import Option
-from pytest_llmbench.metrics.itl import (
-    FEWEST_TOKENS,
-    ItlCounts,
-    itl_distribution,
-    itl_samples,
-    jitter_ms,
-    longest_pause_ms,
-)
+from pytest_llmbench.metrics.itl import ItlCounts, itl_distribution, itl_samples, jitter_ms, longest_pause_ms
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, window_of
 from pytest_llmbench.model.cells import Amount, Cell, Row, cells, with_intervals
+from pytest_llmbench.model.draft import FEWEST_TOKENS, ITL_PERCENTS, ITL_REQUESTS, ITL_SAMPLES
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
@@ -70,13 +64,10 @@ _TAIL_WORDS = {"heavy": "heavy-tailed", "exponential": "exponential", "light": "
 HEADING = Heading("itl", "5.4", "Inter-Token Latency Distribution")
 
 
-LEVELS_PERCENT = (25.0, 50.0, 75.0, 90.0)
+REQUESTS = ByScale(quick=0, standard=ITL_REQUESTS, full=ITL_REQUESTS)
 
 
-REQUESTS = ByScale(quick=0, standard=100, full=100)
-
-
-SAMPLES = ByScale(quick=0, standard=5_000, full=5_000)
+SAMPLES = ByScale(quick=0, standard=ITL_SAMPLES, full=ITL_SAMPLES)
 """Fewest samples of every level (AMB-12); a quick level takes what its few seconds bring."""
 
 
@@ -96,7 +87,7 @@ class Parameters(TestParameters):
     level."""
 
     levels_percent: Sequence[float] = parameter(
-        "percents", LEVELS_PERCENT, doc="loads, in percent of the saturation rate."
+        "percents", ITL_PERCENTS, doc="loads, in percent of the saturation rate."
     )
     capacity_rps: float | None = parameter(
         "positive", doc="the saturation rate, where it is known: no search is made."

@@ -15,7 +15,6 @@ from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
 from pytest_llmbench.metrics import chunking
 from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import (
-    FEWEST_TOKENS,
     MOST_MISFITS,
     TBC,
     ItlCounts,
@@ -24,6 +23,7 @@ from pytest_llmbench.metrics.itl import (
     server_clock_holds,
     server_clock_misfit,
 )
+from pytest_llmbench.model.draft import FEWEST_TOKENS, MOST_EXCLUDED
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import Records
@@ -31,8 +31,6 @@ from pytest_llmbench.model.result import CHARACTERISATION
 
 CHARACTERISED_REQUESTS, CHARACTERISED_CONCURRENCY = 20, 2
 """Requests and concurrency of the characterisation run, for when no search has shown the stream yet."""
-MOST_EXCLUDED = 0.05
-"""Largest share of replies under 50 tokens that may be left out (AMB-12)."""
 MOST_COALESCED = 0.1
 FEWEST_ELIGIBLE = 0.2
 """Least assumed share of replies that reach 50 tokens: no more than five times the requests are sent for

@@ -31,6 +31,13 @@ from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per
 from pytest_llmbench.metrics.server_side import LEAST_READ_SHARE
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
+from pytest_llmbench.model.draft import (
+    CONTEXT_LENGTHS,
+    CONTEXT_OUTPUT_TOKENS,
+    FEWEST_LENGTHS,
+    MOST_IN_FLIGHT,
+    REQUESTS_PER_LENGTH,
+)
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
@@ -44,9 +51,7 @@ from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.workloads.lengths import Choice
 from pytest_llmbench.workloads.long_context import (
     LONG_CONTEXT,
-    OUTPUT_TOKENS,
     QUESTION_TOKENS,
-    SCALING_TARGETS,
     UNIFORM_NAME,
     LongContextWorkload,
     fitting_targets,
@@ -68,15 +73,12 @@ _CURVE_POINTS = 40
 HEADING = Heading("long_context", "5.9", "Long Context Scaling")
 
 
-REQUESTS = ByScale(quick=3, standard=20, full=20)
+REQUESTS = ByScale(quick=3, standard=REQUESTS_PER_LENGTH, full=REQUESTS_PER_LENGTH)
 """Requests per length."""
 
 
 QUICK_LONGEST = 8192
 """Longest length, in tokens, of a quick run that names none."""
-
-
-FEWEST_LENGTHS, MOST_IN_FLIGHT = 3, 4
 
 
 _SHORTEST = 2 * QUESTION_TOKENS
@@ -102,7 +104,7 @@ class Parameters(TestParameters):
         "count",
         doc="per length; 20 support a mean and a median. A limit on P95 needs more: about 80.",
     )
-    output_tokens: int = parameter("count", OUTPUT_TOKENS)
+    output_tokens: int = parameter("count", CONTEXT_OUTPUT_TOKENS)
     max_exponent: float | None = parameter("positive", doc="of k in TTFT ∝ length^k.")
     max_slope_us: float | None = parameter("positive", doc="of the straight line, in µs per input token.")
     ttft_p95_ms: Mapping[int, float] | None = parameter(
@@ -121,7 +123,7 @@ class Parameters(TestParameters):
         short = [length for length in self.lengths or () if length < _SHORTEST]
         if short:
             found.append(f"lengths must be at least {_SHORTEST}, a document and its question, got {short}")
-        known = self.lengths or SCALING_TARGETS
+        known = self.lengths or CONTEXT_LENGTHS
         unknown = [length for length in self.ttft_p95_ms or () if length not in known]
         if unknown:
             found.append(f"ttft_p95_ms limits {unknown}, which are not among the lengths {list(known)}")
@@ -222,18 +224,18 @@ def _asked(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
     if parameters.lengths is not None:
         return tuple(parameters.lengths)
     if setting.scale == "quick":
-        return tuple(length for length in SCALING_TARGETS if length <= QUICK_LONGEST)
-    return SCALING_TARGETS
+        return tuple(length for length in CONTEXT_LENGTHS if length <= QUICK_LONGEST)
+    return CONTEXT_LENGTHS
 
 
 def _listed(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
     """The lengths that are measured or named as left out: those asked for, and of the usual ones all if there
     are no others."""
     asked = _asked(parameters, setting)
-    if parameters.lengths is None or not set(asked) <= set(SCALING_TARGETS):
+    if parameters.lengths is None or not set(asked) <= set(CONTEXT_LENGTHS):
         return asked
     limit = setting.facts.value("sut.context_limit_tokens")
-    beyond = [t for t in SCALING_TARGETS if limit is not None and t + parameters.output_tokens > limit]
+    beyond = [t for t in CONTEXT_LENGTHS if limit is not None and t + parameters.output_tokens > limit]
     return (*asked, *(length for length in beyond if length not in asked))
 
 

@@ -56,6 +56,7 @@ from pytest_llmbench.metrics.memory_pressure import (
     timeouts,
 )
 from pytest_llmbench.model.cells import Cell, cells
+from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, PRESSURE_S
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -64,7 +65,7 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import PROBE, Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
-from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, OUTPUT_TOKENS, long_context
+from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, long_context
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 _COLUMNS = (
@@ -100,7 +101,7 @@ FIRST_LEVELS = (8, 16)
 """The first levels of the search for the capacity, listed in a plan."""
 
 
-LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
+LEVEL_S = ByScale(quick=5.0, standard=30.0, full=PRESSURE_S)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +219,11 @@ def fitted(setting: Setting) -> Setting:
     if setting.workload != LONG_CONTEXT:
         return setting
     if setting.scale == "quick":
-        limit = min(MIXED_TARGETS) + OUTPUT_TOKENS if limit is None else min(limit, 2 * min(MIXED_TARGETS))
+        limit = (
+            min(MIXED_TARGETS) + CONTEXT_OUTPUT_TOKENS
+            if limit is None
+            else min(limit, 2 * min(MIXED_TARGETS))
+        )
     return setting if limit is None else replace(setting, workload=long_context(limit))
 
 

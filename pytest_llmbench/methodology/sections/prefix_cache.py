@@ -54,6 +54,7 @@ from pytest_llmbench.metrics.differences import (
 from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share, with_zeros
 from pytest_llmbench.metrics.server_side import cached_input, tells_cached
 from pytest_llmbench.model.cells import Row, cells
+from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -70,13 +71,6 @@ from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.prefixes import Prefixes
 from pytest_llmbench.workloads.sessions import turns_of
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
-
-MOST_WHEN_OFF = 0.01
-"""Largest share of the input that a cache which is switched off may seem to serve (system prompts of the
-server)."""
-MOST_FIRST_HITS = 0.1
-"""Largest share of the prefixes whose very first request may find them in an empty cache."""
-
 
 _NAMES = {"disabled": "Cache Disabled", "cold": "Cache (Cold)", "warm": "Cache (Warm)"}
 

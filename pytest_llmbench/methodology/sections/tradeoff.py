@@ -33,6 +33,7 @@ from pytest_llmbench.methodology.search.probing import Holds, known_to_bracket, 
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
 from pytest_llmbench.model.cells import Amount, Cell, Figure, cells
+from pytest_llmbench.model.draft import KNEE_FACTOR
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.numbers import NOT_MEASURED, quantity
 from pytest_llmbench.model.objective import Objective
@@ -438,7 +439,6 @@ def curve_plot(curve: Curve) -> Plot:
 TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
 
 
-KNEE_FACTOR = 2.0
 NOT_REACHED = "not reached"
 NO_SLO, NONE_MEETS = "no SLO given", "no level meets the SLO"
 UNKNOWN_WHICH = "no level is known to meet the SLO: some have too few requests to tell"

@@ -14,11 +14,12 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.methodology.sections import long_context
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
+from pytest_llmbench.model.draft import CONTEXT_LENGTHS
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.workloads.long_context import LONG_CONTEXT, SCALING_TARGETS, LongContextWorkload
+from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LongContextWorkload
 from pytest_llmbench.workloads.long_context import long_context as mixed
 from pytest_llmbench.workloads.sequence import drawn, sequence_sha256
 
@@ -237,7 +238,7 @@ def test_a_cut_is_one_by_the_vocabulary_of_the_server() -> None:
 @pytest.mark.parametrize(
     ("limit", "lengths"),
     [
-        (131_072 + 256, SCALING_TARGETS),
+        (131_072 + 256, CONTEXT_LENGTHS),
         (8_192, (1024, 2048, 4096)),
         (4_096, (512, 1024, 2048)),
         (2_048, (256, 512, 1024)),
@@ -265,7 +266,7 @@ def test_scales() -> None:
     assert {plan.requests for plan in long_context.plans(few, setting["quick"])} == {3}
     assert {plan.requests for plan in long_context.plans(few, setting["standard"])} == {5}
     assert {plan.requests for plan in long_context.plans(few, setting["full"])} == {20}
-    assert long_context.lengths_of(few, setting["full"]) == SCALING_TARGETS
+    assert long_context.lengths_of(few, setting["full"]) == CONTEXT_LENGTHS
     assert long_context.lengths_of(few, setting["quick"]) == (1024, 2048, 4096, 8192)
 
 
