@@ -25,7 +25,6 @@ from mutations import (
     with_published,
     with_result,
     with_run,
-    with_text,
 )
 from replayed_runs import complete as measured_run
 from situations import SITUATIONS, later_at_first
@@ -370,7 +369,6 @@ def unwarmed(evidence: Evidence) -> Evidence:
     return together(
         stating({"cold_start": True, "warmup.performed": False} | {f"warmup.{name}": None for name in facts}),
         with_result(title=f"{evidence.result.title} (cold start)", warmup=WarmupReport()),
-        with_text("Warm-up", "no warm-up"),
     )(evidence)
 
 
@@ -568,7 +566,6 @@ DECLARED = (
         of("gateway"),
         together(
             stating({"sut.prefix_caching": "disabled"}),
-            with_text("Prefix caching", "disabled"),
             with_columns(cached_tokens=lambda column: np.full_like(column, 100)),
         ),
     ),

@@ -128,16 +128,6 @@ def without_table(table_id: str) -> Mutation:
     )(evidence)
 
 
-def with_text(item: str, text: str) -> Mutation:
-    """Another text for one item of the configuration summary."""
-
-    def mutate(evidence: Evidence) -> Evidence:
-        texts = {**dict(evidence.result.configuration), item: text}
-        return with_result(configuration=tuple(texts.items()))(evidence)
-
-    return mutate
-
-
 def with_published(digests: Mapping[str, frozenset[str]]) -> Mutation:
     """With other digests of data sets that count as published."""
     return lambda evidence: dataclasses.replace(

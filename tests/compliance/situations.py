@@ -19,7 +19,6 @@ from mutations import (
     with_columns,
     with_published,
     with_result,
-    with_text,
     without,
 )
 
@@ -176,8 +175,6 @@ _ENGINE = together(
     stating({"sut.boundary": "model_engine", "clock.topology": "single_machine"}),
     stating({"network.rtt_ms": {"p50": 0.05, "n": 11}}),
     stating({"guardrails.input_filter": "absent", "guardrails.systems": []}),
-    with_text("SUT configuration and boundary", "Model Engine (router, vLLM 1.0)"),
-    with_text("Guardrails", "input filter absent, output filter absent, 0 refusals"),
 )
 
 
@@ -259,7 +256,6 @@ def cold_start() -> Evidence:
         stating({"cold_start": True, "warmup.performed": False}),
         without(*(f"warmup.{name}" for name in _WARMUP_FACTS)),
         with_result(title="Time to First Token (cold start)", warmup=WarmupReport()),
-        with_text("Warm-up", "no warm-up"),
     )(gateway())
 
 
@@ -294,7 +290,6 @@ def network_time_subtracted() -> Evidence:
 def filter_disabled() -> Evidence:
     return together(
         stating({"guardrails.output_filter": "disabled", "guardrails.disabled_note": "output filter off"}),
-        with_text("Guardrails", "input filter enabled, output filter disabled, 0 refusals"),
     )(gateway())
 
 

@@ -26,7 +26,6 @@ from mutations import (
     with_plan,
     with_result,
     with_run,
-    with_text,
     without,
     without_metrics,
     without_table,
@@ -56,8 +55,7 @@ def row(entry: str, mutation: Mutation, situation: str = "gateway", *dependants:
 def one_request_too_many(evidence: Evidence) -> Evidence:
     failed = np.arange(REQUESTS) == FAILED.start
     records = Records.concatenate([evidence.records, evidence.records.select(failed)])
-    text = f"{len(records)} requests, 201 s"
-    return together(with_run(records=records), with_text("Request count and test duration", text))(evidence)
+    return with_run(records=records)(evidence)
 
 
 def warmed_up_all_the_same(evidence: Evidence) -> Evidence:
