@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from loaded_script import loaded
 
 PROBE = """
 import json, sys
@@ -25,7 +25,6 @@ before = set(sys.modules)
 code = pytest.main(["-q", "-p", "no:cacheprovider", {suite!r}, *{arguments!r}], plugins=[Probe()])
 print("CODE=" + str(int(code)))
 """
-FIGURES = Path(__file__).parents[2] / "benchmarks" / "house_figures.py"
 MOST_IMPORTED = 236
 """Modules of ours, packages included, that a session with one quick replay imports."""
 THIRD_PARTY = {
@@ -237,13 +236,7 @@ def test_a_quick_replay_imports_few_of_our_modules(quick_replay: tuple[set[str],
 
 def too_many(imported: int) -> str:
     """What came in is mostly among the modules that no function was entered of, by those that import them."""
-    spec = importlib.util.spec_from_file_location(FIGURES.stem, FIGURES)
-    assert spec is not None
-    assert spec.loader is not None
-    house = importlib.util.module_from_spec(spec)
-    sys.modules[FIGURES.stem] = house  # dataclasses and named tuples look there
-    spec.loader.exec_module(house)
-    idle = house.entered().only_imported()
+    idle = loaded("benchmarks/house_figures.py").entered().only_imported()
     lines = [f"  by {first}: {', '.join(names)}" for first, names in idle.items()]
     head = f"{imported} modules of ours are imported, {MOST_IMPORTED} may be. Imported and not entered:"
     return "\n".join([head, *lines, "Import what few sessions need where it is needed (decision 0051)."])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from loaded_script import loaded
 
 import pytest_llmbench
 from pytest_llmbench import llmbench
@@ -26,17 +25,7 @@ CODE = re.compile(r"`[^`]+`")
 API = (DOCS / "reference" / "api.md").read_text("utf-8")
 
 
-def _loaded() -> ModuleType:
-    """``docs/generate.py``, which is in no package."""
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATE = _loaded()
+GENERATE = loaded("docs/generate.py")
 
 
 def test_every_page_is_in_the_navigation_once_and_there() -> None:

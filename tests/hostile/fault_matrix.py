@@ -81,11 +81,11 @@ def scenario(faults: Sequence[FaultKind], *, share: float = 0.3, first: int = 12
     return f"fast?fault={','.join(faults)}&fault_rate={share:g}&fault_from={first}{more}"
 
 
-def measured(how: str, suite: str = SUITE, limit_s: float = 900.0, *, pictures: bool = True) -> Ended:
+def measured(how: str, suite: str = SUITE, limit_s: float = 900.0) -> Ended:
     """A session of the suite on that endpoint, ``sim:…`` (HTTP on loopback) or ``replay:…``."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         arguments = (f"--llm-endpoint={how}", *OPTIONS)
-        return watched(Path(folder), suite, *arguments, limit_s=limit_s, pictures=pictures)
+        return watched(Path(folder), suite, *arguments, limit_s=limit_s)
 
 
 def objections(ended: Ended, tests: Sequence[str]) -> list[str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from watched_session import WITHOUT_PICTURES
 
 SUITE = """
 from pytest_llmbench import llmbench
@@ -42,13 +41,11 @@ Session = Callable[..., Left]
 """Of an endpoint and arguments of pytest, with ``suite`` and ``key`` if they are others."""
 
 
-def alone_in(folder: Path, *, pictures: bool = True) -> Session:
-    """Runs it in a process of its own, in ``folder``; without ``pictures`` it takes half of the time."""
+def alone_in(folder: Path) -> Session:
+    """Runs it in a process of its own, in ``folder``."""
 
     def session(endpoint: str, *arguments: str, suite: str = SUITE, key: str = "") -> Left:
         (folder / "test_suite.py").write_text(suite, "utf-8")
-        if not pictures:
-            (folder / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LLM_"))}
         extra = {"LLM_API_KEY": key} if key else {}
         run = subprocess.run(

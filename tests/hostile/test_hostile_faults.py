@@ -29,7 +29,7 @@ def test_no_fault_is_left_out() -> None:
 
 @pytest.mark.parametrize(("faults", "share"), [(STRUCK, 0.3), (LATE, 1.0)], ids=["struck", "late"])
 def test_ten_tests_in_virtual_time(faults: list[FaultKind], share: float) -> None:
-    ended = measured(f"replay:{scenario(faults, share=share)}", pictures=faults is STRUCK)
+    ended = measured(f"replay:{scenario(faults, share=share)}")
     assert objections(ended, TESTS) == [], ended.terminal
     assert {entry["outcome"] for entry in ended.tests.values()} == {"error"}
     _objected_to(ended)
@@ -55,7 +55,7 @@ def test_a_fault_that_a_replay_cannot_have_is_said(fault: FaultKind, pytester: p
 
 
 def test_every_fault_over_http() -> None:
-    ended = measured(f"sim:{scenario(FAULTS)}", ONE_TEST, pictures=False)
+    ended = measured(f"sim:{scenario(FAULTS)}", ONE_TEST)
     assert objections(ended, ["ttft"]) == [], ended.terminal
     assert ended.tests["ttft"]["outcome"] == "error"
 

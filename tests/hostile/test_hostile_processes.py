@@ -12,7 +12,6 @@ from pathlib import Path
 
 from hostile_run import ARTEFACTS, UNNEEDED, unpacked
 from hostile_server import Reply, serving, stream, traces, words
-from watched_session import WITHOUT_PICTURES
 
 KEY = "sk-canary-7A9b3Z5w-0123"
 SUITE = """
@@ -54,7 +53,6 @@ def test_the_key_stands_in_no_command_line_and_no_temporary_file(tmp_path: Path)
     suite.mkdir()
     scratch.mkdir()
     (suite / "test_suite.py").write_text(SUITE, "utf-8")
-    (suite / "conftest.py").write_text(WITHOUT_PICTURES, "utf-8")
     loaded = threading.Event()
 
     def behaviour(_: str, number: int) -> Reply:

@@ -56,7 +56,7 @@ def test_a_key_that_is_given_back_is_in_no_artefact(
 def test_nor_where_xdist_carries_it(tmp_path: Path) -> None:
     """In processes of their own; one worker carries all that two would."""
     with serving(CHANNELS["500"], honest=12) as endpoint:
-        left = alone_in(tmp_path, pictures=False)(endpoint, *ARTEFACTS, "-n", "1", "-vv", "-l", key=KEY)
+        left = alone_in(tmp_path)(endpoint, *ARTEFACTS, "-n", "1", "-vv", "-l", key=KEY)
     assert left.code == 1
     assert "[gw0]" in left.terminal
     assert "[redacted]" in left.terminal

@@ -64,14 +64,6 @@ def pytest_unconfigure(config):
 """
 
 
-WITHOUT_PICTURES = """
-import pytest_llmbench.reports.plots
-
-pytest_llmbench.reports.plots.render = lambda plot, plot_id, salt="": "<svg></svg>"
-"""
-"""For sessions of which others show that their pictures can be drawn: that takes half of one."""
-
-
 @dataclass
 class Ended:
     """``problems``: a line each; none where all is as it should be."""
@@ -89,12 +81,10 @@ class Ended:
         return {entry["test"]: entry for entry in (self.report or {"tests": []})["tests"]}
 
 
-def watched(
-    folder: Path, suite: str, *arguments: str, limit_s: float = 600.0, pictures: bool = True
-) -> Ended:
+def watched(folder: Path, suite: str, *arguments: str, limit_s: float = 600.0) -> Ended:
     """Runs ``suite`` in ``folder``, which is empty, and looks at what is left."""
     (folder / "test_suite.py").write_text(suite, "utf-8")
-    (folder / "conftest.py").write_text(WATCH if pictures else WATCH + WITHOUT_PICTURES, "utf-8")
+    (folder / "conftest.py").write_text(WATCH, "utf-8")
     (folder / "tmp").mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_ADD", "LLM_"))}
     more = {

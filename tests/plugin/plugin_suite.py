@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +22,6 @@ def llm_warmup():
     return WarmupPolicy(requests=2, output_tokens=0, probes=0)
 """
 """For the conftest of a session whose subject is not the warm-up, which is a hundred requests."""
-
-
-def wait_for(happened: Callable[[], bool], what: str) -> None:
-    """Until it has happened. ``what`` is said where it does not."""
-    deadline = time.monotonic() + 90
-    while not happened():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def stored_lines(path: Path) -> list[str]:

@@ -12,8 +12,9 @@ import psutil
 import pytest
 from command_lines import MEASURING as MEASURING_PROCESS
 from command_lines import command_line
-from plugin_suite import SMALL_WARMUP, Suite, stored_lines, wait_for
+from plugin_suite import SMALL_WARMUP, Suite, stored_lines
 from pytest_apart import Session
+from waiting import wait_for
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 

@@ -15,8 +15,9 @@ from typing import Any
 import psutil
 import pytest
 from command_lines import MEASURING, command_line
-from plugin_suite import SMALL_WARMUP, Suite, stored_lines, wait_for
+from plugin_suite import SMALL_WARMUP, Suite, stored_lines
 from pytest_apart import Session
+from waiting import wait_for
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine

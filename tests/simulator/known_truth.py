@@ -22,6 +22,8 @@ Scenarios whose truth is simple, by options over those of a preset:
 from __future__ import annotations
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 
 def prefill_ns(config: EngineConfig, prompt_tokens: int) -> int:
@@ -75,3 +77,9 @@ def output_filter_ns(config: EngineConfig, output_tokens: int) -> int:
     window = config.output_filter_window_tokens
     last = output_tokens - (output_tokens - 1) // window * window
     return round((config.output_filter_us + config.output_filter_us_per_token * last) * 1000)
+
+
+def truth_of(engine: EmbeddedEngine, request_id: str) -> GroundTruth:
+    """What the engine says of this one request."""
+    (truth,) = [truth for truth in engine.ground_truth() if truth.request_id == request_id]
+    return truth

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from loaded_script import loaded
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "bench_advice.py"
-
-
-def _loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(BENCHMARK.stem, BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[BENCHMARK.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-bench = _loaded()
+bench = loaded("benchmarks/bench_advice.py")
 
 
 @pytest.mark.slow

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
+from loaded_script import loaded
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "bench_early_stopping.py"
 NOMINAL = 0.05
 
 
-def _loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(BENCHMARK.stem, BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[BENCHMARK.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-bench = _loaded()
+bench = loaded("benchmarks/bench_early_stopping.py")
 
 
 def test_independent_requests_are_judged_rightly_and_soon() -> None:

@@ -22,6 +22,7 @@ from command_lines import processes_below
 from planned_load import Prompts
 from ray_stand_in import Machines, StandInActor, StandInBridge, StandInCluster
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
+from waiting import wait_for
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -102,13 +103,6 @@ def in_thread(
     return thread, seen
 
 
-def until(condition: Callable[[], bool], limit_s: float = 15.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_workers_with_the_same_clock(serve: Serve, generator_on: GeneratorFor, plan: MakePlan) -> None:
     kept: list[RequestRecord] = []
     generator = generator_on(serve(reply()))
@@ -180,7 +174,7 @@ def test_a_lost_actor_voids_the_run_and_is_replaced(
     kept: list[RequestRecord] = []
     generator = generator_on(serve(reply()))
     thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
-    until(lambda: len(kept) > 40)
+    wait_for(lambda: len(kept) > 40)
     clusters[0].actors[1].die("NodeDiedError: the node of the actor is gone")
     thread.join(15)
     (observation,) = seen
@@ -234,7 +228,7 @@ def test_a_worker_that_dies_under_its_actor_is_told(
     kept: list[RequestRecord] = []
     generator = generator_on(serve(reply()))
     thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
-    until(lambda: len(kept) > 10)
+    wait_for(lambda: len(kept) > 10)
     member = machines.foremen[0]._member
     assert member is not None
     os.kill(member.process.pid, signal.SIGKILL)
@@ -251,7 +245,7 @@ def test_a_worker_that_hangs_is_put_down(
     kept: list[RequestRecord] = []
     generator = generator_on(serve(reply()), patience=WorkerPatience(0.3, 0.3))
     thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
-    until(lambda: len(kept) > 10)
+    wait_for(lambda: len(kept) > 10)
     member = machines.foremen[0]._member
     assert member is not None
     os.kill(member.process.pid, signal.SIGSTOP)
@@ -270,7 +264,7 @@ def test_a_worker_without_a_session_ends(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert ca_file is not None
     assert ca_file.read_bytes() == b"certificates"
     assert member.process.wait(10) is not None
-    until(lambda: alone.receive(0.1).ending is not None)
+    wait_for(lambda: alone.receive(0.1).ending is not None)
     alone.end()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path.suffix for path in files] == [".lock"]  # of this process, which lives
@@ -282,7 +276,7 @@ def test_stop_and_ctrl_c_keep_what_was_measured(
     kept: list[RequestRecord] = []
     generator = generator_on(serve(reply(0.02)))
     thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
-    until(lambda: len(kept) > 10)
+    wait_for(lambda: len(kept) > 10)
     with pytest.raises(GeneratorError, match="already running"):
         generator.run(plan(1))
     generator.stop("enough")
@@ -291,7 +285,7 @@ def test_stop_and_ctrl_c_keep_what_was_measured(
     kept.clear()
 
     def interrupt() -> None:
-        until(lambda: len(kept) > 10)
+        wait_for(lambda: len(kept) > 10)
         os.kill(os.getpid(), signal.SIGINT)
 
     helper = threading.Thread(target=interrupt)
@@ -384,7 +378,7 @@ def test_a_node_that_is_being_lost_is_not_tried_twice(
 
     clusters[0].hire = fails_first  # type: ignore[method-assign]
     clusters[0].actors[0].die("NodeDiedError")
-    until(lambda: not generator._ray_pool._members[0].alive)
+    wait_for(lambda: not generator._ray_pool._members[0].alive)
     assert generator.run(plan(3)).interrupted is None
     assert tried == [1, 1]
 

@@ -24,6 +24,7 @@ from planned_load import TextWorkload
 from scipy import stats
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
 from scripted_server import plain as plain_reply
+from waiting import wait_for
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -107,13 +108,6 @@ def in_thread(
     thread = threading.Thread(target=lambda: seen.append(generator.run(plan, on_record)))
     thread.start()
     return thread, seen
-
-
-def until(condition: Callable[[], bool], limit_s: float = 15.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_workers_send_what_a_single_generator_sends(
@@ -233,7 +227,7 @@ def test_a_killed_worker_voids_the_run_and_is_replaced(
     server = serve(reply())
     generator = workers_for(server)
     thread, seen = in_thread(generator, plan(1500, load=OpenLoop(100.0)), kept.append)
-    until(lambda: len(kept) > 40)
+    wait_for(lambda: len(kept) > 40)
     victim = worker_pids()[1]
     os.kill(victim, signal.SIGKILL)
     thread.join(10)
@@ -331,7 +325,7 @@ def test_a_worker_that_hangs_is_killed(serve: Serve, workers_for: WorkersFor, pl
     kept: list[RequestRecord] = []
     generator = workers_for(serve(reply()), patience=WorkerPatience(0.3, 0.3))
     thread, seen = in_thread(generator, plan(1500, load=OpenLoop(100.0)), kept.append)
-    until(lambda: len(kept) > 10)
+    wait_for(lambda: len(kept) > 10)
     os.kill(worker_pids()[0], signal.SIGSTOP)
     thread.join(10)
     assert [each.interrupted for each in seen] == ["worker 1 of 2 was killed by SIGKILL"]
@@ -346,7 +340,7 @@ def test_stopping_and_closing_keep_what_was_measured(
     for end, reason in ((lambda: generator.stop("enough"), "enough"), (generator.close, "being closed")):
         kept.clear()
         thread, seen = in_thread(generator, plan(1500, load=OpenLoop(100.0)), kept.append)
-        until(lambda: len(kept) > 10)
+        wait_for(lambda: len(kept) > 10)
         with pytest.raises(GeneratorError, match="already running"):
             generator.run(plan(1))
         end()
@@ -380,7 +374,7 @@ def test_ctrl_c_is_told_and_does_not_reach_the_workers(
     kept: list[RequestRecord] = []
 
     def interrupt() -> None:
-        until(lambda: len(kept) > 10)
+        wait_for(lambda: len(kept) > 10)
         os.kill(os.getpid(), signal.SIGINT)
 
     generator = workers_for(serve(reply()))

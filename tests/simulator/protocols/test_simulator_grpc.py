@@ -8,21 +8,22 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
+from known_truth import truth_of
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 from tritonclient.grpc import service_pb2 as kserve
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from waiting import wait_for
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.simulator.serving.server import require_grpc
 from pytest_llmbench.tokens.reference import reference_tokenizer
@@ -58,18 +59,6 @@ def generate(channel: grpc.Channel, **fields: Any) -> Any:
         fields.setdefault("text", HELLO)
     request = vllm.GenerateRequest(**{"stream": True, "sampling_params": sampling, **fields})
     return VllmEngineStub(channel).Generate(request, timeout=DEADLINE_S)
-
-
-def truth_of(engine: EmbeddedEngine, request_id: str) -> GroundTruth:
-    (truth,) = [truth for truth in engine.ground_truth() if truth.request_id == request_id]
-    return truth
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
 
 
 def infer(text: str | None = HELLO, **changes: Any) -> Any:

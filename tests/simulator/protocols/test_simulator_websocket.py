@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from socket import SHUT_RDWR
 from typing import Any
 
 import plain_http
 import pytest
+from known_truth import truth_of
+from waiting import wait_for
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.protocols.responses_request import parse_response_create
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
@@ -55,18 +56,6 @@ def events(socket: ClientConnection) -> list[Any]:
     while found[-1]["type"] not in ("response.completed", "error"):
         found.append(receive(socket))
     return found
-
-
-def truth_of(engine: EmbeddedEngine, request_id: str) -> GroundTruth:
-    (truth,) = [truth for truth in engine.ground_truth() if truth.request_id == request_id]
-    return truth
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
 
 
 def test_the_events_of_a_response(engine: EmbeddedEngine, socket: ClientConnection) -> None:

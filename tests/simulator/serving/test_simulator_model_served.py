@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -13,6 +11,7 @@ import plain_http
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import TOKENS, load, raw_chat, serve_and_load
+from waiting import wait_for
 
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
@@ -32,13 +31,6 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 def post(engine: EmbeddedEngine, path: str = "/v1/completions", **body: Any) -> httpx.Response:
     url = engine.url.removesuffix("/v1") + path
     return plain_http.post(url, json=body, timeout=15.0)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)
 
 
 def samples(engine: EmbeddedEngine) -> dict[str, float]:

@@ -6,12 +6,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+from known_truth import truth_of
+from waiting import wait_for
 
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
@@ -53,18 +55,6 @@ def events(response: httpx.Response) -> list[Any]:
 def stream(client: httpx.Client, path: str, request_id: str = "", **body: Any) -> httpx.Response:
     headers = {"x-request-id": request_id} if request_id else {}
     return client.post(path, json={"stream": True, **body}, headers=headers)
-
-
-def truth_of(engine: EmbeddedEngine, request_id: str) -> GroundTruth:
-    (truth,) = [truth for truth in engine.ground_truth() if truth.request_id == request_id]
-    return truth
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
 
 
 def test_a_chat_stream(client: httpx.Client, engine: EmbeddedEngine) -> None:
