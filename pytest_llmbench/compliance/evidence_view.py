@@ -152,7 +152,6 @@ _RUN = {
     "warmup.count": "number of warm-ups, where each configuration has its own",
     "warmup.longest_input_tokens": "longest prompt of the warm-up",
     "cold_start": "true when model load time or cold-start latency is what is measured",
-    "timing.stamp_unit": "what has one receive stamp: read, message (WebSocket), frame (HTTP/2, gRPC)",
     "timing.submit_point": "last_request_byte, message_sent for gRPC, call in process",
     "timing.first_point": "parsed_data_event, or first_token_message for gRPC",
     "timing.first_token_kind": "content, or any",
