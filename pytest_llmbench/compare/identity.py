@@ -14,6 +14,7 @@ from datetime import date
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD
 
 Identity = Mapping[str, Any]
 
@@ -29,7 +30,8 @@ REQUIRED = (
 known for HTTP/2 alone."""
 IF_KNOWN = ("endpoint.answered_by", "warmup", "figures")
 """Fields that have to be equal where both sides know them."""
-ITL_METHOD, COUNTED_BY, GOODPUT_LIMITS = OF_METRICS = ("itl.method", "tokens.counted_by", "goodput.limits")
+GOODPUT_LIMITS = "goodput.limits"
+OF_METRICS = (ITL_METHOD, COUNTED_BY, GOODPUT_LIMITS)
 """Fields that say how some metrics were made (:func:`fields_of`). They have to be equal, where both sides
 know them, for these metrics to be compared; the others are compared all the same."""
 _OF_GAPS = (

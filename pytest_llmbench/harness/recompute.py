@@ -173,13 +173,13 @@ def _as_told(entry: TestEntry, result: TestResult) -> TestResult:
     budget = Budget()
     own = {finding.check for finding in validity_of(result, budget).findings}
     told = tuple(finding for finding in entry.validity.findings if finding.check not in own)
-    notes = tuple(note for note in entry.notes if note not in result.notes)
+    missing = tuple(note for note in result.notes if note not in entry.notes)
     published = {name: fact.value for name, fact in entry.facts.items() if fact.source == EXPORT_SEQUENCE}
     return replace(
         result,
         facts=result.facts | Facts.of(Origin.GENERATOR, published, EXPORT_SEQUENCE),
         findings=(*result.findings, *told),
-        notes=(*notes, *result.notes),
+        notes=(*entry.notes, *missing),
         comparisons=tuple(entry.comparisons),
     )
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
+ITL_METHOD, COUNTED_BY = "itl.method", "tokens.counted_by"
+"""Names of what tells how figures were made: how the time between tokens was taken, and who counted them."""
+
 
 class EstimateKind(StrEnum):
     """What an estimate says, and so what would narrow its interval."""
@@ -71,6 +74,9 @@ class SavedSpread:
     count: int
     """Number of runs or sessions that it is of."""
     of_sessions: bool = False
+    made: tuple[tuple[str, str], ...] = ()
+    """How the figure was made, by :data:`ITL_METHOD` and :data:`COUNTED_BY`, where it depends on that. The
+    spread says nothing of a figure that is made otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

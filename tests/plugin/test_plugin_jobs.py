@@ -9,6 +9,7 @@ import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
 from pytest_llmbench.__main__ import main
+from pytest_llmbench.harness.recompute import recompute
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
@@ -115,6 +116,12 @@ def test_a_proposed_limit_of_a_calibration_decides_in_one_run(suite: Suite) -> N
         assert (figure["kind"], figure["runs"]) == ("saved_spread", 1)
         assert "by the saved spread" in limits(entry)[metric][1]
     assert not [each for each in entry["validity"]["findings"] if each["check"] == "limit_within_noise"]
+    assert recompute(suite.path / "out" / "report.json")[0].good
+    suite.pytester.makeconftest(SMALL_WARMUP.replace("requests=2", "requests=3"))
+    standard(suite, endpoint=noisy)
+    (entry,) = entries(suite).values()
+    assert entry["metrics"]["ttft.p50"]["kind"] != "saved_spread"
+    assert any("is of another thing: warmup was 2 requests" in note for note in entry["notes"])
 
 
 def test_keywords_of_other_tests_are_answered_with_those_of_a_job(suite: Suite) -> None:

@@ -7,21 +7,22 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.compare.calibration import RUNS_SHOWN, Noise, noise_of, tight_limits, tight_margins
-from pytest_llmbench.compare.identity import REQUIRED
+from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, fields_of, made_otherwise, matched
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.compare.regression import better_of
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.comparison.identity import identity_of
+from pytest_llmbench.harness.comparison.identity import identity_of, made_by
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.cells import Amount, Cell
-from pytest_llmbench.model.estimate import ByRun, SavedSpread
+from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD, ByRun, SavedSpread
 from pytest_llmbench.model.judgement import Better, Finding
 from pytest_llmbench.model.numbers import NOT_KNOWN, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
@@ -58,6 +59,7 @@ class Calibrations:
         told = [own for metric, own in noise.items() if metric in shown]
         runs = max((len(values) for values in by_run.values()), default=0)
         identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
+        identity |= made_by(result)
         kept = noise and not any(run.interrupted for run in result.observations)
         notes = [self._saved(request.nodeid, identity, runs, noise) if kept else "no calibration is saved"]
         if result.objectives:
@@ -98,8 +100,13 @@ class Calibrations:
             known = read_calibration(self._known(identity))
         except StoreError:  # :meth:`flagged` says so
             return {}
-        entries = {} if known is None else known.noise
-        return {name: SavedSpread(entry.spread_log, entry.runs) for name, entry in entries.items()}
+        if known is None or matched(known.identity, identity, required=IF_KNOWN).mismatches:
+            return {}  # :meth:`flagged` says so
+        return {
+            name: SavedSpread(entry.spread_log, entry.runs, made=made_of(name, known.identity))
+            for name, entry in known.noise.items()
+            if made_otherwise(name, known.identity, identity) is None
+        }
 
     def flagged(self, request: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
         """The result with a warning for each limit that is tighter than the noise, if that is known."""
@@ -107,6 +114,7 @@ class Calibrations:
         if not (result.objectives or guarded):
             return result
         identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
+        identity |= made_by(result)
         path = self._known(identity)
         try:
             known = read_calibration(path)
@@ -115,8 +123,16 @@ class Calibrations:
             return replace(result, findings=(*result.findings, damaged))
         if known is None:
             return result
-        of_job = request.parameters.is_job
-        noise = {name: _noise(name, entry, of_job) for name, entry in known.noise.items()}
+        unlike = matched(known.identity, identity, required=IF_KNOWN).mismatches
+        if unlike:
+            note = f"the calibration of {known.saved} is of another thing: {'; '.join(unlike)} ({path})"
+            return replace(result, notes=(*result.notes, note))
+        of_job, otherwise = request.parameters.is_job, partial(made_otherwise, baseline=known.identity)
+        noise = {
+            name: _noise(name, entry, of_job)
+            for name, entry in known.noise.items()
+            if otherwise(name, candidate=identity) is None
+        }
         found = tight_limits(result.objectives, noise)
         for each in guarded:
             if each.unit_of_replication == "session":
@@ -140,6 +156,15 @@ class Calibrations:
         text = json.dumps(content, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         return calibration_path(self.settings.storage, machine_id(), digest)
+
+
+Made = tuple[tuple[str, str], ...]
+
+
+def made_of(metric: str, identity: Mapping[str, Any]) -> Made:
+    """How a saved metric was made, by what is known only after a load."""
+    fields = (name for name in fields_of(metric) if name in (ITL_METHOD, COUNTED_BY))
+    return tuple((name, str(identity[name])) for name in fields if name in identity)
 
 
 def _noise_between(by_run: ByRun, metric: str, better: Better, of_job: bool) -> Noise | None:

@@ -14,10 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from pytest_llmbench.compare.identity import (
-    COUNTED_BY,
     GOODPUT_LIMITS,
     IF_KNOWN,
-    ITL_METHOD,
     REQUIRED,
     SHOWN,
     Identity,
@@ -26,16 +24,14 @@ from pytest_llmbench.compare.identity import (
     made_alike,
 )
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology.measuring.replies import MOST_UNCOUNTED
+from pytest_llmbench.methodology.measuring.replies import how_made
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Lengths, Setting, TestDefinition, WarmupPolicy
-from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.judgement import Comparison, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
-from pytest_llmbench.model.record import Phase, TokenSource
-from pytest_llmbench.model.records import TOKEN_SOURCES
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import answers_of
@@ -51,13 +47,6 @@ LENGTHS: Final = "lengths"
 """The field of the list of lengths. It need not agree: it decides how runs are compared."""
 REPEATED: Final[Lengths] = "repeated"
 SHARED: Final[Lengths] = "shared"
-_COUNTS = {
-    TokenSource.SERVER_USAGE: "the server",
-    TokenSource.CHUNK_USAGE: "the server",
-    TokenSource.REFERENCE_TOKENIZER: "the reference tokenizer",
-    TokenSource.CHUNK_COUNT: "chunks with text",
-    TokenSource.TOKENIZER_FILE: "a tokenizer file",
-}
 _UNDER_CRITERIA = ("throughput", "tradeoff", "capacity")
 """Tests whose figures belong to the highest load that meets the latency limits."""
 
@@ -144,22 +133,9 @@ def _warmup(policy: WarmupPolicy) -> str:
 
 
 def made_by(result: TestResult) -> dict[str, str]:
-    """How the metrics of a result were made, as only its records tell: the fields ``itl.method`` and
-    ``tokens.counted_by`` of its identity. One that is not known is missing."""
-    runs = [run.records for run in result.observations if run.plan.phase is Phase.MEASURE]
-    counts = np.zeros(len(TOKEN_SOURCES), dtype=np.int64)
-    for run in runs:
-        counts += np.bincount(run.token_source[run.ok], minlength=len(TOKEN_SOURCES))
-    # A few replies without usage do not make other figures.
-    usual = [TOKEN_SOURCES[at] for at in np.flatnonzero(counts > MOST_UNCOUNTED * counts.sum())]
-    counted = " and ".join(dict.fromkeys(_COUNTS[source] for source in usual if source in _COUNTS))
-    if usual == [TokenSource.TOKENIZER_FILE]:
-        counted = f"tokenizer {result.facts.value('tokenizer.name')}"
+    """How the metrics of a result were made, as only its records tell."""
     fixed = result.facts.value("streaming.itl_option") if result.test == "itl" else None
-    streams = [run for run in runs if run.ok.any() and len(run.chunk_ns)]
-    options = [fixed] if fixed else sorted({choose_option(run) for run in streams})
-    timed = " and ".join(f"{TBC if option == 'A' else ITL}, method {option}" for option in options)
-    return {name: text for name, text in ((COUNTED_BY, counted), (ITL_METHOD, timed)) if text}
+    return how_made(result.observations, result.facts, fixed)
 
 
 def refused_metrics(

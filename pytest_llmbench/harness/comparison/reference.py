@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pytest_llmbench.compare.identity import COUNTED_BY, Waiver, made_otherwise, matched
+from pytest_llmbench.compare.identity import Waiver, made_otherwise, matched
 from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons
 from pytest_llmbench.harness.comparison.ab import paired_runs
 from pytest_llmbench.harness.comparison.identity import LENGTHS, SHARED
+from pytest_llmbench.model.estimate import COUNTED_BY
 from pytest_llmbench.model.judgement import FEWEST_SESSIONS, MOST_SESSIONS, Comparison, GateVerdict
 from pytest_llmbench.store.baselines import BaselineTest
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compare.identity import matched
+from pytest_llmbench.compare.identity import made_otherwise, matched
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.comparison.calibrate import Calibrations
+from pytest_llmbench.harness.comparison.calibrate import Calibrations, Made, made_of
 from pytest_llmbench.harness.comparison.identity import identity_of
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
@@ -38,8 +38,9 @@ def with_spreads(request: MeasurementRequest, settings: Settings, *, virtual: bo
 
 
 def _between_sessions(nodeid: str, identity: Mapping[str, Any], settings: Settings) -> dict[str, SavedSpread]:
-    """The spread of each figure between the saved sessions of this test, of the first run of each."""
-    logs: dict[str, list[float]] = defaultdict(list)
+    """The spread of each figure between the saved sessions of this test, of the first run of each, that made
+    it as the latest did."""
+    logs: dict[str, list[tuple[Made, float]]] = defaultdict(list)
     for path in recent_baselines(settings.storage, MOST_SESSIONS):
         try:
             saved = read_baseline(path)
@@ -51,10 +52,13 @@ def _between_sessions(nodeid: str, identity: Mapping[str, Any], settings: Settin
             if matched(test.identity, identity, ()).mismatches:
                 continue
             for metric, values in test.by_run.items():
-                if values and values[0] is not None and values[0] > 0:
-                    logs[metric].append(math.log(values[0]))
-    return {
-        metric: SavedSpread(float(np.std(own, ddof=1)), len(own), of_sessions=True)
-        for metric, own in logs.items()
-        if len(own) >= FEWEST_SESSIONS
-    }
+                alike = made_otherwise(metric, test.identity, identity) is None
+                if alike and values and values[0] is not None and values[0] > 0:
+                    logs[metric].append((made_of(metric, test.identity), math.log(values[0])))
+    found = {}
+    for metric, every in logs.items():
+        latest = every[-1][0]
+        own = [value for made, value in every if made == latest]
+        if len(own) >= FEWEST_SESSIONS:
+            found[metric] = SavedSpread(float(np.std(own, ddof=1)), len(own), of_sessions=True, made=latest)
+    return found

@@ -15,12 +15,13 @@ import numpy as np
 
 from pytest_llmbench.methodology.given import MEASURED_IF_LIMITED
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
+from pytest_llmbench.methodology.measuring.replies import how_made
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
 from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.estimate import ByRun, Estimate, by_run
+from pytest_llmbench.model.estimate import ByRun, Estimate, SavedSpread, by_run
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -57,7 +58,9 @@ def figures(
     runs = by_run([measure([run]) for run in seen] if len(seen) > 1 else ())
     if not parameters.is_job:
         return together, runs
-    found = job_metrics(together, runs, setting.spreads, open_loop=isinstance(parameters.load, OpenLoop))
+    found = job_metrics(
+        together, runs, spreads_of(setting, seen), open_loop=isinstance(parameters.load, OpenLoop)
+    )
     if parameters.limits_ms and "goodput_share" in found:
         found = job_goodput(found, [run.records for run in seen], parameters.limits_ms)
     return found, runs
@@ -119,6 +122,19 @@ def _begun(run: Observation) -> tuple[IntColumn, IntColumn]:
     begun_ns = np.full(len(numbers), _NEVER)
     np.minimum.at(begun_ns, which, np.where(sent_ns == MISSING, _NEVER, sent_ns))
     return np.where(begun_ns == _NEVER, MISSING, begun_ns)[which], session
+
+
+def spreads_of(setting: Setting, seen: Sequence[Observation]) -> Mapping[str, SavedSpread]:
+    """The saved spreads of the figures that are made as they were then. What is not known is taken to be
+    alike."""
+    if not setting.spreads:
+        return {}
+    now = how_made(seen, setting.facts)
+    return {
+        name: each
+        for name, each in setting.spreads.items()
+        if all(now.get(field, then) == then for field, then in each.made)
+    }
 
 
 def with_first_wave(made: TestResult, slots: int | None, *, is_job: bool) -> TestResult:

@@ -9,15 +9,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_llmbench.metrics.chunking import Runs, gathered_share
+from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
 from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short
+from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.record import KNOWN_FINISH, TokenSource
+from pytest_llmbench.model.record import KNOWN_FINISH, Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 
 MOST_GATHERED = 0.5
 """The share of chunks sent together with an earlier one beyond which that is how streams come, rather than
 what happens now and then."""
+_COUNTS = {
+    TokenSource.SERVER_USAGE: "the server",
+    TokenSource.CHUNK_USAGE: "the server",
+    TokenSource.REFERENCE_TOKENIZER: "the reference tokenizer",
+    TokenSource.CHUNK_COUNT: "chunks with text",
+    TokenSource.TOKENIZER_FILE: "a tokenizer file",
+}
 MOST_UNCOUNTED = 0.01
 """The share of replies without a count of the server, beside others that have one, that is an exception."""
 LEAST_OF_ASKED = 0.5
@@ -192,3 +202,22 @@ def other_models(seen: Sequence[Observation]) -> Finding | None:
         limit=None if not mixed else 0.0,
         unit="ratio",
     )
+
+
+def how_made(seen: Sequence[Observation], facts: Facts, option: str | None = None) -> dict[str, str]:
+    """How the metrics of some runs were made, as only their records tell: :data:`ITL_METHOD` and
+    :data:`COUNTED_BY`. One that is not known is missing. ``option``: of the time between tokens, if the test
+    chose it."""
+    runs = [run.records for run in seen if run.plan.phase is Phase.MEASURE]
+    counts = np.zeros(len(TOKEN_SOURCES), dtype=np.int64)
+    for run in runs:
+        counts += np.bincount(run.token_source[run.ok], minlength=len(TOKEN_SOURCES))
+    # A few replies without usage do not make other figures.
+    usual = [TOKEN_SOURCES[at] for at in np.flatnonzero(counts > MOST_UNCOUNTED * counts.sum())]
+    counted = " and ".join(dict.fromkeys(_COUNTS[source] for source in usual if source in _COUNTS))
+    if usual == [TokenSource.TOKENIZER_FILE]:
+        counted = f"tokenizer {facts.value('tokenizer.name')}"
+    streams = [run for run in runs if run.ok.any() and len(run.chunk_ns)]
+    options = [option] if option else sorted({choose_option(run) for run in streams})
+    timed = " and ".join(f"{TBC if each == 'A' else ITL}, method {each}" for each in options)
+    return {name: text for name, text in ((COUNTED_BY, counted), (ITL_METHOD, timed)) if text}

@@ -25,6 +25,7 @@ from pytest_llmbench.methodology.measuring.job_figures import (
     Measure,
     is_decided,
     of_steady_state,
+    spreads_of,
     with_first_wave,
 )
 from pytest_llmbench.methodology.measuring.load_plans import part_of
@@ -478,7 +479,7 @@ def result(
     runs = by_run([measure([run]) for run in seen] if len(seen) > 1 else ())
     jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
     if parameters.is_job:
-        metrics = of_job(metrics, runs, setting.spreads)
+        metrics = of_job(metrics, runs, spreads_of(setting, seen))
         scores = [session_scores(run, parameters.job_s) for run in jobs]
         metrics["session_goodput"] = job_share(metrics["session_goodput"], scores)
     intended = (*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :])

@@ -84,6 +84,22 @@ def test_without_limits_and_with_a_number_of_runs_nothing_is_added() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        ((), EstimateKind.SAVED_SPREAD),
+        ((("tokens.counted_by", "the server"),), EstimateKind.SAVED_SPREAD),
+        ((("tokens.counted_by", "the reference tokenizer"),), EstimateKind.ASSUMED_SPREAD),
+    ],
+)
+def test_a_saved_spread_is_of_what_is_made_alike(
+    made: tuple[tuple[str, str], ...], kind: EstimateKind
+) -> None:
+    saved = {"output_token_throughput": SavedSpread(0.02, 8, made=made)}
+    found = run(QueueServer(), saved, prompts=40, concurrency=4)
+    assert found.metrics["output_token_throughput"].kind is kind
+
+
 def test_a_saved_spread_decides_what_an_assumed_one_does_not() -> None:
     saved = {"makespan": SavedSpread(0.01, 8)}
     result = run(server := QueueServer(), saved, prompts=8, max_makespan_s=0.24)
