@@ -69,3 +69,12 @@ def test_the_log_is_bounded_and_counts_what_it_drops() -> None:
         log.add(GroundTruth(f"r{i}", received_ns=i, prompt_tokens=1))
     assert (len(log), log.dropped) == (3, 2)
     assert [truth.request_id for truth in parse_ground_truth(log.json_lines().decode())] == ["r2", "r3", "r4"]
+
+
+def test_the_log_of_a_long_load_is_no_larger_than_16_mib() -> None:
+    log, long = GroundTruthLog(), GroundTruth("r", received_ns=1, prompt_tokens=1)
+    long.token_ns = [10**18] * 100_000  # two megabytes of digits
+    for _ in range(10):
+        log.add(long)
+    assert 14 * 2**20 < len(log.json_lines()) <= 16 * 2**20
+    assert len(log) + log.dropped == 10
