@@ -18,8 +18,9 @@ from pytest_llmbench.store.files import CALIBRATION, write_text
 from pytest_llmbench.store.schema import Instant, Shape
 
 CALIBRATION_VERSION: Final = "1.0"
-_LARGEST_LOG: Final = 745.0
-"""The logarithms of the largest and the smallest number are within it, on either side of zero."""
+_LARGEST_LOG, _LARGEST_SPREAD, _MOST_RUNS = 600.0, 10.0, 1_000_000
+"""Far above what is measured, and far below where what is made of them has no finite number: a spread of 10
+is a factor of 22,000 between runs."""
 
 
 class NoiseEntry(Shape):
@@ -27,10 +28,10 @@ class NoiseEntry(Shape):
 
     unit: str
     better: Literal["lower", "higher"]
-    runs: int = Field(ge=3)
+    runs: int = Field(ge=3, le=_MOST_RUNS)
     mean_log: float = Field(ge=-_LARGEST_LOG, le=_LARGEST_LOG)
     """Mean of the natural logarithms of the metric by run."""
-    spread_log: float = Field(ge=0, le=2 * _LARGEST_LOG)
+    spread_log: float = Field(ge=0, le=_LARGEST_SPREAD)
     """Standard deviation of the natural logarithms of the metric by run."""
     proposed: float
     """The limit beyond which at most 1 % of the runs lie, with 95 % confidence."""
