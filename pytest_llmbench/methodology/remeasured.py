@@ -178,7 +178,7 @@ def _evidence(run: Observation) -> list[str]:
         told += _ran_together(run)
         if check.loop_lag_p99_ns is not None:
             told.append(f"the measuring loop late by {check.loop_lag_p99_ns / 1e6:.3g} ms at P99")
-    told += [finding.message.rpartition("; ")[0] for finding in _spoiled(run)]
+    told += [finding.message for finding in _spoiled(run)]
     if check.waited_for_core_share is not None:
         told.append(f"ready to run and without a core for {check.waited_for_core_share:.1%} of the time")
     if check.stolen_share:

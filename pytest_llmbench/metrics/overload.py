@@ -84,7 +84,7 @@ def as_overloaded(metrics: Mapping[str, Estimate], found: Overload) -> dict[str,
 
 
 def _unbounded(name: str, metric: Estimate, found: Overload) -> Estimate:
-    if family_of(name) not in found.unbounded or metric.point is None or metric.method == "observed":
+    if family_of(name) not in found.unbounded or metric.point is None or name.endswith((".min", ".max")):
         return metric
     grows = metric.unit == "ms"
     lower = (metric.lower if metric.lower is not None else metric.point) if grows else None

@@ -556,11 +556,8 @@ def _held_back(runs: Sequence[Observation], limit: float) -> Finding | None:
     no others, it voids nothing."""
     bare = [run for run in runs if not filters_output(run)]
     own = bare or runs
-    found = stream_fidelity([run.records for run in own], limit, late=any(map(read_late, own)))
-    if found is None or bare or found.ok:
-        return found
-    told = found.message.partition(":")[0]
-    return replace(found, voids=False, message=f"{told}: an output filter is on, which reads replies first")
+    late = any(map(read_late, own))
+    return stream_fidelity([run.records for run in own], limit, late=late, filtered=not bare)
 
 
 def read_late(run: Observation) -> bool:
@@ -570,11 +567,13 @@ def read_late(run: Observation) -> bool:
     return run.interrupted is None and late
 
 
-def stream_fidelity(records: Runs, limit: float, *, late: bool = False) -> Finding | None:
+def stream_fidelity(
+    records: Runs, limit: float, *, late: bool = False, filtered: bool = False
+) -> Finding | None:
     """The finding on buffered replies: a proxy that holds chunks back makes TTFT the end-to-end latency.
 
     ``limit``: the share of the replies that may arrive all at once. ``late``: they were read late, which
-    alone can have made them so.
+    alone can have made them so. ``filtered``: all went through an output filter, which holds them back.
     """
     found = buffering(records)
     if not found.replies:
@@ -585,11 +584,13 @@ def stream_fidelity(records: Runs, limit: float, *, late: bool = False) -> Findi
         why = (
             "this machine read them late, so whether anything buffers them is not known; run again when idle"
         )
+    if filtered:
+        why = "an output filter is on, which reads replies first"
     advice = "" if ok else f": {why}"
     return Finding(
         "stream_fidelity",
         ok=ok,
-        voids=True,
+        voids=ok or not filtered,
         message=f"{found.share:.1%} of the replies arrived all at once{advice}",
         value=found.share,
         limit=limit,

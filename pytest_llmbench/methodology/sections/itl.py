@@ -284,7 +284,12 @@ def usual_method(setting: Setting) -> Method:
     ]
     eligible = [tokens for tokens in asked if tokens >= FEWEST_TOKENS]
     share = max(len(eligible) / len(asked), FEWEST_ELIGIBLE)
-    return Method("direct", "", share, float(np.mean(eligible)) - 1 if eligible else FEWEST_TOKENS - 1)
+    return Method(
+        "direct",
+        "",
+        eligible_share=share,
+        gaps_per_request=float(np.mean(eligible)) - 1 if eligible else FEWEST_TOKENS - 1,
+    )
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:

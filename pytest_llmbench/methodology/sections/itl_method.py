@@ -50,15 +50,13 @@ class Method:
 
     option: Option
     reason: str
+    """Why, in words."""
+    asked: bool = False
     eligible_share: float = 1.0
     """The share of the replies that reach 50 tokens."""
     gaps_per_request: float = FEWEST_TOKENS - 1
     """Mean number of gaps per request; where none was seen, that of the shortest eligible reply: levels must
     not grow for nothing."""
-
-    @property
-    def asked(self) -> bool:
-        return self.reason.startswith("asked")
 
 
 def fixed_method(
@@ -106,6 +104,7 @@ def _method(asked: str | None, seen: Seen) -> Method:
     return Method(
         chosen,
         reason,
+        asked=asked is not None,
         eligible_share=max(samples.eligible / every, FEWEST_ELIGIBLE) if every else 1.0,
         gaps_per_request=samples.gaps / samples.eligible if samples.gaps else FEWEST_TOKENS - 1,
     )
