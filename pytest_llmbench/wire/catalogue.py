@@ -188,7 +188,7 @@ def dialect_at(url: str, name: str) -> Dialect:
     if is_grpc(url):
         return over_grpc(name)
     scheme = urlsplit(url.strip()).scheme
-    if scheme in OF_HTTP:
+    if scheme in OF_HTTP or "://" not in url:  # replay, sim and python:module:attr are no addresses
         return dialect(name)
     transport = transport_for(scheme)
     if transport is None:

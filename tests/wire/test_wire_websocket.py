@@ -368,3 +368,8 @@ def test_urls() -> None:
     assert [is_websocket(url) for url in ("ws://h", "wss://h", "http://h", "sim", "")] == [
         True, True, False, False, False,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("endpoint", ["replay", "replay:fast?max_num_seqs=4", "sim", "python:suite:app"])
+def test_what_is_no_address_speaks_the_dialect_itself(endpoint: str) -> None:
+    assert dialect_at(endpoint, "openai-embeddings").name == "openai-embeddings"
