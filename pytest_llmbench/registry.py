@@ -29,18 +29,21 @@ class Transport:
     """The name in reports, such as ``websocket``."""
     title: str
     """The name in messages, such as ``WebSocket``."""
-    schemes: tuple[str, ...]
-    """Schemes of the URLs that it is asked for by, without TLS and with it."""
-    dialects: Mapping[str, str]
-    """Name of a dialect → its class; ``auto`` takes the first."""
     carry: str
     """Function of target, dialect, path of the dialect and name of the session header (empty: none) that
     gives the form of requests and a function which makes the transport of a clock and whether to use the
     kernel's stamps."""
-    ask: str
+    schemes: tuple[str, ...] = ()
+    """Schemes of the URLs that it is asked for by, without TLS and with it; none: by an option."""
+    dialects: Mapping[str, str] = field(default_factory=dict)
+    """Name of a dialect that is spoken over it alone or in a form of its own → its class; ``auto`` takes the
+    first."""
+    ask: str = ""
     """Function that asks one request which is not measured: of URL, dialect, encoded body, id of the request,
     and by keyword ``headers``, ``access`` and ``tls``. It gives status, headers, body and whether that is
     all."""
+    preflight: Mapping[str, str] = field(default_factory=dict)
+    """Further functions of the preflight, by its names for them."""
     faces: Mapping[str, str] = field(default_factory=dict)
     """The sides of servers of ours that speak it, by the server's name for them."""
 
@@ -49,9 +52,13 @@ class Transport:
 class Extra:
     """What one folder or distribution adds."""
 
+    home: str = ""
+    """The package that its modules are in."""
     transports: tuple[Transport, ...] = ()
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Name of a dialect of HTTP → its class, called without arguments."""
+    decoders: Mapping[str, str] = field(default_factory=dict)
+    """Framing of replies → the class of its decoder, called with the most bytes of an event."""
     executors: Mapping[str, str] = field(default_factory=dict)
     """Name of a place where workers run → the class of a load generator whose workers run there. It takes
     what ``DistributedLoadGenerator`` takes, with ``cluster`` in the place of ``workers`` and ``cpus``."""
@@ -99,9 +106,36 @@ def transport_called(name: str) -> Transport | None:
     return next((each for extra in extras() for each in extra.transports if each.name == name), None)
 
 
+def transport_speaking(dialect: str) -> Transport | None:
+    """A transport with a form of that dialect; None: there is none."""
+    return next((each for extra in extras() for each in extra.transports if dialect in each.dialects), None)
+
+
 def dialect_called(name: str) -> str | None:
     """The class of a dialect of HTTP; None: no extra has one of that name."""
     return next((extra.dialects[name] for extra in extras() if name in extra.dialects), None)
+
+
+def required(name: str, where: str) -> Transport:
+    """The transport of that name, whose packages are installed.
+
+    :raises SuiteError: the extra or a package is missing. ``where``: the option that asks for it.
+    """
+    spec = transport_called(name)
+    if spec is None:
+        raise SuiteError(
+            f"{name} is spoken by an extra that this installation lacks",
+            where=where,
+            remedy=f"leave out {where}, or install the package with its extras",
+        )
+    load(spec.carry)
+    return spec
+
+
+def decoder_of(framing: str) -> Any | None:
+    """The class of the decoder for a framing of replies; None: no extra has one."""
+    part = next((extra.decoders[framing] for extra in extras() if framing in extra.decoders), None)
+    return None if part is None else load(part)
 
 
 def executor_called(name: str) -> Any | None:
@@ -128,7 +162,8 @@ def load(part: str) -> Any:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        extra = next((each for each in extras() if missing in each.packages), None)
+        home = module.rpartition(".")[0]
+        extra = next((each for each in extras() if each.home == home and missing in each.packages), None)
         if extra is None:
             raise
         raise SuiteError(

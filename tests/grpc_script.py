@@ -25,7 +25,7 @@ from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame, Rs
 from scripted_server import Conversation, Script
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
-from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.extras.grpc.messages import prefixed
 
 GRPC = ("content-type", "application/grpc")
 

@@ -55,13 +55,13 @@ from pytest_llmbench.model.plan import (
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
-from pytest_llmbench.registry import load, transport_for
+from pytest_llmbench.registry import load, required, transport_for
 from pytest_llmbench.request_headers import numbered_ids
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
-from pytest_llmbench.wire.catalogue import dialect_at, over_grpc, require_http2
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import (
     Dialect,
@@ -486,10 +486,9 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
     """How to reach the target over HTTP or by an extra. Raises SuiteError for a dialect that has no form for
     that."""
     path = path_for(dialect, model)
-    if target.is_grpc:
-        return _way_over_grpc(target, dialect, path, session_header)
     if target.http2:
-        return _way_over_http2(target, dialect, path, session_header)
+        carry = load(required("http/2", "--llm-http").carry)
+        return _Way(dialect, *carry(target, dialect, path, session_header))
     if target.scheme not in OF_HTTP:
         spoken = dialect_at(target.url, dialect.name)
         further = transport_for(target.scheme)
@@ -497,24 +496,6 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
         return _Way(spoken, *load(further.carry)(target, spoken, path, session_header))
     head = RequestHead(target, path, headers_for(dialect, dict(target.headers)), session_header)
     return _Way(dialect, head, lambda clock, kernel: http1_transport(target, clock, kernel_stamps=kernel))
-
-
-def _way_over_http2(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
-    """How to reach the target over HTTP/2. Raises SuiteError where its packages are not installed."""
-    require_http2()
-    from pytest_llmbench.generator.http2_transport import Http2Head, http2_transport
-
-    head = Http2Head(target, path, headers_for(dialect, dict(target.headers)), session_header)
-    return _Way(dialect, head, lambda clock, kernel: http2_transport(target, clock, kernel_stamps=kernel))
-
-
-def _way_over_grpc(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
-    """How to reach the target over gRPC. Raises SuiteError also where its packages are not installed."""
-    spoken = over_grpc(dialect.name)
-    from pytest_llmbench.generator.grpc_transport import CallHead, grpc_transport
-
-    head = CallHead(target, spoken, path, session_header)
-    return _Way(spoken, head, lambda clock, kernel: grpc_transport(target, clock, kernel_stamps=kernel))
 
 
 def _refusing_live(prepare: Prepare, name: str) -> Prepare:

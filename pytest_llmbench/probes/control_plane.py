@@ -31,7 +31,7 @@ from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.plain_socket import CutOffError
 from pytest_llmbench.redaction import known_secrets
-from pytest_llmbench.registry import load, transport_for
+from pytest_llmbench.registry import load, required, transport_for
 from pytest_llmbench.request_headers import REQUEST_ID, numbered_ids, user_agent, usual_headers
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_replies import shorten
@@ -239,9 +239,7 @@ class ControlPlane:
     def invoke(self, url: str, message: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         """The answer to a gRPC call, whose method is the path of ``url``, told as that to a request over HTTP
         would be: with the status that means the same. ``headers``: further ones, which a dialect wants."""
-        # Imported here: whoever measures over HTTP does not need the packages of gRPC.
-        from pytest_llmbench.probes.grpc_exchange import call
-
+        call = load(required("grpc", "--llm-endpoint").preflight["call"])
         try:
             given = {**self.headers, **(headers or {})}
             reply = call(url, message, headers=given, access=self._access, tls=self._tls)

@@ -33,7 +33,8 @@ from pytest_llmbench.probes.model_list import (
     suggested_bases,
     unknown_model,
 )
-from pytest_llmbench.wire.catalogue import OVER_GRPC, over_grpc
+from pytest_llmbench.registry import load, required
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect
 from pytest_llmbench.wire.named_model import named_model
@@ -220,11 +221,10 @@ def _examine_grpc(
     base: str, model: str | None, api: str, access: Access, asking: RequestForm
 ) -> EndpointReport:
     """The preflight over gRPC, where the server describes itself by methods of its API."""
-    for name in OVER_GRPC:
-        over_grpc(name)  # which says what is not installed
-    # Imported here: whoever measures over HTTP does not need the packages of gRPC.
-    from pytest_llmbench.probes.grpc_services import introduced
-
+    transport = required("grpc", "--llm-endpoint")
+    for name in transport.dialects:
+        dialect_at(base, name)  # which says what is not installed
+    introduced = load(transport.preflight["introduced"])
     with ControlPlane(base, access) as control:
         seen = introduced(control, base, api, model)
         name = choose_model(seen.listed, model, complete=True)

@@ -11,8 +11,8 @@ from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.model.request import ASKED_LIMIT, CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
+from pytest_llmbench.registry import load, transport_called
 from pytest_llmbench.wire.error_replies import beginning, read_error_body, shorten
-from pytest_llmbench.wire.grpc.status import CallStatus
 
 NO_SUCH_PATH = (404, 405, 501)
 UPGRADE_REQUIRED = 426
@@ -287,7 +287,8 @@ def _said(answer: Answer) -> str:
 def _status(answer: Answer) -> str:
     said = _said(answer)
     code = answer.headers.get("grpc-status")
-    status = f"HTTP {answer.status}" if code is None else CallStatus(code).text
+    spoken = None if code is None else transport_called("grpc")
+    status = f"HTTP {answer.status}" if spoken is None else load(spoken.preflight["status"])(code).text
     return status + (f" ({said})" if said else "")
 
 

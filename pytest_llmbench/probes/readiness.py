@@ -14,6 +14,7 @@ from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import base_candidates, below
+from pytest_llmbench.registry import load, required
 
 T = TypeVar("T")
 
@@ -99,10 +100,9 @@ def why_not_ready(endpoint: str, access: Access) -> str:
 
 def _says_it_is_loading(control: ControlPlane, endpoint: str) -> Answer | None:
     if is_grpc(endpoint):
-        # Imported here: whoever measures over HTTP does not need the packages of gRPC.
-        from pytest_llmbench.probes.grpc_services import says_it_is_loading
-
-        return says_it_is_loading(control, base_candidates(endpoint)[0])
+        says_it_is_loading = load(required("grpc", "--llm-endpoint").preflight["loading"])
+        found: Answer | None = says_it_is_loading(control, base_candidates(endpoint)[0])
+        return found
     answer = control.get_or_failure(health_url(endpoint))
     return answer if isinstance(answer, Answer) and answer.status == _LOADING else None
 

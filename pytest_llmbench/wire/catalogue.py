@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from pytest_llmbench.endpoint_urls import OF_HTTP, is_grpc
+from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.registry import Transport, dialect_called, load, transport_for
+from pytest_llmbench.registry import Transport, dialect_called, load, transport_for, transport_speaking
 
 if TYPE_CHECKING:
-    from pytest_llmbench.wire.dialect import CallDialect, Dialect
+    from pytest_llmbench.wire.dialect import Dialect
 
 _CLASSES: Final = {
     "openai-chat": ("openai_chat", "OpenAIChat"),
@@ -36,15 +36,6 @@ _NON_GENERATIVE: Final = {
 }
 NON_GENERATIVE: Final = tuple(_NON_GENERATIVE)
 """Names of the dialects that answer with vectors, scores or log-probabilities. ``auto`` never takes one."""
-
-_OVER_GRPC: Final = {
-    "vllm-grpc": ("grpc.vllm", "VLLMOverGrpc"),
-    "sglang-grpc": ("grpc.sglang", "SGLangOverGrpc"),
-    "kserve-grpc": ("grpc.kserve", "KServeOverGrpc"),
-}
-OVER_GRPC: Final = tuple(_OVER_GRPC)
-"""Names of the dialects over gRPC, in the order in which ``auto`` tries them."""
-_GRPC_PACKAGES: Final = ("google", "grpc", "h2", "smg_grpc_proto", "tritonclient")
 
 
 class _Dialects(Mapping[str, "Dialect"]):
@@ -89,16 +80,17 @@ def dialect(name: str) -> Dialect:
 
     :raises SuiteError: there is none, or it is one of gRPC or of WebSockets alone.
     """
-    if name in _OVER_GRPC:
-        raise SuiteError(
-            f"{name} is spoken over gRPC alone",
-            where="--llm-api",
-            remedy="give the server's gRPC port, --llm-endpoint=grpc://host:port, or another dialect",
-        )
     full = _ALIASES.get(name, name)
     found = _instance(*_NON_GENERATIVE[full]) if full in _NON_GENERATIVE else DIALECTS.get(full)
     if found is None and (further := dialect_called(full)) is not None:
         found = _loaded(further)
+    if found is None and (alone := transport_speaking(full)) is not None:
+        raise SuiteError(
+            f"{full} is spoken over {alone.title} alone",
+            where="--llm-api",
+            remedy=f"give the server's {alone.title} port, --llm-endpoint={alone.schemes[0]}://host:port, or "
+            "another dialect",
+        )
     if found is None:
         known = [*DIALECTS, *NON_GENERATIVE, *_ALIASES]
         close = get_close_matches(name, known, n=1, cutoff=0.6)
@@ -128,6 +120,7 @@ def over(transport: Transport, name: str) -> Any:
             where="--llm-api",
             remedy=f"leave it out, or write {one}; or measure over http:// (--llm-endpoint)",
         )
+    load(transport.carry)  # whose packages every request needs
     return _loaded(transport.dialects[known])
 
 
@@ -136,57 +129,11 @@ def _loaded(part: str) -> Any:
     return load(part)()
 
 
-def over_grpc(name: str) -> CallDialect:
-    """The gRPC dialect called ``name``; for ``auto`` the usual one.
-
-    :raises SuiteError: there is no such dialect, or the packages that it needs are not installed.
-    """
-    known = OVER_GRPC[0] if name == "auto" else name
-    if known not in _OVER_GRPC:
-        raise SuiteError(
-            f"{known} is not spoken over gRPC",
-            where="--llm-api",
-            remedy=f"leave it out, or choose one of {', '.join(OVER_GRPC)}; or measure over http:// "
-            "(--llm-endpoint)",
-        )
-    try:
-        import_module("pytest_llmbench.wire.http2.client")  # which every call needs
-        made: CallDialect = _instance(*_OVER_GRPC[known])
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _GRPC_PACKAGES:
-            raise
-        raise SuiteError(
-            f"{known} needs a package that is not installed: {error.name}",
-            where="--llm-endpoint",
-            remedy='pip install "pytest-llmbench[grpc]"',
-        ) from error
-    return made
-
-
-def require_http2() -> None:
-    """Check that HTTP/2 can be spoken.
-
-    :raises SuiteError: the packages that it needs are not installed.
-    """
-    try:
-        import_module("pytest_llmbench.wire.http2.client")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _GRPC_PACKAGES:
-            raise
-        raise SuiteError(
-            f"HTTP/2 needs a package that is not installed: {error.name}",
-            where="--llm-http",
-            remedy='pip install "pytest-llmbench[http2]"',
-        ) from error
-
-
 def dialect_at(url: str, name: str) -> Dialect:
     """The dialect called ``name`` in its form for an endpoint at ``url``.
 
     :raises SuiteError: there is none, or it is not spoken there.
     """
-    if is_grpc(url):
-        return over_grpc(name)
     scheme = urlsplit(url.strip()).scheme
     if scheme in OF_HTTP or "://" not in url:  # replay, sim and python:module:attr are no addresses
         return dialect(name)

@@ -6,19 +6,16 @@ Lazy, so that whoever measures beside it can do a little at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Any, cast
 
+from pytest_llmbench.registry import decoder_of
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect
-from pytest_llmbench.wire.grpc.messages import MessageDecoder
 from pytest_llmbench.wire.increments import increments
 from pytest_llmbench.wire.ndjson import NDJSONDecoder
 from pytest_llmbench.wire.reply import STREAM_END
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEDecoder, SSEEvent
 from pytest_llmbench.wire.text_template import TextTemplate, learn
-
-if TYPE_CHECKING:
-    from pytest_llmbench.wire.non_generative.document import DocumentDecoder
 
 MOST_EVENTS = 1 << 19
 """Most events of a reply: an event without text is 8 bytes to send and hundreds to keep."""
@@ -26,12 +23,14 @@ _LESSONS = 8
 """Most attempts per stream at finding a template, so that a stream without one pays little for the search."""
 
 
-_MakeDecoder = Callable[[int], "NDJSONDecoder | SSEDecoder | MessageDecoder | DocumentDecoder"]
+_MakeDecoder = Callable[[int], Any]
 _DECODERS: Mapping[str, _MakeDecoder] = {
+    "sse": SSEDecoder,
+    "websocket": SSEDecoder,
+    "in_process": SSEDecoder,
     "ndjson": NDJSONDecoder,
-    "grpc": MessageDecoder,
 }
-"""Framing of a reply → its decoder; any other framing is that of server-sent events."""
+"""Framing of a reply → its decoder; an extra may have one for another framing."""
 
 
 def chunks_of(
@@ -68,8 +67,10 @@ def events_of(
 
 
 def _decoder_of(protocol: str) -> _MakeDecoder:
+    if protocol in _DECODERS:
+        return _DECODERS[protocol]
     if protocol != "json":
-        return _DECODERS.get(protocol, SSEDecoder)
+        return cast(_MakeDecoder, decoder_of(protocol) or SSEDecoder)
     # Imported here: few sessions measure what answers in one document.
     from pytest_llmbench.wire.non_generative.document import DocumentDecoder
 

@@ -7,7 +7,8 @@ import re
 import pytest
 from cited_tests import ROOT, cited, missing
 
-from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC
+from pytest_llmbench.extras.grpc import OVER_GRPC
+from pytest_llmbench.wire.catalogue import DIALECTS
 
 PAGE = (ROOT / "docs/reference/engines.md").read_text("utf-8")
 TABLE, _, _ = PAGE.partition("\n## ")

@@ -48,7 +48,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.timing.clock import MonotonicClock
-from pytest_llmbench.wire.catalogue import dialect, over_grpc
+from pytest_llmbench.wire.catalogue import dialect, dialect_at
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.adapted import Cuts
@@ -313,7 +313,7 @@ def test_the_engine_aborts_what_is_cut(engine: EmbeddedEngine, plan: MakePlan, w
     if way == "websocket":
         url, spoken = url.replace("http://", "ws://"), dialect("openai-responses")
     elif way != "http":
-        url, spoken = f"grpc://{engine.grpc_target}", over_grpc(way)
+        url, spoken = f"grpc://{engine.grpc_target}", dialect_at("grpc://h:1", way)
     with LoadGenerator(Target.parse(url), spoken, model=engine.model) as generator:
         seen = generator.run(plan(8, workload=LONG, load=ClosedLoop(4)))
     assert_aborted_where_cut(seen, engine, 8)

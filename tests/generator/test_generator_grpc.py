@@ -29,22 +29,23 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
 )
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.grpc_transport import CallHead, Calls
+from pytest_llmbench.extras.grpc.messages import prefixed
+from pytest_llmbench.extras.grpc.transport import CallHead, Calls
+from pytest_llmbench.extras.http2.client import Http2Client
+from pytest_llmbench.extras.http2.transport import Http2
 from pytest_llmbench.generator.http.connection import Connection
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange
-from pytest_llmbench.generator.http2_transport import Http2
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, OpenLoop
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.registry import load
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.timing.clock import VirtualClock
-from pytest_llmbench.wire.catalogue import over_grpc
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import CallDialect
-from pytest_llmbench.wire.grpc.messages import prefixed
-from pytest_llmbench.wire.http2.client import Http2Client
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 TOO_LONG = b"\0\x7f\xff\xff\xff"
@@ -56,7 +57,7 @@ def url_of(server: ScriptedServer) -> str:
 
 
 def spoken() -> CallDialect:
-    return over_grpc("vllm-grpc")
+    return dialect_at("grpc://h:1", "vllm-grpc")
 
 
 @pytest.fixture
@@ -568,12 +569,13 @@ def test_a_dialect_of_http_is_refused() -> None:
 
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     known = spoken()
+    load.cache_clear()
     for name in list(sys.modules):
         if name.startswith(
             (
-                "pytest_llmbench.generator.grpc_transport",
-                "pytest_llmbench.generator.http2_transport",
-                "pytest_llmbench.wire.http2",
+                "pytest_llmbench.extras.grpc.transport",
+                "pytest_llmbench.extras.http2.transport",
+                "pytest_llmbench.extras.http2.client",
                 "h2.",
             )
         ):
@@ -623,7 +625,7 @@ def engine() -> Iterator[EmbeddedEngine]:
 @pytest.mark.parametrize("name", ["vllm-grpc", "kserve-grpc"])
 def test_the_embedded_engine(engine: EmbeddedEngine, plan: MakePlan, name: str) -> None:
     target = Target.parse(f"grpc://{engine.grpc_target}")
-    with LoadGenerator(target, over_grpc(name), model="sim-fast") as generator:
+    with LoadGenerator(target, dialect_at("grpc://h:1", name), model="sim-fast") as generator:
         seen = generator.run(plan(24, load=ClosedLoop(4)))
     records = seen.records
     assert records.counts()["ok"] == 24, records.error
@@ -648,7 +650,7 @@ def test_the_embedded_engine(engine: EmbeddedEngine, plan: MakePlan, name: str) 
 
 def test_refusals_of_the_embedded_engine(engine: EmbeddedEngine, plan: MakePlan) -> None:
     target = Target.parse(f"grpc://{engine.grpc_target}")
-    with LoadGenerator(target, over_grpc("kserve-grpc"), model="another") as generator:
+    with LoadGenerator(target, dialect_at("grpc://h:1", "kserve-grpc"), model="another") as generator:
         outcome, error = only(generator.run(plan(1)))
     assert outcome in ("http_error", "in_band_error")
     assert "another" in error

@@ -24,10 +24,11 @@ from scripted_load import IMPATIENT, STEP_NS, MakePlan, Run, Serve, Wire, only, 
 from scripted_server import REPLY, STREAM, Conversation, plain, reply, text_event
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.http2.client import Http2Client
+from pytest_llmbench.extras.http2.transport import Http2, Http2Head, Requests, carry
 from pytest_llmbench.generator.http.connection import Connection
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange, abandon
-from pytest_llmbench.generator.http2_transport import Http2, Http2Head, Requests, http2_transport
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.reply_reader import ReplyReader
@@ -35,8 +36,8 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.registry import load
 from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock
-from pytest_llmbench.wire.http2.client import Http2Client
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 
@@ -234,10 +235,10 @@ def test_what_needs_a_further_connection_shares_it(serve: Serve) -> None:
         peers(answers(), opened, MAX_CONCURRENT_STREAMS=10)(conversation)
 
     target = Target.parse(serve(script, read_body=False).url, http2=True)
-    head = Http2Head(target, "/v1/chat/completions")
+    head, made = carry(target, OpenAIChat(), "/v1/chat/completions", "")
 
     async def load() -> tuple[list[Exchange], int]:
-        transport, over = http2_transport(target, MonotonicClock()), asyncio.Event()
+        transport, over = made(MonotonicClock(), True), asyncio.Event()
         ended: list[Exchange] = []
 
         def end(exchange: Exchange) -> None:
@@ -729,7 +730,8 @@ def test_a_turn_says_which_session_it_is_of() -> None:
 
 
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = ("pytest_llmbench.generator.http2_transport", "pytest_llmbench.wire.http2")
+    load.cache_clear()
+    ours = ("pytest_llmbench.extras.http2.transport", "pytest_llmbench.extras.http2.client")
     for name in list(sys.modules):
         if name.startswith((*ours, "h2.")):
             monkeypatch.delitem(sys.modules, name)

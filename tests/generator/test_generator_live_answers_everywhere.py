@@ -32,6 +32,7 @@ from tritonclient.grpc import service_pb2 as kserve
 from websocket_script import Talk, completed, created, delta, websockets
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.grpc.messages import prefixed
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.in_process_transports import (
     AsgiTransport,
@@ -46,8 +47,7 @@ from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.timing.clock import MonotonicClock
-from pytest_llmbench.wire.catalogue import dialect, dialect_at, over_grpc
-from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.wire.catalogue import dialect, dialect_at
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.sessions import turns_of
 
@@ -210,7 +210,7 @@ def test_websocket(serve: Serve, plan: MakePlan, tls: tuple[ssl.SSLContext, Path
 def test_grpc_of_text(serve: Serve, plan: MakePlan, tls: tuple[ssl.SSLContext, Path] | None) -> None:
     heard = Heard()
     target = serving(serve, calls(infers(heard)), tls, "grpc")
-    with LoadGenerator(target, over_grpc("kserve-grpc"), model="m") as generator:
+    with LoadGenerator(target, dialect_at("grpc://h:1", "kserve-grpc"), model="m") as generator:
         assert assert_live(generator, plan, heard).selfcheck.transport == "grpc"
 
 
@@ -259,7 +259,7 @@ def test_replies_of_token_ids_hold_no_answers(serve: Serve, plan: MakePlan, name
 
     target = serving(serve, calls(turn), None, "grpc")
     with (
-        LoadGenerator(target, over_grpc(name), model="m") as generator,
+        LoadGenerator(target, dialect_at("grpc://h:1", name), model="m") as generator,
         pytest.raises(SuiteError, match=f"{name} answers in token ids, .* no live answers to read"),
     ):
         generator.run(plan(turns_of(CHAT, 2, 1), workload=CHAT, load=SessionSlots(2)))

@@ -25,6 +25,10 @@ from small_tokenizer import byte_level, content_of
 
 from pytest_llmbench.compare.calibration import Noise
 from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.extras.grpc import OVER_GRPC
+from pytest_llmbench.extras.grpc.messages import prefixed
+from pytest_llmbench.extras.grpc.status import status_of
+from pytest_llmbench.extras.http2.client import Http2Client, Stream, request_bytes
 from pytest_llmbench.generator.http.reply_parser import NotHTTPError, ReplyParser
 from pytest_llmbench.harness.comparison.calibrate import table
 from pytest_llmbench.harness.execution.loads import LOADS_SCHEMA, read_loads
@@ -63,14 +67,11 @@ from pytest_llmbench.store.records_reader import read_records
 from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
 from pytest_llmbench.store.traces.rows import Rows
-from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, over_grpc
+from pytest_llmbench.wire.catalogue import DIALECTS, dialect_at
 from pytest_llmbench.wire.claims import refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_replies import classify_status
-from pytest_llmbench.wire.grpc.messages import prefixed
-from pytest_llmbench.wire.grpc.status import status_of
-from pytest_llmbench.wire.http2.client import Http2Client, Stream, request_bytes
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
@@ -119,7 +120,7 @@ def stream(data: bytes) -> None:
 
 def messages(data: bytes) -> None:
     """As ``stream``, of the messages of a gRPC call."""
-    _read(data, map(over_grpc, OVER_GRPC))
+    _read(data, (dialect_at("grpc://h:1", name) for name in OVER_GRPC))
 
 
 def _read(data: bytes, dialects: Iterable[Dialect]) -> None:

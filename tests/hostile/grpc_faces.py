@@ -19,13 +19,13 @@ from http2_frames import header_block
 from hyperframe.frame import ContinuationFrame, HeadersFrame, PushPromiseFrame, SettingsFrame
 from scripted_server import ScriptedServer
 
+from pytest_llmbench.extras.grpc.messages import prefixed
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.catalogue import over_grpc
-from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.wire.catalogue import dialect_at
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hostile-servers.md"
 BEGIN, END = "<!-- gRPC: tests/hostile/grpc_faces.py --write -->\n", "<!-- end of gRPC -->\n"
@@ -194,7 +194,9 @@ def serving(turn: Callable[[Talk], None]) -> Iterator[str]:
 def generating(url: str, dialect: str) -> Iterator[Callable[..., Records]]:
     """A load generator for that server: gives the records of so many requests, one after the other."""
     prompts: Any = "token_ids" if dialect == "sglang-grpc" else "text"
-    with LoadGenerator(Target.parse(url), over_grpc(dialect), model="m", prompt_form=prompts) as generator:
+    with LoadGenerator(
+        Target.parse(url), dialect_at("grpc://h:1", dialect), model="m", prompt_form=prompts
+    ) as generator:
 
         def load(requests: int, deadlines: Deadlines = PATIENT) -> Records:
             plan = LoadPlan("load", Prompts(), ClosedLoop(1), requests, seed=1, deadlines=deadlines)

@@ -19,7 +19,7 @@ from smg_grpc_proto.generated import sglang_scheduler_pb2 as sglang
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from tritonclient.grpc import service_pb2 as kserve
 
-from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.extras.grpc.messages import prefixed
 
 HEADERS = ((":status", "200"), ("content-type", "application/grpc"))
 _STREAM = 1

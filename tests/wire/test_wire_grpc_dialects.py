@@ -18,9 +18,10 @@ from tritonclient.grpc import service_pb2 as kserve
 
 from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.extras.grpc import OVER_GRPC
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, dialect, dialect_at, over_grpc
+from pytest_llmbench.wire.catalogue import DIALECTS, dialect, dialect_at
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import CallDialect, EncodeOptions
 from pytest_llmbench.wire.increments import increments
@@ -34,7 +35,7 @@ Encoded = Callable[..., Any]
 
 def asked(name: str, kind: Any, **options: Any) -> Any:
     """The message that asks, as a server reads it."""
-    spoken = over_grpc(name)
+    spoken = dialect_at("grpc://h:1", name)
     body = spoken.encode(REQUEST, EncodeOptions("small", **options))
     return kind.FromString(spoken.message(body, "run-4"))
 
@@ -59,7 +60,7 @@ def events(messages: Sequence[bytes]) -> list[SSEEvent]:
 
 def summary(name: str, *messages: Any, ended: Ended = "eof") -> StreamSummary:
     """What a reply of these messages comes to; the n-th arrived at 100 + n."""
-    spoken = over_grpc(name)
+    spoken = dialect_at("grpc://h:1", name)
     chunks = decode(events([message.SerializeToString() for message in messages]), spoken)
     return read_stream(list(increments(chunks) if spoken.accumulates else chunks), ended=ended)
 
@@ -127,7 +128,7 @@ def test_a_request_to_sglang_states_what_must_not_be_zero() -> None:
 
 def test_sglang_takes_no_text() -> None:
     with pytest.raises(SuiteError, match=r'(?s)takes token ids, not text.*prompt = "token_ids"'):
-        over_grpc("sglang-grpc").encode(REQUEST, EncodeOptions("small"))
+        dialect_at("grpc://h:1", "sglang-grpc").encode(REQUEST, EncodeOptions("small"))
 
 
 def test_a_request_to_kserve() -> None:
@@ -195,7 +196,7 @@ def test_streaming_cannot_be_switched_off(sent: Encoded) -> None:
 def test_a_prompt_that_is_no_utf8(name: str) -> None:
     broken = PlannedRequest(9, max_tokens=1, input_tokens=1, text="a\ud800")
     with pytest.raises(GeneratorError, match=r"request 9: the prompt cannot be sent as UTF-8"):
-        over_grpc(name).encode(broken, EncodeOptions("small"))
+        dialect_at("grpc://h:1", name).encode(broken, EncodeOptions("small"))
 
 
 # ----------------------------------------------------------------------------------------- replies
@@ -316,14 +317,14 @@ def raw_output(data: bytes, name: str = "text_output") -> bytes:
 )
 def test_a_message_that_cannot_be_read_is_a_problem(name: str, data: bytes, problem: str) -> None:
     (event,) = events([data])
-    chunk = over_grpc(name).decode(event)
+    chunk = dialect_at("grpc://h:1", name).decode(event)
     assert problem in chunk.problem
     assert read_stream([chunk]).outcome is Outcome.UNDECODABLE
 
 
 @pytest.mark.parametrize("name", OVER_GRPC)
 def test_what_the_transport_could_not_read(name: str) -> None:
-    spoken = over_grpc(name)
+    spoken = dialect_at("grpc://h:1", name)
     compressed = SSEEvent("", "message", 7, 2, problem="a compressed message")
     assert spoken.decode(compressed) == Chunk(7, 2, problem="a compressed message")
     cut = SSEEvent("\x0a", "message", 7, 2, terminated=False, problem="a message that was cut off")
@@ -343,7 +344,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize("name", OVER_GRPC)
 def test_one_odd_byte_anywhere_is_no_crash(name: str) -> None:
-    spoken, seen = over_grpc(name), 0
+    spoken, seen = dialect_at("grpc://h:1", name), 0
     for whole in (message.SerializeToString() for message in MESSAGES[name]):
         cut = [whole[:length] for length in range(len(whole))]
         odd = [
@@ -362,7 +363,7 @@ def test_one_odd_byte_anywhere_is_no_crash(name: str) -> None:
 @given(st.sampled_from(OVER_GRPC), st.binary(max_size=80))
 def test_any_bytes_are_no_crash(name: str, data: bytes) -> None:
     (event,) = events([data])
-    read_stream([over_grpc(name).decode(event)])
+    read_stream([dialect_at("grpc://h:1", name).decode(event)])
 
 
 # --------------------------------------------------------------------------------------- catalogue
@@ -371,12 +372,12 @@ def test_any_bytes_are_no_crash(name: str, data: bytes) -> None:
 def test_dialects_by_name() -> None:
     assert OVER_GRPC == ("vllm-grpc", "sglang-grpc", "kserve-grpc")
     for name in OVER_GRPC:
-        spoken = over_grpc(name)
+        spoken = dialect_at("grpc://h:1", name)
         assert isinstance(spoken, CallDialect)
         assert (spoken.name, spoken.protocol, spoken.rooted) == (name, "grpc", True)
         assert dialect_at("grpc://h:1", name) is spoken
         assert name not in DIALECTS
-    assert over_grpc("auto") is over_grpc("vllm-grpc")
+    assert dialect_at("grpc://h:1", "auto") is dialect_at("grpc://h:1", "vllm-grpc")
     assert dialect_at("http://h/v1", "chat") is dialect("chat")
     assert dialect_at("wss://h/v1", "auto") is dialect_at("ws://h", "auto")
 
@@ -404,9 +405,9 @@ def test_without_the_packages_the_extra_is_named(name: str, package: str) -> Non
 import sys
 sys.modules[{package!r}] = None
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.wire.catalogue import over_grpc
+from pytest_llmbench.wire.catalogue import dialect_at
 try:
-    over_grpc({name!r})
+    dialect_at("grpc://h:1", {name!r})
 except SuiteError as error:
     print(error)
 """

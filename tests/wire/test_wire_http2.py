@@ -28,8 +28,8 @@ from hyperframe.frame import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.wire.grpc.messages import prefixed
-from pytest_llmbench.wire.http2.client import Http2Client, Stream, request_bytes
+from pytest_llmbench.extras.grpc.messages import prefixed
+from pytest_llmbench.extras.http2.client import Http2Client, Stream, request_bytes
 
 SETTINGS = SettingsFrame(0).serialize()
 HEADERS = [

@@ -7,6 +7,7 @@ from pytest_llmbench.registry import Extra, Transport
 _HERE = "pytest_llmbench.extras.websocket"
 
 EXTRA = Extra(
+    home=_HERE,
     transports=(
         Transport(
             name="websocket",

@@ -29,12 +29,13 @@ from pytest_llmbench.harness.selftest.levels import TTFT_ERROR_LIMIT_US, LevelFi
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import OnRecord, RequestRecord
+from pytest_llmbench.registry import required
 from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
 from pytest_llmbench.simulator.known_delay.script import MODEL, SCRIPT_HEADER, Script
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.wire.catalogue import dialect_at, require_http2
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -278,7 +279,7 @@ def run_selftest(
     :raises SuiteError: a package that the transport needs is not installed.
     """
     if _WAYS[over].http2:
-        require_http2()
+        required(over, "--over")
     began, date = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     tell = on_level or (lambda _: None)
 

@@ -17,6 +17,7 @@ from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Credentials, RequestForm, read_credentials
+from pytest_llmbench.registry import required
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
@@ -202,9 +203,7 @@ class SUTAccess:
             raise SuiteError.from_mistakes(mistakes)
         _ = self._named_proxy
         if self.http2:
-            from pytest_llmbench.wire.catalogue import require_http2  # what few ask for
-
-            require_http2()
+            required("http/2", "--llm-http")
 
     def told(self, facts: Facts, disclosed: Mapping[str, Any]) -> Facts:
         """``facts`` with what is declared; a later source overrides an earlier one, and none what was

@@ -14,13 +14,13 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.execution.drive import Executor
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.registry import load, required
 
 if TYPE_CHECKING:
     from pytest_llmbench.generator.http.target import Target
     from pytest_llmbench.generator.workers.pool import WorkerPool
     from pytest_llmbench.harness.sut.probed import Stoppable
     from pytest_llmbench.probes.endpoint import EndpointReport
-
 
 OnProgress = Callable[[Any], None]
 """Called with the progress of a load, or of the start of a server: a
@@ -176,8 +176,7 @@ def _examined(url: str, sut_access: SUTAccess, say: Callable[[str], None]) -> En
 
 def _over_http2(seen: EndpointReport, sut_access: SUTAccess) -> Facts:
     """The fact that the server speaks HTTP/2. Raises SUTError if it does not."""
-    from pytest_llmbench.probes.http2_agreement import agree_on_http2
-
+    agree_on_http2 = load(required("http/2", "--llm-http").preflight["agree"])
     agree_on_http2(seen.base_url, sut_access.access)
     return Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
 

@@ -176,9 +176,8 @@ class Connection:
 
     def _take(self, data: bytes, now_ns: int) -> None:
         if self._side is None and not self._received and data.startswith(b"PRI"):
-            from pytest_llmbench.simulator.known_delay.http2_side import Http2Side
-
-            self._side = Http2Side(self.write, self._begin)
+            made = face("http/2", "known_delay")
+            self._side = None if made is None else made(self.write, self._begin)
         if self._side is None:
             self._take_http1(data, now_ns)
         elif not self._side.take(data, now_ns):

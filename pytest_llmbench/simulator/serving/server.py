@@ -15,13 +15,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.registry import face
+from pytest_llmbench.registry import face, load, required, transport_called
 from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.scenario.variants import DISTRIBUTION, software_version
@@ -32,9 +32,6 @@ from pytest_llmbench.simulator.serving.generation import CONNECTION
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.tokens.reference import reference_tokenizer
-
-if TYPE_CHECKING:
-    from pytest_llmbench.simulator.protocols.grpc_face import GrpcServer
 
 _KEEP_ALIVE_S = 300
 """Seconds that an idle connection is kept; long, so that a client's pool of idle connections stays good."""
@@ -89,7 +86,7 @@ class EngineServer(uvicorn.Server):
         self._scenario = scenario
         self._listener = listener
         self._grpc_address = grpc_address
-        self._grpc: GrpcServer | None = None
+        self._grpc: Any | None = None
         self._driving: asyncio.Task[None] | None = None
         super().__init__(_uvicorn_config(self._answer))
 
@@ -107,9 +104,8 @@ class EngineServer(uvicorn.Server):
         self._driving = loop.create_task(driver.run())
         self._driving.add_done_callback(_end_with_the_engine)
         if self._grpc_address is not None:
-            from pytest_llmbench.simulator.protocols.grpc_face import GrpcServer
-
-            self._grpc = await GrpcServer.start(self._app.generation, driver, tokenizer, *self._grpc_address)
+            made = load(required("grpc", "--grpc-port").faces["engine"])
+            self._grpc = await made.start(self._app.generation, driver, tokenizer, *self._grpc_address)
         await super().startup(sockets=sockets)
         gc.collect()
         gc.freeze()  # what start-up made is never garbage, and each full collection would look at it again
@@ -192,6 +188,7 @@ def require_grpc() -> None:
     missing = [
         name for name in ("grpc", "smg_grpc_proto", "tritonclient") if not importlib.util.find_spec(name)
     ]
+    missing += [] if transport_called("grpc") is not None else ["the extra grpc"]
     if missing:
         raise SUTError(
             f"the engine's gRPC face needs packages that are not installed: {', '.join(missing)}",

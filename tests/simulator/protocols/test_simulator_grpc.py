@@ -27,7 +27,7 @@ from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.simulator.serving.server import require_grpc
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.wire.catalogue import over_grpc
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 
@@ -350,7 +350,7 @@ def test_turns_of_a_session_stay_on_one_of_several_replicas(name: str) -> None:
     # A session's first turn goes by load: slow steps, so that the turns of all three slots overlap.
     with EmbeddedEngine.start("fast?replicas=3&router=session&step_base_us=20000", grpc=True) as engine:
         target = Target.parse(f"grpc://{engine.grpc_target}")
-        with LoadGenerator(target, over_grpc(name), model=engine.model) as generator:
+        with LoadGenerator(target, dialect_at("grpc://h:1", name), model=engine.model) as generator:
             records = generator.run(plan).records
         home = {truth.request_id: truth.replica for truth in engine.ground_truth()}
         with dial(engine) as channel:

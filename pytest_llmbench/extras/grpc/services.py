@@ -17,12 +17,13 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from tritonclient.grpc import service_pb2 as kserve
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.extras.grpc import OVER_GRPC
+from pytest_llmbench.extras.grpc.messages import MessageDecoder
 from pytest_llmbench.probes import endpoint_errors as errors
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.model_list import ModelList, below, is_name, unknown_model
-from pytest_llmbench.wire.catalogue import OVER_GRPC, over_grpc
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import Dialect
-from pytest_llmbench.wire.grpc.messages import MessageDecoder
 
 _LONGEST_VERSION = 80
 _INPUT, _OUTPUT = "text_input", "text_output"
@@ -77,10 +78,10 @@ def introduced(control: ControlPlane, base: str, api: str, model: str | None) ->
 
     Raises SuiteError for a dialect that is none of gRPC, SUTError for a server without this API or the model.
     """
-    wanted = OVER_GRPC if api == "auto" else (over_grpc(api).name,)
+    wanted = OVER_GRPC if api == "auto" else (dialect_at(base, api).name,)
     refused: Answer | None = None
     for name in wanted:
-        spoken, service, asked = over_grpc(name), _SERVICES[name], _asked(control, base, name, model)
+        spoken, service, asked = dialect_at(base, name), _SERVICES[name], _asked(control, base, name, model)
         answer = asked.answer(service.introduction)
         if answer.status in errors.NO_SUCH_PATH:
             refused = refused or answer
@@ -109,7 +110,7 @@ def says_it_is_loading(control: ControlPlane, base: str) -> Answer | None:
 
 
 def _asked(control: ControlPlane, base: str, name: str, model: str | None) -> _Asked:
-    return _Asked(control, base, model, over_grpc(name).path.rpartition("/")[0])
+    return _Asked(control, base, model, dialect_at(base, name).path.rpartition("/")[0])
 
 
 def _has(control: ControlPlane, base: str, name: str) -> bool:

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import httpx
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.extras.http2.client import Http2Client
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import proxy_to, tls_context, without_query
 from pytest_llmbench.probes.plain_socket import PlainSocket
-from pytest_llmbench.wire.http2.client import Http2Client
 
 _ANSWER_S = 10.0
 

@@ -16,8 +16,8 @@ from typing import Any
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 
+from pytest_llmbench.extras.grpc.engine_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.scenario.variants import software_version
 from pytest_llmbench.simulator.serving.driver import EngineDriver, Replica
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts

@@ -8,8 +8,8 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import add_VllmEngineServicer
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.simulator.protocols.grpc_kserve import KServeFace
-from pytest_llmbench.simulator.protocols.grpc_vllm import VllmFace
+from pytest_llmbench.extras.grpc.engine_kserve import KServeFace
+from pytest_llmbench.extras.grpc.engine_vllm import VllmFace
 from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import Generation, Tokenizer

@@ -11,10 +11,10 @@ from __future__ import annotations
 from smg_grpc_proto.generated import sglang_scheduler_pb2 as pb
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.grpc.protobuf import add_fields
+from pytest_llmbench.extras.grpc.token_stream import TokenStreamOverGrpc
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.dialect import EncodeOptions
-from pytest_llmbench.wire.grpc.protobuf import add_fields
-from pytest_llmbench.wire.grpc.token_stream import TokenStreamOverGrpc
 from pytest_llmbench.wire.openai_request import token_prompt
 
 _OWN = ("request_id", "tokenized", "input_embeds")

@@ -3,18 +3,20 @@ anything is timed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES
+from pytest_llmbench.extras.grpc.messages import prefixed
+from pytest_llmbench.extras.grpc.status import CallStatus, status_of
+from pytest_llmbench.extras.http2.client import Stream, request_bytes
+from pytest_llmbench.extras.http2.transport import Http2Pool
 from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import Exchange
-from pytest_llmbench.generator.http2_transport import Http2Pool
 from pytest_llmbench.request_headers import call_headers
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import CallDialect, headers_for
-from pytest_llmbench.wire.grpc.messages import prefixed
-from pytest_llmbench.wire.grpc.status import CallStatus, status_of
-from pytest_llmbench.wire.http2.client import Stream, request_bytes
 
 
 class CallHead:
@@ -86,7 +88,12 @@ def _refuse(exchange: Exchange, status: CallStatus) -> None:
         exchange.headers = [*exchange.headers, (b"retry-after", status.retry_after.encode())]
 
 
-def grpc_transport(target: Target, clock: Clock, *, kernel_stamps: bool = True) -> Http2Pool:
-    """The gRPC transport of a target, with no limit on connections, as over HTTP/1.1. ``kernel_stamps``: use
-    them where there are any."""
-    return Http2Pool("grpc", Opener(target, clock, kernel_stamps=kernel_stamps), Calls())
+def carry(
+    target: Target, spoken: CallDialect, path: str, session_header: str
+) -> tuple[CallHead, Callable[[Clock, bool], Http2Pool]]:
+    """The form of calls, and what makes the transport, with no limit on connections, as over HTTP/1.1."""
+
+    def made(clock: Clock, kernel_stamps: bool) -> Http2Pool:
+        return Http2Pool("grpc", Opener(target, clock, kernel_stamps=kernel_stamps), Calls())
+
+    return CallHead(target, spoken, path, session_header), made

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pytest_llmbench.extras.http2.client import Http2Client, Stream, request_bytes
 from pytest_llmbench.generator.http.connection import Connection, RefusedError, how_it_broke
 from pytest_llmbench.generator.http.opener import Opener
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.request_headers import REQUEST_ID, usual_headers
 from pytest_llmbench.timing.clock import Clock
-from pytest_llmbench.wire.http2.client import Http2Client, Stream, request_bytes
+from pytest_llmbench.wire.dialect import Dialect, headers_for
 
 
 class Http2Head:
@@ -518,6 +519,13 @@ class _Waiting:
         self.opening.leave(self.exchange)
 
 
-def http2_transport(target: Target, clock: Clock, *, kernel_stamps: bool = True) -> Http2Pool:
-    """The HTTP/2 transport of a target. ``kernel_stamps``: use them where there are any."""
-    return Http2Pool("http/2", Opener(target, clock, kernel_stamps=kernel_stamps), Requests())
+def carry(
+    target: Target, spoken: Dialect, path: str, session_header: str
+) -> tuple[Http2Head, Callable[[Clock, bool], Http2Pool]]:
+    """The form of requests over HTTP/2, and what makes the transport."""
+    head = Http2Head(target, path, headers_for(spoken, dict(target.headers)), session_header)
+
+    def made(clock: Clock, kernel_stamps: bool) -> Http2Pool:
+        return Http2Pool("http/2", Opener(target, clock, kernel_stamps=kernel_stamps), Requests())
+
+    return head, made

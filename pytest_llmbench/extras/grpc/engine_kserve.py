@@ -18,8 +18,8 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
+from pytest_llmbench.extras.grpc.engine_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation
