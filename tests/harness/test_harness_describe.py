@@ -66,8 +66,8 @@ def test_the_sessions_of_a_trace_as_a_workload(tmp_path: Path, capsys: pytest.Ca
     said = " ".join(capsys.readouterr().out.split())
     assert "w.toml: agents (sessions of a trace), 3 requests" in said
     assert "arrivals: 0.1 sessions/s over" in said
-    assert "sessions: 2 with 3 requests, 50.00% of them with one" in said
-    assert "sharing: 33.33% of the requests begin like an earlier one, with 37.50% of" in said
+    assert "sessions: 2 with 3 requests, 50 % of them with one" in said
+    assert "sharing: 33.33 % of the requests begin like an earlier one, with 37.5 % of" in said
     assert "sessions per second" in (tmp_path / "s.svg").read_text("utf-8")
 
 
@@ -119,7 +119,7 @@ def test_the_command_tells_and_draws(tmp_path: Path, capsys: pytest.CaptureFixtu
     for told in (
         "m.jsonl.gz: mooncake, 4 requests (rows without tokens left out: 1)", "input tokens 943",
         "arrivals: 0.0125 req/s over 240 s, 0.0167 req/s in the busiest minute",
-        "sharing: 50.00% of the requests begin like an earlier one, with 40.72% of the input tokens",
+        "sharing: 50 % of the requests begin like an earlier one, with 40.72 % of the input tokens",
     ):  # fmt: skip
         assert told in said
     words = "".join(ET.parse(plot).getroot().itertext())
@@ -138,7 +138,7 @@ def test_what_a_format_does_not_say_is_said_to_be_unknown(
     assert "share of sessions" in "".join(ET.parse(plot).getroot().itertext())
     said = capsys.readouterr().out
     assert "arrivals: no instants" in said
-    assert "sessions: 1 with 1 requests, 100% of them with one" in said
+    assert "sessions: 1 with 1 requests, 100 % of them with one" in said
     assert main(["trace", "describe", str(jsonl(tmp_path / "a.jsonl", AGENTIC))]) == 0
     assert "sharing: not known" in capsys.readouterr().out
 

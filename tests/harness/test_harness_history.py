@@ -120,7 +120,7 @@ def test_a_table_shows_changes_and_says_what_is_not_compared(
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     assert "0001_main (2026-01-01 09:30, 1aaaaaaaaaaa) is the baseline of" in text
-    assert "400.0 ms 480.0 ms +20.0 % [+12.2, +28.4] regressed" in text
+    assert "400.0 ms 480.0 ms +20 % [+12.16 %, +28.39 %] regressed" in text
     assert f"0002_v1.4: seed was 42, now it is 7 ({BATCH})" in text
     assert f"0001_old: host.cpu was EPYC 7B13, now it is Xeon ({TTFT})" in text
     assert f"0001_old: it has no results of this test ({BATCH})" in text
@@ -192,7 +192,7 @@ def test_too_few_runs_and_other_lengths_are_said(tmp_path: Path, capsys: pytest.
     saved(tmp_path, "short", measured({"ttft.p99": [400.0]}, lengths=20))
     _, lines, _ = told(capsys, "compare", "main", "short", "--storage", tmp_path)
     text = " ".join(" ".join(lines).split())
-    assert "400 ms not known inconclusive" in text
+    assert "400 ms not measured inconclusive" in text
     assert "0002_short has 1 run: at least 3 of each are needed" in text
     assert "20.0 output tokens per request against 64.0 of the baseline" in text
 

@@ -72,6 +72,7 @@ FINE = {
     "share": {"5e-324"},
     "share_by_class": {"5e-324"},
     "name": {"long", "surrogate", "NUL"},
+    "percents": {"array"},
 }
 PARAMETERS = [(test, field) for test in TESTS.values() for field in fields(test.parameters) if field.init]
 
