@@ -149,6 +149,7 @@ def raylets_of_workers() -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_cluster_of_our_own_is_private(
     serve: Serve, plan: MakePlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_cluster_of_our_own_is_private(
     assert not any(each.exists() for each in tops)
 
 
+@pytest.mark.slow
 def test_more_workers_than_cpus_are_refused(nodes: Nodes, plan: MakePlan) -> None:
     """Before there are any."""
     spec = RaySpec.parse(f"ray:{nodes.address}?workers=5")
@@ -198,6 +200,7 @@ def test_more_workers_than_cpus_are_refused(nodes: Nodes, plan: MakePlan) -> Non
         generator.run(plan(9, load=ClosedLoop(5)))
 
 
+@pytest.mark.slow
 def test_the_plan_is_shared_by_nodes_of_a_cluster(
     generator: RayLoadGenerator, answers: Answers, plan: MakePlan
 ) -> None:
@@ -222,6 +225,7 @@ def test_the_plan_is_shared_by_nodes_of_a_cluster(
     assert much.records.counts()["ok"] == 500
 
 
+@pytest.mark.slow
 def test_workers_on_nodes_read_live_answers(
     generator: RayLoadGenerator, answers: Answers, plan: MakePlan
 ) -> None:
