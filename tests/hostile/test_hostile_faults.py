@@ -27,7 +27,13 @@ def test_no_fault_is_left_out() -> None:
     )
 
 
-@pytest.mark.parametrize(("faults", "share"), [(STRUCK, 0.3), (LATE, 1.0)], ids=["struck", "late"])
+@pytest.mark.parametrize(
+    ("faults", "share"),
+    [
+        pytest.param(STRUCK, 0.3, id="struck"),
+        pytest.param(LATE, 1.0, id="late", marks=pytest.mark.slow),
+    ],
+)
 def test_ten_tests_in_virtual_time(faults: list[FaultKind], share: float) -> None:
     ended = measured(f"replay:{scenario(faults, share=share)}")
     assert objections(ended, TESTS) == [], ended.terminal

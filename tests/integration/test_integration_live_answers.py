@@ -110,7 +110,7 @@ def test_llama_cpp_is_told_its_own_answers(llama_cpp: str) -> None:
 
 
 @pytest.mark.usefixtures("however_late")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_suite_against_llama_cpp(llama_cpp: str, tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_talks.py").write_text(SUITE, "utf-8")
     options = (f"--llm-workers={workers}", "--llm-report=out", "--llm-inconclusive=pass")

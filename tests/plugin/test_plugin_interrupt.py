@@ -105,7 +105,11 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)]
+    ("first", "second"),
+    [
+        (signal.SIGTERM, signal.SIGINT),
+        pytest.param(signal.SIGINT, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_a_second_signal_of_either_kind_stops_at_once_and_leaves_no_process(
     suite: Suite, first: signal.Signals, second: signal.Signals
