@@ -356,13 +356,13 @@ def plan_lines(
         counts = [
             run.count(nodeid, definition, asked.parameters, setting, systems.get(nodeid)) for run in runs
         ]
-        problem = next((count.problem for count in counts if count.problem), None)
-        if problem is not None:
-            yield f"    {definition.title}: CANNOT RUN: {problem}"
+        ran = [count for count in counts if count.problem is None]
+        if not ran:  # what one assumed engine alone cannot do says nothing of the system
+            yield f"    {definition.title}: CANNOT RUN: {counts[0].problem}"
             continue
-        amount = Amount.of(counts, asked.times)
+        amount = Amount.of(ran, asked.times)
         total, counted = total + amount, counted + 1
-        yield from (f"    {line}" for line in _block(definition, setting, counts, amount, prices))
+        yield from (f"    {line}" for line in _block(definition, setting, ran, amount, prices))
         if asked.times > 1:
             yield f"    {asked.times} times{asked.why}"
     yield f"  total of {counted} test{'' if counted == 1 else 's'}: {total.describe(prices)}"

@@ -102,6 +102,22 @@ def test_a_workload_that_raises_is_told_and_the_others_are_counted() -> None:
     assert "total of 1 test: 64 requests" in shown
 
 
+def test_what_one_assumed_engine_cannot_do_says_nothing_of_the_system() -> None:
+    asked = 0
+
+    def procedure(parameters: Any, setting: Setting) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RuntimeError("too slow for this")
+        return (yield from TTFT.procedure(parameters, setting))
+
+    shown = lines_of(("t::a", selected(replace(TTFT, procedure=procedure))), endpoint=REAL, scale="quick")
+    assert asked == 2
+    assert "CANNOT RUN" not in shown
+    assert "total of 1 test: 6" in shown
+
+
 CACHES = """
 [variants.cache_disabled]
 url = "http://other/v1"
