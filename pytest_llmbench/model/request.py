@@ -181,13 +181,16 @@ _ENDING = frozenset(
 ``t_max_predict_ms`` do: every server has names of its own."""
 _BOUND = frozenset({"max", "maximum", "min", "minimum", "limit", "budget", "end"})
 _BOUNDED = frozenset({"token", "tokens", "length", "len", "output", "words", "time", "seconds", "id", "ids"})
+_CUTTING = frozenset({"truncate", "truncation", "trim", "transforms"})
+"""Words in the names of fields that shorten prompts, as ``truncation_strategy`` and ``transforms`` do."""
 _ABOUT_OTHERS = frozenset({"include_stop_str_in_output", "no_stop_trim", "max_time_in_queue"})
 
 
 @cache
 def _known_as(name: str) -> str:
     """The name among ``MEANING_FIELDS`` that stands for a field: for one that is written otherwise
-    (``maxOutputTokens``), and for one whose words say that it ends replies. Else the name itself."""
+    (``maxOutputTokens``), and for one whose words say that it ends replies or shortens prompts.
+    Else the name itself."""
     if name in MEANING_FIELDS or name in _ABOUT_OTHERS:
         return name
     plain = _plain(name)
@@ -195,6 +198,8 @@ def _known_as(name: str) -> str:
     words = {word.lower() for word in _WORD.findall(name)}
     if alike is None and (words & _ENDING or (words & _BOUND and words & _BOUNDED)):
         return "stop"
+    if alike is None and words & _CUTTING:
+        return "truncate"
     return alike or (_PENALTY if _PENALTY in words else name)
 
 
@@ -228,6 +233,8 @@ def _is_neutral(dotted: str, name: str, value: Any) -> bool:
     """Whether the value is that of the workload, or what a server does without the field: penalties of
     repetition and length are factors."""
     if name == _PENALTY and value == (1 if re.search("repe|length", dotted) else 0):
+        return True
+    if name == "truncate" and value in (False, "disabled"):
         return True
     return bool(value == ASKED_LIMIT or (value is None and name != "temperature"))
 

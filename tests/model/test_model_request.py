@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.model.request import OUTPUT_FIELDS, OUTPUT_LIMITS, SAMPLING_FIELDS, meaning, present
+from pytest_llmbench.model.request import (
+    INPUT_FIELDS,
+    OUTPUT_FIELDS,
+    OUTPUT_LIMITS,
+    SAMPLING_FIELDS,
+    meaning,
+    present,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,12 @@ def test_what_ends_replies_is_known_by_its_words(body: dict[str, Any], found: li
 )
 def test_penalties_count_as_sampling_where_they_do_something(body: dict[str, Any], found: list[str]) -> None:
     assert present(body, SAMPLING_FIELDS) == found
+
+
+def test_what_shortens_prompts_is_known_by_its_words() -> None:
+    body = {"truncation": "auto", "options": {"trim_prompt": 9}, "transforms": ["middle-out"]}
+    assert present(body, INPUT_FIELDS) == ["truncation", "options.trim_prompt", "transforms"]
+    assert not present({"truncation": "disabled", "truncate": False, "no_stop_trim": True}, INPUT_FIELDS)
 
 
 def test_a_limit_is_one_in_any_spelling() -> None:
