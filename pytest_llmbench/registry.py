@@ -1,4 +1,4 @@
-"""What plugs in beside the core: dialects of HTTP, transports with dialects of their own, executors of load.
+"""What plugs in beside the core: dialects, transports, executors of load, readers of results.
 
 An extra is a value that names its parts as ``module:attribute``: what nobody asks for is not imported. Those
 that come with this package are folders of ``pytest_llmbench/extras``, each with ``EXTRA`` in its
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pytest_llmbench.errors import SuiteError
 
@@ -62,6 +63,14 @@ class Extra:
     executors: Mapping[str, str] = field(default_factory=dict)
     """Name of a place where workers run → the class of a load generator whose workers run there. It takes
     what ``DistributedLoadGenerator`` takes, with ``cluster`` in the place of ``workers`` and ``cpus``."""
+    comparisons: Mapping[str, str] = field(default_factory=dict)
+    """Name of what ``--llm-compare`` may name beside a baseline → function of its path and the waivers. It
+    gives a ``harness.comparison.baselines.Compares``, or None for a file of another kind."""
+    result_formats: Mapping[str, str] = field(default_factory=dict)
+    """Name of another load generator → the ``extras.foreign.reading.ResultFormat`` of its result files."""
+    test_lists: Mapping[str, str] = field(default_factory=dict)
+    """Name of a form of lists of tests → function of pytest's configuration and the path of
+    ``--llm-import``, which has the tests of the list collected."""
     packages: tuple[str, ...] = ()
     """Packages that it imports and that may not be installed."""
     install: str = ""
@@ -111,9 +120,21 @@ def transport_speaking(dialect: str) -> Transport | None:
     return next((each for extra in extras() for each in extra.transports if dialect in each.dialects), None)
 
 
-def dialect_called(name: str) -> str | None:
-    """The class of a dialect of HTTP; None: no extra has one of that name."""
-    return next((extra.dialects[name] for extra in extras() if name in extra.dialects), None)
+Kind = Literal["dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists"]
+"""A field of :class:`Extra` that names parts."""
+
+
+def named(kind: Kind, name: str) -> Any | None:
+    """The part of that kind and name; None: no extra has one."""
+    parts: Iterator[Mapping[str, str]] = (getattr(extra, kind) for extra in extras())
+    found = next((each[name] for each in parts if name in each), None)
+    return None if found is None else load(found)
+
+
+def every(kind: Kind) -> Mapping[str, Any]:
+    """All parts of that kind by name."""
+    parts: Iterator[Mapping[str, str]] = (getattr(extra, kind) for extra in extras())
+    return {name: load(part) for each in parts for name, part in each.items()}
 
 
 def required(name: str, where: str) -> Transport:
@@ -132,19 +153,6 @@ def required(name: str, where: str) -> Transport:
     return spec
 
 
-def decoder_of(framing: str) -> Any | None:
-    """The class of the decoder for a framing of replies; None: no extra has one."""
-    part = next((extra.decoders[framing] for extra in extras() if framing in extra.decoders), None)
-    return None if part is None else load(part)
-
-
-def executor_called(name: str) -> Any | None:
-    """The class of load generators whose workers run at that place; None: it is left out of this
-    installation."""
-    part = next((extra.executors[name] for extra in extras() if name in extra.executors), None)
-    return None if part is None else load(part)
-
-
 def face(transport: str, server: str) -> Any | None:
     """The side of one of our servers that speaks this transport; None where either is left out."""
     spec = transport_called(transport)
@@ -159,7 +167,7 @@ def load(part: str) -> Any:
     """
     module, _, name = part.partition(":")
     try:
-        return getattr(import_module(module), name)
+        return attrgetter(name)(import_module(module))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         home = module.rpartition(".")[0]

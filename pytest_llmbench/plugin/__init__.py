@@ -49,9 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
     interplay.keep_secrets_in_logs()
     markers.register(config)
     if listed := options.values(config)["import"]:
-        from pytest_llmbench.plugin import imported
+        from pytest_llmbench.registry import named
 
-        imported.register(config, listed)
+        collect = named("test_lists", "vllm")
+        if collect is None:
+            said = "lists of tests are read by an extra that this installation lacks"
+            raise pytest.UsageError(f"--llm-import: {said}")
+        collect(config, listed)
     report = SessionReport(config)
     config.stash[SESSION] = report
     # Each is around those before it, as pluggy calls the last one first.

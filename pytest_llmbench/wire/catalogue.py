@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.registry import Transport, dialect_called, load, transport_for, transport_speaking
+from pytest_llmbench.registry import Transport, load, named, transport_for, transport_speaking
 
 if TYPE_CHECKING:
     from pytest_llmbench.wire.dialect import Dialect
@@ -82,8 +82,8 @@ def dialect(name: str) -> Dialect:
     """
     full = _ALIASES.get(name, name)
     found = _instance(*_NON_GENERATIVE[full]) if full in _NON_GENERATIVE else DIALECTS.get(full)
-    if found is None and (further := dialect_called(full)) is not None:
-        found = _loaded(further)
+    if found is None:
+        found = _of_extra(full)
     if found is None and (alone := transport_speaking(full)) is not None:
         raise SuiteError(
             f"{full} is spoken over {alone.title} alone",
@@ -122,6 +122,12 @@ def over(transport: Transport, name: str) -> Any:
         )
     load(transport.carry)  # whose packages every request needs
     return _loaded(transport.dialects[known])
+
+
+@cache
+def _of_extra(name: str) -> Any | None:
+    found = named("dialects", name)
+    return None if found is None else found()
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from pytest_llmbench.registry import decoder_of
+from pytest_llmbench.registry import named
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.increments import increments
@@ -70,7 +70,7 @@ def _decoder_of(protocol: str) -> _MakeDecoder:
     if protocol in _DECODERS:
         return _DECODERS[protocol]
     if protocol != "json":
-        return cast(_MakeDecoder, decoder_of(protocol) or SSEDecoder)
+        return cast(_MakeDecoder, named("decoders", protocol) or SSEDecoder)
     # Imported here: few sessions measure what answers in one document.
     from pytest_llmbench.wire.non_generative.document import DocumentDecoder
 

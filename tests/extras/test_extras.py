@@ -128,6 +128,7 @@ def test_without_extras_the_core_measures(bare: Path, tmp_path: Path) -> None:
             ("--llm-endpoint=sim", "--llm-workers=ray"),
             "workers on a Ray cluster are an extra",
         ),
+        (("--llm-import=serving-tests.json",), "lists of tests are read by an extra"),
     ],
 )
 def test_without_extras_what_they_do_is_refused_in_words(

@@ -25,6 +25,8 @@ from small_tokenizer import byte_level, content_of
 
 from pytest_llmbench.compare.calibration import Noise
 from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.extras.foreign.reading import read_foreign
+from pytest_llmbench.extras.foreign.vllm_serving_tests import read_serving_tests
 from pytest_llmbench.extras.grpc import OVER_GRPC
 from pytest_llmbench.extras.grpc.messages import prefixed
 from pytest_llmbench.extras.grpc.status import status_of
@@ -48,8 +50,6 @@ from pytest_llmbench.store.calibrations import read_calibration
 from pytest_llmbench.store.datasets import code_texts, conversations, read_rows
 from pytest_llmbench.store.entries import entry_from_error
 from pytest_llmbench.store.files import read_report
-from pytest_llmbench.store.foreign.reading import read_foreign
-from pytest_llmbench.store.foreign.vllm_serving_tests import read_serving_tests
 from pytest_llmbench.store.journal import (
     JOURNAL_SCHEMA,
     begun,

@@ -16,6 +16,8 @@ import pytest
 
 from pytest_llmbench import input_files
 from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.extras.foreign.reading import read_foreign
+from pytest_llmbench.extras.foreign.vllm_serving_tests import read_serving_tests
 from pytest_llmbench.harness.execution.loads import read_loads
 from pytest_llmbench.harness.recompute import main as recompute
 from pytest_llmbench.harness.selftest.certificate import read as read_certificate
@@ -25,8 +27,6 @@ from pytest_llmbench.probes.disclosure import read_sut_file, read_tokenizer
 from pytest_llmbench.store.baselines import read_baseline
 from pytest_llmbench.store.calibrations import read_calibration
 from pytest_llmbench.store.files import read_report
-from pytest_llmbench.store.foreign.reading import read_foreign
-from pytest_llmbench.store.foreign.vllm_serving_tests import read_serving_tests
 from pytest_llmbench.store.journal import read_journal
 from pytest_llmbench.store.perf_catalogue import read_catalogue
 from pytest_llmbench.store.records_reader import read_runs

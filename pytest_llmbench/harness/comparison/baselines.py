@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
@@ -32,11 +32,13 @@ from pytest_llmbench.harness.comparison.identity import (
 from pytest_llmbench.harness.comparison.reference import Reference
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import ComparisonVerdict
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.probes.repository import checked_out
+from pytest_llmbench.registry import every
 from pytest_llmbench.store.baselines import (
     Baseline,
     BaselineTest,
@@ -49,9 +51,6 @@ from pytest_llmbench.store.baselines import (
 )
 from pytest_llmbench.store.files import machine_id
 from pytest_llmbench.store.schema import iso_utc
-
-if TYPE_CHECKING:
-    from pytest_llmbench.harness.comparison.foreign import ForeignComparing
 
 _COMMIT_DIGITS = 12
 
@@ -76,8 +75,34 @@ class Comparing:
         return Reference.of([test for test in tests if test.nodeid == nodeid], identity, self.waivers)
 
 
-def comparing_by(settings: Settings, today: date) -> Comparing | ForeignComparing | None:
-    """The baseline, or result of another tool, that the options name; None where they name none.
+class Compares(Protocol):
+    """The content of a file that is no baseline of ours, beside which results are shown."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def refuse_early(
+        self,
+        parameters: TestParameters,
+        identity: Mapping[str, Any],
+        limits: Sequence[RegressionLimit],
+        runs: int,
+    ) -> None:
+        """Raise SuiteError if something already known keeps the comparison from being made."""
+
+    def compared(
+        self,
+        parameters: TestParameters,
+        identity: Mapping[str, Any],
+        limits: Sequence[RegressionLimit],
+        result: TestResult,
+    ) -> TestResult:
+        """The result with its comparisons; with a note, where the file has nothing to compare it with."""
+        ...
+
+
+def comparing_by(settings: Settings, today: date) -> Comparing | Compares | None:
+    """What the options name to compare with; None where they name nothing.
 
     Raises for every mistake in the options about baselines.
     """
@@ -94,26 +119,17 @@ def comparing_by(settings: Settings, today: date) -> Comparing | ForeignComparin
     if settings.baseline_endpoint is not None:
         raise SuiteError("--llm-compare and --llm-baseline-endpoint exclude each other: give one baseline")
     path = find_baseline(settings.storage, settings.compare)
-    foreign = _foreign(path, waivers)
-    if foreign is not None:
-        return foreign
+    for reader in every("comparisons").values():
+        found: Compares | None = reader(path, waivers)
+        if found is not None:
+            return found
     earlier, problems = read_earlier(path, settings.compare)
     return Comparing(path, read_baseline(path), waivers, tuple(earlier.values()), tuple(problems))
 
 
-def _foreign(path: Path, waivers: tuple[Waiver, ...]) -> ForeignComparing | None:
-    """The result of another tool in a file; None if the file is something else. Sessions without such a file
-    import no reader of them."""
-    from pytest_llmbench.harness.comparison.foreign import ForeignComparing
-    from pytest_llmbench.store.foreign.reading import read_foreign
-
-    results = read_foreign(path)
-    return None if results is None else ForeignComparing(path, results, waivers)
-
-
 def identified(
     plain: MeasurementRequest,
-    asked: Comparing | ForeignComparing | None,
+    asked: Comparing | Compares | None,
     of_options: Sequence[RegressionLimit],
     settings: Settings,
     *,
@@ -162,7 +178,7 @@ def refuse_early(
 
 
 def compared_with(
-    asked: Comparing | ForeignComparing,
+    asked: Comparing | Compares,
     request: MeasurementRequest,
     limits: Sequence[RegressionLimit],
     result: TestResult,

@@ -32,8 +32,7 @@ from pytest_llmbench.store.files import there_are_calibrations
 
 if TYPE_CHECKING:  # each way to compare is imported by the sessions that ask for it
     from pytest_llmbench.compare.limits import RegressionLimit
-    from pytest_llmbench.harness.comparison.baselines import Comparing
-    from pytest_llmbench.harness.comparison.foreign import ForeignComparing
+    from pytest_llmbench.harness.comparison.baselines import Compares, Comparing
     from pytest_llmbench.harness.comparison.systems import Listed, Wanted
 
 
@@ -181,8 +180,8 @@ class Baselines:
         return limits_of_option(self._settings.compare_fail)
 
     @cached_property
-    def comparing(self) -> Comparing | ForeignComparing | None:
-        """The baseline, or result of another tool, to compare with; None without ``--llm-compare``.
+    def comparing(self) -> Comparing | Compares | None:
+        """What to compare with; None without ``--llm-compare``.
 
         Raises for every mistake in the options about baselines.
         """

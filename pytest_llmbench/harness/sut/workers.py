@@ -18,7 +18,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.probes.endpoint import EndpointReport
 from pytest_llmbench.probes.host import host_facts
-from pytest_llmbench.registry import executor_called
+from pytest_llmbench.registry import named
 
 FACT = "clock.workers"
 """Name of the fact with the offset and error, from the generator, of the clock of each machine that has
@@ -98,7 +98,7 @@ def distributed(
     }
     if sut_access.ray is not None:
         _refuse_what_stays_here(sut_access, seen)
-        made = executor_called("ray")
+        made = named("executors", "ray")
         if made is None:
             raise SuiteError(
                 "workers on a Ray cluster are an extra that this installation lacks",

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError
+from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad, open_loop_of
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
-from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError
-from pytest_llmbench.store.foreign.foreign_run import ForeignLoad, open_loop_of
 
 MOST_TESTS: Final = 1_000
 _LONGEST = 200

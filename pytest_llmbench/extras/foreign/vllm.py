@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError, completion_rate, mean, rates
-from pytest_llmbench.store.foreign.foreign_run import ForeignRun, open_loop_of
-
-TOOL: Final = "vllm bench serve"
+from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError, completion_rate, mean, rates
+from pytest_llmbench.extras.foreign.foreign_run import ForeignRun, ResultFormat, open_loop_of
 
 STATISTICS: Final = {
     "p50": "median",
@@ -89,3 +87,6 @@ def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
             mean_output_tokens=mean(fields.number("total_output_tokens"), completed),
         )
     ]
+
+
+FORMAT: Final = ResultFormat("vllm bench serve", recognised, runs, DIFFERENCES, LEFT_OUT)

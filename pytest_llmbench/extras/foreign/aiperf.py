@@ -13,10 +13,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_llmbench.errors import shown
-from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError, completion_rate, rates
-from pytest_llmbench.store.foreign.foreign_run import ForeignLoad, ForeignRun
+from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError, completion_rate, rates
+from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad, ForeignRun, ResultFormat
 
-TOOL: Final = "AIPerf"
 KNOWN: Final = ("1.0", "1.1", "1.2", "1.3", "1.4")
 
 DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(
@@ -131,3 +130,6 @@ def _model(config: Fields) -> str | None:
     else:
         names = list(config.section("endpoint").texts("model_names"))
     return names[0] if len(names) == 1 else None
+
+
+FORMAT: Final = ResultFormat("AIPerf", recognised, runs, DIFFERENCES, LEFT_OUT)

@@ -22,14 +22,14 @@ from pytest_llmbench.marks import llmbench
 from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
+    from pytest_llmbench.extras.foreign.vllm_serving_tests import ServingTest
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
-    from pytest_llmbench.store.foreign.vllm_serving_tests import ServingTest
 
 
 def register(config: pytest.Config, path: Path) -> None:
     """Collect ``path`` too. UsageError for a file that is not such a list."""
-    from pytest_llmbench.store.foreign.vllm_serving_tests import read_serving_tests
+    from pytest_llmbench.extras.foreign.vllm_serving_tests import read_serving_tests
 
     folder = config.invocation_params.dir
     path = _absolute(folder, path)

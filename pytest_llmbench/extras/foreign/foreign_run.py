@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 
@@ -71,6 +72,22 @@ class ForeignRun:
     thing."""
     mean_input_tokens: float | None = None
     mean_output_tokens: float | None = None
+
+
+class ResultFormat(NamedTuple):
+    """How the result files of another load generator are read; an extra may name one of its own."""
+
+    tool: str
+    """Its name as its users write it."""
+    recognised: Callable[[Mapping[str, Any]], bool]
+    """Whether a JSON object is a result of it."""
+    runs: Callable[[Mapping[str, Any]], list[ForeignRun]]
+    """The runs in such an object. WrongShapeError, which names the field, where it is not as the tool writes
+    it."""
+    differences: Mapping[str, str]
+    """Metric family → how the tool defines it, if its definition is not ours."""
+    left_out: Mapping[str, str]
+    """The tool's name for a figure without an equivalent here → the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError, completion_rate, mean, rates
-from pytest_llmbench.store.foreign.foreign_run import ForeignLoad, ForeignRun
-
-TOOL: Final = "inference-perf"
+from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError, completion_rate, mean, rates
+from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad, ForeignRun, ResultFormat
 
 DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -82,3 +80,6 @@ def _load(summary: Fields) -> ForeignLoad:
             "stage_N_lifecycle_metrics.json"
         )
     return ForeignLoad(rate)
+
+
+FORMAT: Final = ResultFormat("inference-perf", recognised, runs, DIFFERENCES, LEFT_OUT)

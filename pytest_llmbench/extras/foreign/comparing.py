@@ -19,13 +19,14 @@ import numpy as np
 from pytest_llmbench.compare.identity import DEFINITIONS, Match, Waiver, matched
 from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons, nothing_decides
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.foreign.foreign_run import ForeignResults, ForeignRun
+from pytest_llmbench.extras.foreign.reading import read_foreign
 from pytest_llmbench.harness.comparison.identity import refuse_few_runs, refuse_mismatch, waived
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.store.foreign.foreign_run import ForeignResults, ForeignRun
 
 _OURS = "this session"
 _UNTOLD = "workload, seed, hosts, engine and its version"
@@ -39,6 +40,12 @@ class ForeignComparing:
     path: Path
     results: ForeignResults
     waivers: tuple[Waiver, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path, waivers: tuple[Waiver, ...]) -> ForeignComparing | None:
+        """The results in a file of another tool; None for a baseline. StoreError as :func:`read_foreign`."""
+        results = read_foreign(path)
+        return None if results is None else cls(path, results, waivers)
 
     def runs_like(self, parameters: TestParameters) -> tuple[ForeignRun, ...]:
         """The runs in the file that have the load of a test; none for a test that searches its loads.

@@ -6,36 +6,20 @@ is a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError
+from pytest_llmbench.extras.foreign.foreign_run import ForeignResults, ResultFormat
 from pytest_llmbench.input_files import parse_json_values, read_bytes
-from pytest_llmbench.store.foreign import aiperf, guidellm, inference_perf, sglang, vllm
-from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError
-from pytest_llmbench.store.foreign.foreign_run import ForeignResults, ForeignRun
+from pytest_llmbench.registry import every
 
 OWN: Final = "baseline_version"
 """Key by which a baseline of ours is recognised."""
 _MOST_OBJECTS = 10_000
 _REMEDY = "give the file as the tool wrote it"
-
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    tool: str
-    recognised: Callable[[Mapping[str, Any]], bool]
-    runs: Callable[[Mapping[str, Any]], list[ForeignRun]]
-    differences: Mapping[str, str]
-    left_out: Mapping[str, str]
-
-
-FORMATS: Final = tuple(
-    _Format(each.TOOL, each.recognised, each.runs, each.DIFFERENCES, each.LEFT_OUT)
-    for each in (vllm, sglang, aiperf, guidellm, inference_perf)
-)
 
 
 def read_foreign(path: Path) -> ForeignResults | None:
@@ -64,12 +48,13 @@ def read_foreign(path: Path) -> ForeignResults | None:
     return ForeignResults(made.tool, tuple(runs), made.differences, made.left_out)
 
 
-def _format_of(content: Mapping[str, Any], path: Path) -> _Format:
-    for made in FORMATS:
+def _format_of(content: dict[str, Any], path: Path) -> ResultFormat:
+    formats: Sequence[ResultFormat] = tuple(every("result_formats").values())
+    for made in formats:
         if made.recognised(content):
             return made
     raise StoreError(
-        f"neither a baseline of pytest-llmbench nor a result of {', '.join(made.tool for made in FORMATS)}; "
+        f"neither a baseline of pytest-llmbench nor a result of {', '.join(made.tool for made in formats)}; "
         f"its fields: {Fields(content).named()}",
         where=str(path),
         remedy="name a file that --llm-save or one of these tools wrote",

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError, completion_rate, rates
-from pytest_llmbench.store.foreign.foreign_run import ForeignLoad, ForeignRun
+from pytest_llmbench.extras.foreign.fields import Fields, WrongShapeError, completion_rate, rates
+from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad, ForeignRun, ResultFormat
 
-TOOL: Final = "GuideLLM"
 KNOWN: Final = (1, 2)
 
 _PERCENTILE = "percentiles are observed values, ours lie between them"
@@ -111,3 +110,6 @@ def _run(benchmark: Fields, load: ForeignLoad, version: str | None) -> ForeignRu
 
 def _mean(metrics: Fields, name: str) -> float | None:
     return metrics.section(name).section("successful").number("mean")
+
+
+FORMAT: Final = ResultFormat("GuideLLM", recognised, runs, DIFFERENCES, LEFT_OUT)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.store.foreign.foreign_run import ForeignLoad
-from pytest_llmbench.store.foreign.vllm_serving_tests import ServingTest, read_serving_tests
+from pytest_llmbench.extras.foreign.foreign_run import ForeignLoad
+from pytest_llmbench.extras.foreign.vllm_serving_tests import ServingTest, read_serving_tests
 
 CLIENT = {
     "model": "m",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.store.foreign.reading import FORMATS
+from pytest_llmbench.registry import every
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/import-results.md").read_text("utf-8").replace("`", "")
+PAGE = (Path(__file__).parents[3] / "docs/how-to/import-results.md").read_text("utf-8").replace("`", "")
 NAMED_OTHERWISE = {
     "itl", "inter_token_latency", "inter_chunk_latency",  # gaps between chunks and their likes
     "request_goodput", "slo_attainment", "goodput_metrics",
@@ -18,7 +18,7 @@ NAMED_OTHERWISE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", FORMATS, ids=lambda made: made.tool)
+@pytest.mark.parametrize("made", every("result_formats").values(), ids=lambda made: made.tool)
 def test_what_is_left_out_of_its_files_is_named(made: Any) -> None:
     tool, left_out = made.tool, made.left_out
     assert PAGE.count(tool) >= 2

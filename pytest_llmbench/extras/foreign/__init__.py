@@ -1,0 +1,15 @@
+"""Files of other load generators: their results beside ours, and vLLM's lists of tests."""
+
+from __future__ import annotations
+
+from pytest_llmbench.registry import Extra
+
+_HERE = "pytest_llmbench.extras.foreign"
+
+EXTRA = Extra(
+    comparisons={"results of other tools": f"{_HERE}.comparing:ForeignComparing.read"},
+    result_formats={
+        name: f"{_HERE}.{name}:FORMAT" for name in ("vllm", "sglang", "aiperf", "guidellm", "inference_perf")
+    },
+    test_lists={"vllm": f"{_HERE}.imported:register"},
+)
