@@ -233,8 +233,8 @@ def _cut(profile: Profile) -> str:
 
 
 def metrics_page() -> str:
-    """``pytest_llmbench.metrics.definitions.ROWS``: name, formula, unit, place in the draft."""
-    from pytest_llmbench.metrics.definitions import ROWS
+    """``pytest_llmbench.metrics.definitions.METRICS``: name, formula, unit, place in the draft."""
+    from pytest_llmbench.metrics.definitions import METRICS
 
     rows = [
         (
@@ -246,7 +246,7 @@ def metrics_page() -> str:
             re.sub(r"(AMB-\d+)", lambda m: f"[{m[1]}](ambiguities.md#{m[1].lower()})", row.section),
             " ".join(code("." + statistic) for statistic in row.statistics),
         )
-        for row in ROWS
+        for row in METRICS.values()
     ]
     return (
         f"# Metrics\n\n{_MADE} One row is one definition, used by procedures, limits, audit and reports. "

@@ -71,6 +71,18 @@ class Extra:
     test_lists: Mapping[str, str] = field(default_factory=dict)
     """Name of a form of lists of tests → function of pytest's configuration and the path of
     ``--llm-import``, which has the tests of the list collected."""
+    document_dialects: Mapping[str, str] = field(default_factory=dict)
+    """Name of a dialect of HTTP whose replies are documents and generate nothing → its class, a
+    ``wire.dialect.NonGenerativeDialect`` called without arguments. ``auto`` takes none."""
+    tests: Mapping[str, str] = field(default_factory=dict)
+    """Name of a test beyond the draft, and of its marker → its ``methodology.procedure.TestDefinition``."""
+    main_metrics: Mapping[str, str] = field(default_factory=dict)
+    """Name of such a test → the names of its main metrics, the most telling first."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """Name of a metric → its ``metrics.definitions.MetricDefinition``."""
+    engine_apis: Mapping[str, str] = field(default_factory=dict)
+    """Name of an API → the class that serves it in the embedded engine over HTTP, called with its generation
+    and its driver: a ``simulator.serving.app.EngineApi``."""
     packages: tuple[str, ...] = ()
     """Packages that it imports and that may not be installed."""
     install: str = ""
@@ -120,21 +132,32 @@ def transport_speaking(dialect: str) -> Transport | None:
     return next((each for extra in extras() for each in extra.transports if dialect in each.dialects), None)
 
 
-Kind = Literal["dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists"]
+Kind = Literal[
+    "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
+    "tests", "main_metrics", "metrics", "engine_apis",
+]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
 
 
 def named(kind: Kind, name: str) -> Any | None:
     """The part of that kind and name; None: no extra has one."""
-    parts: Iterator[Mapping[str, str]] = (getattr(extra, kind) for extra in extras())
-    found = next((each[name] for each in parts if name in each), None)
+    found = next((parts[name] for parts in _parts(kind) if name in parts), None)
     return None if found is None else load(found)
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """The names of all parts of that kind; none of them is imported."""
+    return tuple(name for parts in _parts(kind) for name in parts)
 
 
 def every(kind: Kind) -> Mapping[str, Any]:
     """All parts of that kind by name."""
-    parts: Iterator[Mapping[str, str]] = (getattr(extra, kind) for extra in extras())
-    return {name: load(part) for each in parts for name, part in each.items()}
+    return {name: load(part) for parts in _parts(kind) for name, part in parts.items()}
+
+
+def _parts(kind: Kind) -> Iterator[Mapping[str, str]]:
+    for extra in extras():
+        yield getattr(extra, kind)
 
 
 def required(name: str, where: str) -> Transport:

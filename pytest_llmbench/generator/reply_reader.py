@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, islice
+from typing import cast
 
 from pytest_llmbench.generator.decoding import Steps
 from pytest_llmbench.generator.http.known_replies import KnownReply
@@ -18,7 +19,7 @@ from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
 from pytest_llmbench.wire.declared import Declared
-from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.dialect import Dialect, NonGenerativeDialect
 from pytest_llmbench.wire.error_replies import classify_status, header, is_policy_error, shorten
 from pytest_llmbench.wire.increments import without_repetitions
 from pytest_llmbench.wire.named_model import named_model
@@ -207,15 +208,12 @@ class ReplyReader:
 
     def _read_document(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
         """Read a reply that is one JSON document; nothing can be read of one that was broken off."""
-        # Imported here: few sessions measure what answers in one document.
-        from pytest_llmbench.wire.non_generative.document import read_document
-
         asked = exchange.request.results_asked
         if exchange.end is not End.COMPLETE or asked is None:
             return
         chunks = yield from self._chunks(exchange, [])
         yield
-        read_document(chunks, asked).fill(record)
+        cast(NonGenerativeDialect, self.dialect).summary(chunks, asked).fill(record)
         record.answered_by = self._named_model(exchange)
         if record.input_tokens is None:
             yield

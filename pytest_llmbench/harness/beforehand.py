@@ -12,7 +12,8 @@ from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.procedure import TestDefinition
-from pytest_llmbench.wire.catalogue import NON_GENERATIVE, generates
+from pytest_llmbench.registry import names
+from pytest_llmbench.wire.catalogue import generates
 
 
 def mistakes_of(settings: Settings) -> list[str]:
@@ -116,9 +117,10 @@ def _mistake(definition: TestDefinition, api: str, where: str) -> SuiteError | N
             where=where,
             remedy="choose an API that does (--llm-api), or measure with @llmbench.non_generative",
         )
+    known = names("document_dialects")
     spoken = f"{api} takes what generates text" if api == "auto" else f"{api} generates text"
     return SuiteError(
         f"@llmbench.{definition.name} measures what generates nothing, and {spoken}",
         where=where,
-        remedy=f"choose --llm-api={', '.join(NON_GENERATIVE[:-1])} or {NON_GENERATIVE[-1]}",
+        remedy=f"choose --llm-api={', '.join(known[:-1])} or {known[-1]}",
     )

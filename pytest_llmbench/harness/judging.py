@@ -21,7 +21,7 @@ from pytest_llmbench.compliance.audit import among_siblings, audit, revised
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.advice import advised
-from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
+from pytest_llmbench.methodology.catalogue import OF_THE_DRAFT
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.measuring.validity import validity_of
@@ -273,7 +273,7 @@ class Judge:
         limits = advised(limits, result, parameters, self._settings.scale)
         judged_gate = replace(limits, regressions=decisive)
         siblings = (*(kept.result for kept in self._kept), *peers)
-        beyond = result.test in BEYOND_THE_DRAFT
+        beyond = result.test not in OF_THE_DRAFT
         evidence = Evidence(result.test, result, siblings=siblings, systems=1 + len(peers))
         compliance = None if beyond else audit(evidence)
         return result.judged(judged_validity, compliance, judged_gate)

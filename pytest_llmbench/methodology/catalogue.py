@@ -1,5 +1,5 @@
-"""The tests by name: the ten of the draft, and those beyond it. A new test is a file in ``sections/`` and a
-name below."""
+"""The tests by name: the ten of the draft, those beyond it, and those of extras. A new test is a file in
+``sections/`` and a name below, or a part of an extra."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.registry import named, names
 
 if TYPE_CHECKING:
     from pytest_llmbench.methodology.procedure import TestDefinition
@@ -28,10 +29,9 @@ _NAMES: Final = (
     "goodput",
     "reasoning",
     "sessions",
-    "non_generative",
 )
-BEYOND_THE_DRAFT: Final = frozenset({"job", "goodput", "reasoning", "sessions", "non_generative"})
-"""Names of the tests beyond the draft, which have no compliance class."""
+OF_THE_DRAFT: Final = frozenset(_NAMES) - {"job", "goodput", "reasoning", "sessions"}
+"""Names of the tests of the draft. Those beyond it have no compliance class."""
 
 SENDS_AGAIN: Final = frozenset({"prefix_cache", "guardrail"})
 """Names of the tests that send the same requests to several states of a system; they check themselves what
@@ -42,19 +42,23 @@ class _Tests(Mapping[str, "TestDefinition"]):
     """The tests by name. The module of a test is imported when the test is asked for."""
 
     def __getitem__(self, name: str) -> TestDefinition:
-        if name not in _NAMES:
+        if name in _NAMES:
+            module = import_module(f"pytest_llmbench.methodology.sections.{name}")
+            test: TestDefinition | None = module.TEST
+        else:
+            test = named("tests", name)
+        if test is None:
             raise KeyError(name)
-        test: TestDefinition = import_module(f"pytest_llmbench.methodology.sections.{name}").TEST
         return test
 
     def __contains__(self, name: object) -> bool:
-        return name in _NAMES
+        return name in _NAMES or name in names("tests")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_NAMES)
+        return iter((*_NAMES, *names("tests")))
 
     def __len__(self) -> int:
-        return len(_NAMES)
+        return len(_NAMES) + len(names("tests"))
 
 
 TESTS: Final[Mapping[str, TestDefinition]] = _Tests()

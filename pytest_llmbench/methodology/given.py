@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from pytest_llmbench.metrics.definitions import METRICS
+from pytest_llmbench.metrics.definitions import OWN
 from pytest_llmbench.model.objective import Objective
 
 _RATES = frozenset({
@@ -19,8 +19,8 @@ MEASURED_IF_LIMITED = frozenset(
 )  # fmt: skip
 """What a test of one load measures besides, where a limit asks for it."""
 _ONE_LOAD = _USUAL | MEASURED_IF_LIMITED
-_SESSIONS = frozenset(name for name, row in METRICS.items() if row.section == "sessions")
-_REASONING = frozenset(name for name, row in METRICS.items() if row.section == "reasoning")
+_SESSIONS = frozenset(name for name, row in OWN.items() if row.section == "sessions")
+_REASONING = frozenset(name for name, row in OWN.items() if row.section == "reasoning")
 _LARGEST = frozenset({
     "max_output_token_throughput", "max_request_throughput", "max_input_token_throughput",
     "constrained_output_token_throughput", "tenfold_output_token_throughput", "output_tokens_per_gpu_second",
@@ -32,7 +32,6 @@ GIVES: Mapping[str, frozenset[str]] = MappingProxyType({
     "ttft": _ONE_LOAD | {"ttft_queue_wait", "ttft_prefill", "ttft_outside"},
     "goodput": _ONE_LOAD | {"goodput_share", "goodput", "output_token_goodput"},
     "reasoning": _ONE_LOAD | _REASONING,
-    "non_generative": _RATES - {"output_token_throughput"} | {"latency", "latency_scheduled"},
     "throughput": _USUAL | _LARGEST,
     "tradeoff": _USUAL | {
         "knee_rate", "saturation_rate", "operating_point_rate", "operating_point_throughput",

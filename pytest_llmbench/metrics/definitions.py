@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal
+from typing import Final, Literal
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.summary import STATISTICS
+from pytest_llmbench.registry import named, names
 
 Unit = Literal["ms", "ratio", "tok/s", "req/s", "count", "tokens", "s", "us/token"]
 Direction = Literal["lower", "higher"]
@@ -208,13 +208,6 @@ _REASONING = (
     _scalar(
         "critical_evictions", "Critical evictions", "count", "lower",
         "evictions of requests in their output phase, as the server counts them", "reasoning",
-    ),
-)  # fmt: skip
-_NON_GENERATIVE = (
-    _latency("latency", "Latency", "last byte of the reply - T_submit", "non_generative"),
-    _latency(
-        "latency_scheduled", "Latency from the schedule", "last byte of the reply - T_scheduled",
-        "non_generative",
     ),
 )  # fmt: skip
 _CAPACITY = (
@@ -510,8 +503,8 @@ _SESSIONS = (
         "sessions all of whose turns kept every limit / all sessions", "sessions",
     ),
 )  # fmt: skip
-ROWS = (
-    *_LATENCIES, *_RATES, *_GOODPUT, *_REASONING, *_NON_GENERATIVE, *_CAPACITY, *_SHAPE, *_FAIRNESS,
+_ROWS = (
+    *_LATENCIES, *_RATES, *_GOODPUT, *_REASONING, *_CAPACITY, *_SHAPE, *_FAIRNESS,
     *_CACHE, *_MEMORY, *_SCALING, *_GUARDRAILS, *_SESSIONS,
 )  # fmt: skip
 
@@ -521,7 +514,27 @@ _RANGE = re.compile(r"\d+(-\d+|\+)")
 _TURN = re.compile(r"[1-9]\d*\+?")
 
 
-METRICS: Mapping[str, MetricDefinition] = MappingProxyType({row.name: row for row in ROWS})
+OWN: Final = {row.name: row for row in _ROWS}
+"""The metrics of the core by name."""
+
+
+class _Metrics(Mapping[str, MetricDefinition]):
+    """The metrics by the name of their family or scalar, those of extras last."""
+
+    def __getitem__(self, name: str) -> MetricDefinition:
+        found: MetricDefinition | None = OWN.get(name) or named("metrics", name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*OWN, *names("metrics")))
+
+    def __len__(self) -> int:
+        return len(OWN) + len(names("metrics"))
+
+
+METRICS: Final[Mapping[str, MetricDefinition]] = _Metrics()
 
 
 def definition(name: str) -> MetricDefinition:
@@ -548,7 +561,7 @@ def suggestions(name: str, most: int = 3) -> tuple[str, ...]:
     """The full names most similar to ``name``, best first; for the bare name of a family, its full names."""
     if name in METRICS and METRICS[name].is_family:
         return METRICS[name].full_names()[:most]
-    every = [full for row in ROWS for full in row.full_names()]
+    every = [full for row in METRICS.values() for full in row.full_names()]
     return tuple(difflib.get_close_matches(name, every, n=most))
 
 

@@ -368,10 +368,7 @@ def _check_document(
 ) -> tuple[str, bool, float | None]:
     """:func:`_check_stream` for a reply that is one document; the second value says whether it reported its
     input tokens. Raises SUTError if it holds no result, or not as many as were ``asked`` for."""
-    # Imported here: few endpoints answer in one document.
-    from pytest_llmbench.wire.non_generative.document import read_document
-
-    summary = read_document(detection.chunks_in(spoken, answer), spoken.results_asked(asked))
+    summary = spoken.summary(detection.chunks_in(spoken, answer), spoken.results_asked(asked))
     if summary.outcome is not Outcome.OK:
         raise errors.no_results(answer, spoken.name, summary.error or summary.outcome)
     return "", summary.input_tokens is not None, None

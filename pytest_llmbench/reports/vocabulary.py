@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pytest_llmbench.metrics.definitions import METRICS
+from pytest_llmbench.registry import named
 
 _NAME = re.compile(r"(?P<base>[^\[.]+)(?:\[(?P<qualifier>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")
 _LENGTHS = re.compile(r"\d+(-\d+|\+)")
@@ -32,7 +33,6 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
         "fail_rate[*]", "preemption_rate[*]", "preemption_recovery_rate[*]", "recovery_time[*]",
     ),
     "long_context": ("prefill_exponent", "prefill_exponent_fit", "prefill_slope", "prefill_linear_fit"),
-    "non_generative": ("latency.p99", "request_throughput", "input_token_throughput"),
     "guardrail": (
         "input_filter_overhead[*].p50", "guardrail_overhead[*].p50", "throughput_reduction[*]",
     ),
@@ -91,7 +91,7 @@ def headline_names(test: str, names: Iterable[str]) -> list[str]:
     """The ``names`` that are main metrics of the test, in the order of :data:`HEADLINES`."""
     measured = [(name, metric_name(name)) for name in names]
     found: list[str] = []
-    for pattern in HEADLINES.get(test, ()):
+    for pattern in HEADLINES.get(test) or named("main_metrics", test) or ():
         base, qualifier, statistic = metric_name(pattern)
         found += [
             name

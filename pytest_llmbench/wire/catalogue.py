@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.registry import Transport, load, named, transport_for, transport_speaking
+from pytest_llmbench.registry import Transport, load, named, names, transport_for, transport_speaking
 
 if TYPE_CHECKING:
     from pytest_llmbench.wire.dialect import Dialect
@@ -27,15 +27,6 @@ _CLASSES: Final = {
     "tgi-generate": ("apis.tgi_generate", "TGIGenerate"),
     "triton-generate": ("apis.triton_generate", "TritonGenerate"),
 }
-
-_NON_GENERATIVE: Final = {
-    "openai-embeddings": ("non_generative.openai_embeddings", "OpenAIEmbeddings"),
-    "rerank": ("non_generative.rerank", "Rerank"),
-    "score": ("non_generative.score", "Score"),
-    "logprobs": ("non_generative.logprobs", "LogProbs"),
-}
-NON_GENERATIVE: Final = tuple(_NON_GENERATIVE)
-"""Names of the dialects that answer with vectors, scores or log-probabilities. ``auto`` never takes one."""
 
 
 class _Dialects(Mapping[str, "Dialect"]):
@@ -81,7 +72,7 @@ def dialect(name: str) -> Dialect:
     :raises SuiteError: there is none, or it is one of gRPC or of WebSockets alone.
     """
     full = _ALIASES.get(name, name)
-    found = _instance(*_NON_GENERATIVE[full]) if full in _NON_GENERATIVE else DIALECTS.get(full)
+    found = DIALECTS.get(full)
     if found is None:
         found = _of_extra(full)
     if found is None and (alone := transport_speaking(full)) is not None:
@@ -92,7 +83,7 @@ def dialect(name: str) -> Dialect:
             "another dialect",
         )
     if found is None:
-        known = [*DIALECTS, *NON_GENERATIVE, *_ALIASES]
+        known = [*DIALECTS, *names("document_dialects"), *_ALIASES]
         close = get_close_matches(name, known, n=1, cutoff=0.6)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
         raise SuiteError(f"unknown API dialect {name!r}", remedy=hint)
@@ -101,7 +92,8 @@ def dialect(name: str) -> Dialect:
 
 def generates(api: str) -> bool:
     """Whether the API called ``api`` generates tokens, as ``auto`` and those over gRPC do."""
-    return _ALIASES.get(api, api) not in NON_GENERATIVE
+    known = _ALIASES.get(api, api)
+    return known in DIALECTS or known == "auto" or known not in names("document_dialects")
 
 
 def over(transport: Transport, name: str) -> Any:
@@ -126,7 +118,7 @@ def over(transport: Transport, name: str) -> Any:
 
 @cache
 def _of_extra(name: str) -> Any | None:
-    found = named("dialects", name)
+    found = named("dialects", name) or named("document_dialects", name)
     return None if found is None else found()
 
 

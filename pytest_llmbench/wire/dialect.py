@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -12,6 +12,7 @@ from urllib.parse import quote
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.sse import SSEEvent
 
 PromptForm = Literal["text", "token_ids"]
@@ -163,6 +164,9 @@ class NonGenerativeDialect(Dialect, Protocol):
 
     def results_asked(self, body: bytes) -> ResultsAsked:
         """How many results a request with this encoded body asks for."""
+
+    def summary(self, chunks: Sequence[Chunk], asked: ResultsAsked) -> StreamSummary:
+        """What the chunks of a whole reply come to."""
 
 
 class DialectDefaults:

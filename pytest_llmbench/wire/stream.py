@@ -69,12 +69,7 @@ def events_of(
 def _decoder_of(protocol: str) -> _MakeDecoder:
     if protocol in _DECODERS:
         return _DECODERS[protocol]
-    if protocol != "json":
-        return cast(_MakeDecoder, named("decoders", protocol) or SSEDecoder)
-    # Imported here: few sessions measure what answers in one document.
-    from pytest_llmbench.wire.non_generative.document import DocumentDecoder
-
-    return DocumentDecoder
+    return cast(_MakeDecoder, named("decoders", protocol) or SSEDecoder)
 
 
 def decode(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:

@@ -117,12 +117,12 @@ FURTHER_LIMITS = {
         "wire",
         "columns",
     },
-    "methodology": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
+    "methodology": {"errors", "registry", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
     "compliance": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
     "compare": {"errors", "model", "stats", "metrics"},
-    "metrics": {"errors", "model", "stats"},
+    "metrics": {"errors", "registry", "model", "stats"},
     "columns": {"errors", "model"},
-    "reports": {"errors", "model", "metrics"},
+    "reports": {"errors", "registry", "model", "metrics"},
 }
 PURE = {
     "model", "stats", "workloads", "arrivals", "tokens", "wire", "metrics", "methodology", "compliance",

@@ -142,6 +142,7 @@ def test_a_marker_is_made_without_the_test_that_it_is_of() -> None:
         "pytest_llmbench.methodology",
         "pytest_llmbench.methodology.catalogue",
         "pytest_llmbench.redaction",
+        "pytest_llmbench.registry",
     }
 
 

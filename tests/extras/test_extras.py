@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pytest_llmbench
+from pytest_llmbench.marks.stub import stub
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 DIALECT = """
@@ -145,3 +146,8 @@ def test_no_module_of_the_core_names_one_of_an_extra() -> None:
         within = path.relative_to(PACKAGE)
         if within.parts[0] != "extras" and within.name != "registry.py":
             assert "pytest_llmbench.extras" not in path.read_text("utf-8"), within
+
+
+def test_the_stub_has_the_markers_of_this_package_as_they_are() -> None:
+    path = PACKAGE / "marks" / "builders.pyi"
+    assert path.read_text("utf-8") == stub(), f"python -m pytest_llmbench.marks.stub > {path}"

@@ -21,6 +21,7 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
+from pytest_llmbench.registry import names
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, with_overrides
@@ -31,6 +32,11 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 ENGINE = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 """The embedded engine at a quarter of its speed: a search has a quarter of the requests in as many loads."""
 Given = dict[str, Any]
+OF_EXTRAS: tuple[tuple[str, Given], ...] = tuple(
+    (name, given)
+    for name in names("tests")
+    for given in ({"rate": 20}, {"concurrency": 3, "runs": 2}, {"rate": 20, "workload": "profile:XRANK"})
+)
 SUITE: tuple[tuple[str, Given], ...] = (
     ("ttft", {"rate": 20}),
     ("ttft", {"rate": 20, "p50_ms": 500}),
@@ -45,9 +51,6 @@ SUITE: tuple[tuple[str, Given], ...] = (
     ("sessions", {"rate": 2}),
     ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
     ("sessions", {"job_p95_s": 900, "min_jobs_per_hour": 300, "maximum": 300}),
-    ("non_generative", {"rate": 20}),
-    ("non_generative", {"concurrency": 3, "runs": 2, "workload": "synthetic-uniform"}),
-    ("non_generative", {"rate": 20, "workload": "profile:XRANK"}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100, "arrival": "gamma", "burstiness": 0.5}),
     ("throughput", {"load_model": "closed"}),
@@ -69,11 +72,12 @@ SUITE: tuple[tuple[str, Given], ...] = (
     ("long_context", {"lengths": [512, 1024, 2048]}),
     ("guardrail", {}),
     ("guardrail", {"capacity_rps": 30, "levels_percent": [50], "without": "no single filters"}),
+    *OF_EXTRAS,
 )
 PLANNED: tuple[tuple[str, Given], ...] = (
     ("ttft", {"rate": 50, "requests": "auto", "max_requests": 300, "p50_ms": 500}),
     ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
-    ("non_generative", {"rate": 20}),
+    *OF_EXTRAS[:1],
     ("capacity", {"ttft_p99_ms": 100}),
     ("prefix_cache", {}),
     ("guardrail", {"capacity_rps": 30, "levels_percent": [50], "without": "no single filters"}),

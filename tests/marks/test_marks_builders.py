@@ -5,26 +5,17 @@ from __future__ import annotations
 import inspect
 import pydoc
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
-import pytest_llmbench
 from pytest_llmbench import llmbench
 from pytest_llmbench.errors import UnknownMarkerError
 from pytest_llmbench.harness.comparison.systems import Wanted
-from pytest_llmbench.marks.stub import stub
 from pytest_llmbench.methodology.catalogue import TESTS
-
-STUB = Path(pytest_llmbench.__file__).parent / "marks" / "builders.pyi"
 
 
 def keywords(name: str) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(getattr(llmbench, name)).parameters)
-
-
-def test_the_stub_is_made_of_the_parameters_as_they_are() -> None:
-    assert STUB.read_text("utf-8") == stub(), "python -m pytest_llmbench.marks.stub > " + str(STUB)
 
 
 def test_the_names_are_those_of_the_tests_and_of_the_markers_beside_them() -> None:

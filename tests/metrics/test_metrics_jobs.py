@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 from metric_rows import row
 
-from pytest_llmbench.metrics.definitions import ROWS
+from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.metrics.jobs import assumed_factor, job_goodput, job_metrics
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, SavedSpread
 from pytest_llmbench.model.record import Outcome
@@ -41,7 +41,7 @@ def test_waits_of_an_open_loop_amplify_what_rates_do_not() -> None:
 
 
 def test_every_metric_of_the_catalogue_has_a_factor_or_none() -> None:
-    for each in (each for each in ROWS if not each.by_turn):  # sessions are no jobs
+    for each in (each for each in METRICS.values() if not each.by_turn):  # sessions are no jobs
         name = f"{each.name}.{each.statistics[0]}" if each.is_family else each.name
         factor = assumed_factor(name)
         assert (factor is not None) == (each.unit in ("ms", "s", "tok/s", "req/s")), name

@@ -211,37 +211,3 @@ def test_the_path_of_triton_holds_the_model(serve):
     report = examine(server.url, api="triton-generate", model="mine")
     assert (report.base_url, report.counts_tokens) == (server.url, False)
     assert "--llm-model" in told(SUTError, server.url, api="triton-generate")
-
-
-EMBEDDED = {"data": [{"index": 0, "embedding": [0.5]}], "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-
-
-def test_a_non_generative_dialect_is_examined_by_a_document(serve, engine):
-    server = serve({MODELS: engine[MODELS], "POST /v1/embeddings": Canned.json(EMBEDDED)})
-    report = examine(server.url, api="openai-embeddings")
-    assert (report.api, report.counts_tokens) == ("openai-embeddings", True)
-    assert report.facts["streaming.protocol"].value == "json"
-    assert asked(server)[-1].json["input"] == "Hello"
-
-
-def test_a_reply_without_a_result_is_told_before_any_load(serve, engine):
-    for reply, said in (
-        ({"data": []}, "no result"),
-        ({"error": {"message": "no pooling model"}}, "no pooling model"),
-        ({"data": [{"score": float("nan")}]}, "without a finite score"),
-    ):
-        server = serve({MODELS: engine[MODELS], "POST /v1/score": Canned.json(reply)})
-        text = told(SUTError, server.url, api="score")
-        assert said in text
-        assert "the reply is none of score" in text
-
-
-def test_auto_takes_no_non_generative_dialect(serve, engine):
-    server = serve({MODELS: engine[MODELS], "POST /v1/embeddings": Canned.json(EMBEDDED)})
-    assert "has no /chat/completions" in told(SUTError, server.url)
-    assert not [seen for seen in server.seen if seen.path.endswith("/embeddings")]
-
-
-def test_a_wrong_path_of_a_non_generative_dialect_names_what_is_spoken(serve, engine):
-    server = serve(engine)
-    assert "--llm-api=openai-chat" in told(SUTError, server.url, api="rerank")

@@ -181,7 +181,7 @@ def test_each_test_has_the_figures_it_is_about(every_entry: dict[str, Entry]) ->
 def test_every_headline_is_a_metric() -> None:
     for names in HEADLINES.values():
         assert all(is_metric(name.replace("[*]", "[x]")) for name in names)
-    assert len(HEADLINES) == 11
+    assert len(HEADLINES) == 10
 
 
 def test_a_bucket_of_lengths_is_no_headline() -> None:

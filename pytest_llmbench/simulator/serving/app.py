@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
-from pytest_llmbench.registry import face
+from pytest_llmbench.registry import every, face
 from pytest_llmbench.simulator.engine.request import RefusalError
-from pytest_llmbench.simulator.protocols.documents import PATHS as DOCUMENT_PATHS
-from pytest_llmbench.simulator.protocols.documents import DocumentFace, asks_document
 from pytest_llmbench.simulator.protocols.http_events import PATHS as EVENT_PATHS
 from pytest_llmbench.simulator.protocols.http_events import RESPONSES, HttpEventFace
 from pytest_llmbench.simulator.scenario.scenario import Scenario
@@ -40,6 +38,20 @@ RESET_PREFIX_CACHE = "/reset_prefix_cache"
 there is a cache or not."""
 
 
+class EngineApi(Protocol):
+    """An API of an extra."""
+
+    paths: Sequence[str]
+    """Its paths, which take POST alone."""
+
+    def asked(self, path: str, body: bytes) -> bool:
+        """Whether a request is one of this API; it may be on a path of the engine's own."""
+        ...
+
+    async def serve(self, body: bytes, received_ns: int, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. RefusalError if it gets a status instead."""
+
+
 class EngineApp:
     """The ASGI application, which routes requests. It knows nothing of the server that runs it, but for what
     that leaves in ``state``."""
@@ -52,7 +64,9 @@ class EngineApp:
         made = face("websocket", "engine")
         self._websocket = None if made is None else made(self.generation, driver)
         self._http_events = HttpEventFace(self.generation, driver)
-        self._documents = DocumentFace(self.generation, driver)
+        self._apis: list[EngineApi] = [
+            made(self.generation, driver) for made in every("engine_apis").values()
+        ]
         self._created = int(time.time())
         self.refused = 0
         self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
@@ -80,7 +94,8 @@ class EngineApp:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         page = self._pages.get(path)
-        posts = [*Endpoint, *EVENT_PATHS, *DOCUMENT_PATHS, TOKENIZE, RESET_PREFIX_CACHE]
+        further = [path for api in self._apis for path in api.paths]
+        posts = [*Endpoint, *EVENT_PATHS, *further, TOKENIZE, RESET_PREFIX_CACHE]
         if path == RESPONSES and method == "GET":
             raise RefusalError(
                 426,
@@ -110,9 +125,10 @@ class EngineApp:
         if scope["path"] in EVENT_PATHS:
             await self._http_events.serve(body, received_ns, scope, receive, send)
             return
-        if asks_document(scope["path"], body):
-            await self._documents.serve(body, received_ns, scope, receive, send)
-            return
+        for api in self._apis:
+            if api.asked(scope["path"], body):
+                await api.serve(body, received_ns, scope, receive, send)
+                return
         endpoint = Endpoint(scope["path"])
         request = parse_request(body, endpoint, self._config.model)
         await self.generation.answer(Asked(request, endpoint, received_ns, scope, receive, send))

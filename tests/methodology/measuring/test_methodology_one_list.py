@@ -12,10 +12,9 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compliance.evidence_view import Evidence, EvidenceView
 from pytest_llmbench.compliance.workload_evidence import regenerated
-from pytest_llmbench.methodology.sections import non_generative, ttft
+from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
@@ -114,14 +113,6 @@ def test_what_was_sent_is_drawn_again_from_the_facts(given: dict[str, Any], leng
         due = [seen.records.scheduled_ns - seen.started_ns for seen in result.observations]
         assert np.array_equal(due[0], due[1])
         assert np.array_equal(due[0], due[2])
-
-
-def test_requests_without_output_have_their_list_too() -> None:
-    sut = ReplayedSUT()
-    result: TestResult = sut.measure(non_generative.TEST, **JOB)
-    plans = [plan for plan in sut.plans if plan.label.startswith("run")]
-    assert [_lengths(plan) for plan in plans] == [_lengths(plans[0])] * 3
-    assert len(result.observations) == 3
 
 
 def test_a_data_set_is_sent_as_before() -> None:

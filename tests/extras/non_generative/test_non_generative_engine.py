@@ -13,10 +13,10 @@ from served_load import load
 
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.wire.catalogue import NON_GENERATIVE, dialect
+from pytest_llmbench.wire.catalogue import dialect
 
 ECHO = {"echo": True, "max_tokens": 0, "logprobs": 1}
-EACH = pytest.mark.parametrize("api", NON_GENERATIVE)
+EACH = pytest.mark.parametrize("api", ["openai-embeddings", "rerank", "score", "logprobs"])
 
 
 @pytest.fixture(scope="module")

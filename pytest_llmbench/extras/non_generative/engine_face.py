@@ -120,24 +120,24 @@ _APIS: Mapping[str, tuple[_Parse, str]] = {
     "/v1/score": (_scores, "data"),
     _COMPLETIONS: (_logprobs, "choices"),
 }
-PATHS = tuple(path for path in _APIS if path != _COMPLETIONS)
-
-
-def asks_document(path: str, body: bytes) -> bool:
-    """Whether the reply is a document: true also of a completion that echoes its prompt and generates
-    nothing."""
-    if path != _COMPLETIONS or b'"echo"' not in body:
-        return path in PATHS
-    content = content_of(body)
-    return content.get("echo") is True and content.get("max_tokens") == 0
 
 
 class DocumentFace:
-    """Serves the requests for which :func:`asks_document` is true."""
+    """Serves the requests whose replies are documents."""
+
+    paths = tuple(path for path in _APIS if path != _COMPLETIONS)
 
     def __init__(self, generation: Generation, driver: EngineDriver) -> None:
         self._generation = generation
         self._driver = driver
+
+    def asked(self, path: str, body: bytes) -> bool:
+        """Whether the reply is a document: true also of a completion that echoes its prompt and generates
+        nothing."""
+        if path != _COMPLETIONS or b'"echo"' not in body:
+            return path in self.paths
+        content = content_of(body)
+        return content.get("echo") is True and content.get("max_tokens") == 0
 
     async def serve(self, body: bytes, received_ns: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises RefusalError if it gets a status instead of a document."""

@@ -16,25 +16,23 @@ from typing import Any
 import numpy as np
 import orjson
 
+from pytest_llmbench.extras.non_generative.document import DocumentDialect, read_results
+from pytest_llmbench.extras.non_generative.inputs import texts_of
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, ResultsAsked, refuse_ignore_eos
-from pytest_llmbench.wire.non_generative.document import read_results
-from pytest_llmbench.wire.non_generative.inputs import texts_of
+from pytest_llmbench.wire.dialect import EncodeOptions, ResultsAsked, refuse_ignore_eos
 from pytest_llmbench.wire.openai_request import token_prompt, write_body
 from pytest_llmbench.wire.sse import SSEEvent
 
 _FLOAT32_BYTES = 4
 
 
-class OpenAIEmbeddings(DialectDefaults):
+class OpenAIEmbeddings(DocumentDialect):
     """The input is the prompt, as text or token ids."""
 
     name = "openai-embeddings"
     path = "/embeddings"
-    protocol = "json"
     accepts_token_ids = True
-    ends_with_body = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         refuse_ignore_eos(self.name, options)

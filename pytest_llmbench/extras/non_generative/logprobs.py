@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
+from pytest_llmbench.extras.non_generative.document import DocumentDialect, finite, read_results
+from pytest_llmbench.extras.non_generative.inputs import texts_of
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, ResultsAsked, refuse_ignore_eos
-from pytest_llmbench.wire.non_generative.document import finite, read_results
-from pytest_llmbench.wire.non_generative.inputs import texts_of
+from pytest_llmbench.wire.dialect import EncodeOptions, ResultsAsked, refuse_ignore_eos
 from pytest_llmbench.wire.openai_request import token_prompt, write_body
 from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.sse import SSEEvent
@@ -24,14 +24,12 @@ _ROUNDED = 1e-3
 """Tolerance for a log-probability above 0, which rounding may cause."""
 
 
-class LogProbs(DialectDefaults):
+class LogProbs(DocumentDialect):
     """The input is the prompt, as text or token ids. A result is an entry for each of its tokens."""
 
     name = "logprobs"
     path = "/completions"
-    protocol = "json"
     accepts_token_ids = True
-    ends_with_body = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         refuse_ignore_eos(self.name, options)

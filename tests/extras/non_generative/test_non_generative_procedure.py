@@ -11,13 +11,14 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.non_generative import procedure as non_generative
 from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
+from pytest_llmbench.methodology.catalogue import OF_THE_DRAFT
 from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
-from pytest_llmbench.methodology.sections import non_generative, ttft
+from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import metric, ms
 from pytest_llmbench.model.observation import Observation
@@ -25,8 +26,10 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.reports.vocabulary import headline_names
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.workloads.sequence import drawn
 
 OF_OUTPUT = ("first_event_ns", "first_nonempty_ns", "first_content_ns", "last_content_ns", "output_tokens")
 
@@ -130,7 +133,7 @@ def test_nothing_of_tokens_is_invented() -> None:
     assert engine.grown("generated_tokens") == 0
     assert [plot.id for plot in result.plots] == ["latency_cdf", "requests_over_time"]
     assert "no test of the draft" in result.notes[-1]
-    assert non_generative.NAME in BEYOND_THE_DRAFT
+    assert non_generative.NAME not in OF_THE_DRAFT
 
 
 def test_the_warm_up_settles_without_an_output_token() -> None:
@@ -221,3 +224,18 @@ def test_runs_are_pooled_and_stand_alone_beside() -> None:
     result = measured(concurrency=2, requests=30, runs=2)
     assert result.metrics["latency.p50"].n == 60
     assert len(result.by_run["latency.p50"]) == 2
+
+
+def test_every_run_has_the_one_list_of_lengths() -> None:
+    sut = ReplayedSUT()
+    result: TestResult = sut.measure(non_generative.TEST, concurrency=2, requests=20, runs=3)
+    plans = [plan for plan in sut.plans if plan.label.startswith("run")]
+    sent = [drawn(plan.workload, plan.first, plan.requests, plan.seed) for plan in plans]
+    lengths = [[request.input_tokens for request in requests] for requests in sent]
+    assert lengths == [lengths[0]] * 3
+    assert len(result.observations) == 3
+
+
+def test_its_main_metrics_are_the_headlines_of_a_report() -> None:
+    names = list(measured(rate=20).metrics)
+    assert headline_names("non_generative", names) == list(non_generative.MAIN_METRICS)

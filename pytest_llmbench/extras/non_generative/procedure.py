@@ -112,6 +112,7 @@ class Parameters(AdaptiveParameters):
         return found
 
 
+MAIN_METRICS = ("latency.p99", "request_throughput", "input_token_throughput")
 _METRICS = ("latency", "latency_scheduled", *_RATES, "completion_rate")
 
 

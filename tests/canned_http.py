@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -120,3 +121,48 @@ def told(error: type[Exception], endpoint: str, **options: Any) -> str:
     with pytest.raises(error) as caught:
         examine(endpoint, **options)
     return str(caught.value)
+
+
+Serve = Callable[..., CannedServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server with these answers; ``tls`` is the context of a TLS server."""
+    running: list[tuple[CannedServer, threading.Thread]] = []
+
+    def start(answers: dict[str, Canned], tls: ssl.SSLContext | None = None) -> CannedServer:
+        server = CannedServer(answers)
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        running.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in running:
+        server.stopping.set()
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+@pytest.fixture
+def engine() -> dict[str, Canned]:
+    """Answers of an engine that does everything right."""
+    models = {
+        "object": "list",
+        "data": [{"id": "org/small-model", "object": "model", "owned_by": "vllm", "max_model_len": 8192}],
+    }
+    listing = Canned.json(models)
+    listing.headers["Server"] = "uvicorn"
+    chat = Canned.events(
+        chat_chunk("Hi", system_fingerprint="vllm-0.32.0-ab12"), chat_chunk("!", "length"), "[DONE]"
+    )
+    completion = Canned.events({"choices": [{"index": 0, "text": "Hi", "finish_reason": "length"}]}, "[DONE]")
+    return {
+        "GET /v1/models": listing,
+        "POST /v1/chat/completions": chat,
+        "POST /v1/completions": completion,
+    }

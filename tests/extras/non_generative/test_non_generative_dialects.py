@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.extras.non_generative.document import DocumentDecoder
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.catalogue import DIALECTS, NON_GENERATIVE, dialect
+from pytest_llmbench.wire.catalogue import DIALECTS, dialect
 from pytest_llmbench.wire.dialect import EncodeOptions, NonGenerativeDialect, ResultsAsked
-from pytest_llmbench.wire.non_generative.document import DocumentDecoder, read_document
 from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.stream import chunks_of
 
+NAMES = ("openai-embeddings", "rerank", "score", "logprobs")
 TEXT = "one two three four five six seven eight nine"
 USAGE = {"prompt_tokens": 7, "total_tokens": 7}
 
@@ -44,7 +45,7 @@ def body(name: str, text: str = TEXT, **options: Any) -> dict[str, Any]:
 def read(name: str, document: Any, asked: int = 1, cut: int = 0, inputs: int | None = None) -> StreamSummary:
     data = document if isinstance(document, bytes) else json.dumps(document).encode()
     reads = [(data[:cut], 5), (data[cut:], 9)]
-    return read_document(list(chunks_of(reads, spoken(name))), ResultsAsked(asked, inputs or asked))
+    return spoken(name).summary(list(chunks_of(reads, spoken(name))), ResultsAsked(asked, inputs or asked))
 
 
 def whole(name: str, count: int = 1, **more: Any) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def test_what_cannot_be_sent() -> None:
             body(name, "a")
         with pytest.raises(GeneratorError, match="takes text, not token ids"):
             body(name, prompt_form="token_ids")
-    for name in NON_GENERATIVE:
+    for name in NAMES:
         with pytest.raises(SuiteError, match="end-of-sequence"):
             body(name, ignore_eos=True)
 
@@ -118,7 +119,7 @@ def test_how_many_results_a_body_asks_for() -> None:
 
 
 def test_they_are_found_by_name_and_never_by_auto() -> None:
-    for name in NON_GENERATIVE:
+    for name in NAMES:
         assert dialect(name).name == name
         assert dialect(name).protocol == "json"
         assert name not in DIALECTS
@@ -127,7 +128,7 @@ def test_they_are_found_by_name_and_never_by_auto() -> None:
         assert not isinstance(known, NonGenerativeDialect)
 
 
-@pytest.mark.parametrize("name", NON_GENERATIVE)
+@pytest.mark.parametrize("name", NAMES)
 @given(cut=st.integers(0, 400), count=st.integers(1, 4))
 def test_a_good_reply_wherever_it_is_cut_into_reads(name: str, cut: int, count: int) -> None:
     summary = read(name, whole(name, count), count, cut)
@@ -137,7 +138,7 @@ def test_a_good_reply_wherever_it_is_cut_into_reads(name: str, cut: int, count: 
     assert (summary.chunk_ns, summary.last_content_ns) == ([], None)
 
 
-@pytest.mark.parametrize("name", NON_GENERATIVE)
+@pytest.mark.parametrize("name", NAMES)
 @given(end=st.integers(0, 400))
 def test_a_part_of_a_reply_is_never_a_success(name: str, end: int) -> None:
     data = json.dumps(whole(name)).encode()
@@ -145,13 +146,13 @@ def test_a_part_of_a_reply_is_never_a_success(name: str, end: int) -> None:
         assert read(name, data[:end]).outcome in (Outcome.UNDECODABLE, Outcome.EMPTY)
 
 
-@pytest.mark.parametrize("name", NON_GENERATIVE)
+@pytest.mark.parametrize("name", NAMES)
 @given(data=st.binary(max_size=60))
 def test_any_bytes_are_read_without_an_exception(name: str, data: bytes) -> None:
     assert read(name, data).outcome is not Outcome.OK
 
 
-@pytest.mark.parametrize("name", NON_GENERATIVE)
+@pytest.mark.parametrize("name", NAMES)
 def test_replies_that_fail(name: str) -> None:
     key = {"rerank": "results", "logprobs": "choices"}.get(name, "data")
     for document, outcome, said in (
@@ -223,11 +224,6 @@ def test_a_document_beyond_the_limit_is_undecodable() -> None:
     (event,) = decoder.close()
     assert event.problem == "a document of more than 64 bytes"
     assert len(event.data) == 64
-
-
-def test_a_reply_that_was_broken_off_tells_how() -> None:
-    assert read_document([], ResultsAsked(1, 1), ended="cut").outcome is Outcome.DISCONNECTED
-    assert read_document([], ResultsAsked(1, 1), ended="timeout").outcome is Outcome.TIMEOUT
 
 
 @pytest.mark.parametrize(

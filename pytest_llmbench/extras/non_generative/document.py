@@ -16,17 +16,36 @@ import orjson
 
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.wire.chunk import Chunk, Usage
-from pytest_llmbench.wire.dialect import ResultsAsked
+from pytest_llmbench.wire.dialect import DialectDefaults, ResultsAsked
 from pytest_llmbench.wire.error_replies import beginning, shorten
 from pytest_llmbench.wire.event_payload import read_error
 from pytest_llmbench.wire.openai_stream import as_count
-from pytest_llmbench.wire.reply import BROKEN_OFF, Ended, StreamSummary, outcome_of_error
+from pytest_llmbench.wire.reply import StreamSummary, outcome_of_error
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEEvent
 
 ReadResult = Callable[[Mapping[str, Any]], str]
 """Checks one of the results; returns what is wrong with it, empty if nothing is."""
 ReadAll = Callable[[Mapping[str, Any], list[Any]], str]
 """Checks the document and all its results together; returns what is wrong, empty if nothing is."""
+
+
+class DocumentDialect(DialectDefaults):
+    """Defaults of dialects whose replies are one document."""
+
+    protocol = "json"
+    ends_with_body = True
+
+    def summary(self, chunks: Sequence[Chunk], asked: ResultsAsked) -> StreamSummary:
+        """The summary of a whole reply to a request for the results ``asked``.
+
+        There is no token in it and no instant of one: the reply is there when its last byte is.
+        """
+        summary = StreamSummary()
+        usage = chunks[0].usage if chunks else None
+        summary.input_tokens = None if usage is None else usage.input_tokens
+        summary.outcome, problem = _outcome(chunks, asked)
+        summary.error = problem or None
+        return summary
 
 
 class DocumentDecoder:
@@ -95,19 +114,6 @@ def read_results(
     return chunk
 
 
-def read_document(chunks: Sequence[Chunk], asked: ResultsAsked, *, ended: Ended = "eof") -> StreamSummary:
-    """The summary of a reply to a request for the results ``asked``.
-
-    There is no token in it and no instant of one: the reply is there when its last byte is.
-    """
-    summary = StreamSummary()
-    usage = chunks[0].usage if chunks else None
-    summary.input_tokens = None if usage is None else usage.input_tokens
-    summary.outcome, problem = _outcome(chunks, asked, ended)
-    summary.error = problem or None
-    return summary
-
-
 def _json_of(text: str) -> Any:
     try:
         return orjson.loads(text)
@@ -155,9 +161,7 @@ def _usage_of(payload: Mapping[str, Any]) -> Usage | None:
     return None if count is None else Usage(input_tokens=count)
 
 
-def _outcome(chunks: Sequence[Chunk], asked: ResultsAsked, ended: Ended) -> tuple[Outcome, str]:
-    if ended in BROKEN_OFF:
-        return BROKEN_OFF[ended]
+def _outcome(chunks: Sequence[Chunk], asked: ResultsAsked) -> tuple[Outcome, str]:
     if not chunks:
         return Outcome.EMPTY, "the reply has an empty body"
     chunk = chunks[0]

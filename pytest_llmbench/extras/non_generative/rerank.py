@@ -12,28 +12,25 @@ from typing import Any
 
 import orjson
 
+from pytest_llmbench.extras.non_generative.document import DocumentDialect, finite, read_results
+from pytest_llmbench.extras.non_generative.inputs import query_and_documents
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import (
-    DialectDefaults,
     EncodeOptions,
     ResultsAsked,
     refuse_ignore_eos,
     require_text,
 )
-from pytest_llmbench.wire.non_generative.document import finite, read_results
-from pytest_llmbench.wire.non_generative.inputs import query_and_documents
 from pytest_llmbench.wire.openai_request import write_body
 from pytest_llmbench.wire.sse import SSEEvent
 
 
-class Rerank(DialectDefaults):
-    """The prompt is a query and its documents, see :mod:`~pytest_llmbench.wire.non_generative.inputs`."""
+class Rerank(DocumentDialect):
+    """The prompt is a query and its documents, see :mod:`~pytest_llmbench.extras.non_generative.inputs`."""
 
     name = "rerank"
     path = "/rerank"
-    protocol = "json"
-    ends_with_body = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         require_text(self.name, request, options)

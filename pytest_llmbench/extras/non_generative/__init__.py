@@ -1,0 +1,24 @@
+"""Embeddings, reranking, scores and log-probabilities: dialects, their test, and their side of the engine."""
+
+from __future__ import annotations
+
+from pytest_llmbench.registry import Extra
+
+_HERE = "pytest_llmbench.extras.non_generative"
+
+EXTRA = Extra(
+    document_dialects={
+        "openai-embeddings": f"{_HERE}.openai_embeddings:OpenAIEmbeddings",
+        "rerank": f"{_HERE}.rerank:Rerank",
+        "score": f"{_HERE}.score:Score",
+        "logprobs": f"{_HERE}.logprobs:LogProbs",
+    },
+    decoders={"json": f"{_HERE}.document:DocumentDecoder"},
+    tests={"non_generative": f"{_HERE}.procedure:TEST"},
+    main_metrics={"non_generative": f"{_HERE}.procedure:MAIN_METRICS"},
+    metrics={
+        "latency": f"{_HERE}.metrics:LATENCY",
+        "latency_scheduled": f"{_HERE}.metrics:LATENCY_SCHEDULED",
+    },
+    engine_apis={"documents": f"{_HERE}.engine_face:DocumentFace"},
+)
