@@ -140,13 +140,17 @@ def _comparison(test: TestView, comparison: Entry) -> Held:
     if comparison["better"] == "higher":
         ends = [None if end is None else -end for end in reversed(ends)]
     system = comparisons.system_of(comparison, test.comparisons)
-    allowed = f" {comparisons.allowed_text(comparison)} allowed" if comparison.get("gated") else ""
-    against = f"{system}{comparison['metric']}{allowed}"
+    baseline = comparison["baseline_name"]
+    if comparison.get("gated"):
+        op = "<=" if comparison["better"] == "lower" else ">="
+        limit = f"{op} {baseline} {comparisons.allowed_text(comparison)}"
+    else:
+        limit = f"against {baseline}"
     return Held(
         test=test,
         state=_OF_COMPARISONS.get(comparison["verdict"], "kept") if comparison.get("gated") else "shown",
         word=comparisons.verdict_text(comparison),
-        limit=f"{against} against {comparison['baseline_name']}",
+        limit=f"{system}{comparison['metric']} {limit}",
         measured=comparisons.change_text(comparison),
         distance=None,
         reason=str(comparison["reason"]),

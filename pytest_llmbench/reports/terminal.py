@@ -31,10 +31,8 @@ BRIEF_REASONS = 4
 SHOWN_WARNINGS = 6
 _ASKED_FOR = ("systems_comparison", "calibration")
 """Ids of tables for whose sake a session is run."""
-_WIDE = 100
 _KNOWN_ROOM = 17
 _NO_LIMIT = "no limit"
-_LEAST_ROOM = 6
 _QUIET = ("PASS", "SKIPPED", "XFAIL", "XPASS")
 _MARKUP: Mapping[str, Mapping[str, bool]] = {
     "good": {"green": True},
@@ -118,21 +116,26 @@ def _decisive(test: TestView, width: int) -> list[list[Line]]:
 def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     """A row for each test: verdict, limits, what was measured, completion, compliance class.
 
-    A narrow terminal has no room for the last two; failures within the error budget of a test that passed, of
-    which nothing else tells, have a line below.
+    Verdicts and figures are never cut. Where there is no room the last two columns go first, then names and
+    limits are shortened, then the figure stands below the name; failures within the error budget of a test
+    that passed, of which nothing else tells, have a line below.
     """
     width = max(width, 40)
     tests = views(entries)
     rows = [["test", "verdict", "limit", "measured", "completed", "class"], *map(_closing_row, tests)]
-    columns = 6 if width >= _WIDE else 4
-    rows = [row[:columns] for row in rows]
-    widths = _room(rows, width - 2 * (columns + 1))
     markup = [{"bold": True}, *(_MARKUP[TONES[test.headline]] for test in tests)]
-    lines = []
-    for row, its in zip(rows, markup, strict=True):
-        cells = (cut_within(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True))
-        lines.append(Line(_cut("  " + "  ".join(cells).rstrip(), width), its))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    columns = 6 if sum(widths) <= width - 14 else 4
     if columns == 4:
+        widths = _room(widths[:4], width - 10)
+    lines = []
+    for row, its in zip(rows, markup, strict=True) if widths else ():
+        cells = (cut_within(cell, room).ljust(room) for cell, room in zip(row, widths, strict=False))
+        lines.append(Line("  " + "  ".join(cells).rstrip(), its))
+    for row, its in zip(rows[1:], markup[1:], strict=True) if not widths else ():
+        lines += _wrapped(f"{row[1]:<13}{row[0]}", width, "  ", its)
+        lines += _wrapped(": ".join(filter(None, row[2:4])), width, " " * 15)
+    if columns != 6:
         lines += [line for test in tests for line in _failures(test, width)]
     text = "everything measured, every clause and note: -v, or the report"
     return [*lines, *_warnings(tests, width), Line(_cut(f"  {text}", width))]
@@ -155,20 +158,15 @@ def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:
     return [*lines, Line(f"  … and {rest} more warnings")] if rest > 0 else lines
 
 
-def _room(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The widths of the columns. Names and limits are shortened first, as they are known; then whatever is
-    widest."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    # What stands for a test without limits has a label with it, and is cut before an interval is.
-    held = [len(row[3]) for row in rows if row[2] != _NO_LIMIT]
-    if len(held) > 1:
-        widths[3] = max(*held, widths[3] - max(sum(widths) - width, 0))
+def _room(widths: list[int], width: int) -> list[int]:
+    """The widths of the columns, of which names and limits are shortened, as they are known; none where that
+    does not do."""
+    widths = list(widths)
     while sum(widths) > width:
-        known = [at for at in (0, 2) if widths[at] > _KNOWN_ROOM]
-        widest = max(known or range(len(widths)), key=widths.__getitem__)
-        if widths[widest] <= _LEAST_ROOM:
-            break
-        widths[widest] -= 1
+        at = max((0, 2), key=widths.__getitem__)
+        if widths[at] <= _KNOWN_ROOM:
+            return []
+        widths[at] -= 1
     return widths
 
 

@@ -214,15 +214,21 @@ def test_failures_of_a_test_that_passed_are_told_where_no_column_has_them(report
     assert not any("completed" in line.text for line in closing_lines([passed], width=80)), "none failed"
 
 
-def test_what_stands_for_a_test_without_limits_is_whole_where_there_is_room(report: Entry) -> None:
-    _, bare, absent = report["tests"]
+def test_a_figure_is_never_cut(report: Entry) -> None:
+    undecided, bare, absent = report["tests"]
     bare["gate"]["objectives"] = []
     rows = [line.text for line in closing_lines([bare, absent], width=99)]
     assert "no limit  " in rows[1]
     assert "…" not in rows[1]
-    short = [line.text for line in closing_lines([bare, absent], width=60)]
-    assert "…" in short[1]
-    assert "not measured" in short[2]
+    below = [line.text for line in closing_lines([undecided, bare, absent], width=60)]
+    assert below[:6] == [
+        "  INCONCLUSIVE test_first_token_is_quick",
+        "               ttft.p99_9 <= 900 ms: 557.4 ms (> 535.1 ms)",
+        "  PASS         test_p99",
+        "               no limit: TTFT P99: n < 1000, not reported",
+        "  ERROR        test_unreachable[<b>|x]",
+        "               not measured",
+    ]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
