@@ -200,19 +200,19 @@ class FirstScreen:
 
     @cached_property
     def compared(self) -> list[Held]:
-        """The comparisons of all tests, with a baseline or of several systems."""
-        return [one for test in self.tests for one in compared_of(test)]
+        """The comparisons that decide; if none of any test does, all of them."""
+        found = [one for test in self.tests for one in compared_of(test)]
+        return [one for one in found if one.state != "shown"] or found
 
     @cached_property
     def banner(self) -> str:
         """The verdict of the report in a line: ``1 of 6 limits broken, 1 undecided; 2 tests void``."""
         limits = [one.state for one in self.held if one.allowed is None]
         compared = [one.state for one in self.held if one.allowed is not None]
-        parts = [
-            _states_text(limits, "limit", "broken"),
-            _states_text(compared, "comparison", "regressed"),
-            *self._beside_the_limits(),
-        ]
+        told = [_states_text(limits, "limit", "broken"), _states_text(compared, "comparison", "regressed")]
+        if "broken" in compared and "broken" not in limits:
+            told.reverse()
+        parts = [*told, *self._beside_the_limits()]
         if not self.tests:
             return "no test ran"
         shown = (
@@ -383,7 +383,9 @@ def _states_text(states: Sequence[State], noun: str, broken_word: str) -> str:
     if not counts["broken"] and not counts["undecided"]:
         passed = "kept" if noun == "limit" else "passed"
         return f"the {noun} {passed}" if len(states) == 1 else f"all {len(states)} {noun}s {passed}"
-    of = f"{len(states)} {noun}" + ("s" if len(states) != 1 else "")
+    if len(states) == 1:
+        return f"the {noun} {broken_word if counts['broken'] else 'undecided'}"
+    of = f"{len(states)} {noun}s"
     told = [(counts["broken"], broken_word), (counts["undecided"], "undecided")]
     first, *rest = [f"{count} {word}" for count, word in told if count]
     count, _, word = first.partition(" ")
