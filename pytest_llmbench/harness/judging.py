@@ -28,6 +28,7 @@ from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine
+from pytest_llmbench.metrics.latency import adjusted_ttft
 from pytest_llmbench.model.judgement import (
     Comparison,
     ComplianceVerdict,
@@ -266,6 +267,7 @@ class Judge:
     ) -> TestResult:
         """The result with its judgements. ``peers``: the results of the other systems that it is compared
         with."""
+        result = replace(result, metrics={**result.metrics, **adjusted_ttft(result.metrics, result.facts)})
         usual: float = type(parameters).max_error_share  # the default of this test
         judged_validity = validity_of(result, Budget(parameters.max_error_share, usual))
         decisive = tuple(found for found in result.comparisons if found.gated)

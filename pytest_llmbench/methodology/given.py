@@ -13,7 +13,7 @@ _RATES = frozenset({
     "completion_rate", "request_throughput", "input_token_throughput", "output_token_throughput",
     "schema_violation_rate", "cut_share", "cut_begun_share",
 })  # fmt: skip
-_USUAL = _RATES | {"ttft", "tpot", "e2e"}
+_USUAL = _RATES | {"ttft", "ttft_adjusted", "tpot", "e2e"}
 MEASURED_IF_LIMITED = frozenset(
     {"ttft_any", "ttft_first_event", "ttft_scheduled", "e2e_scheduled", "itl"}
 )  # fmt: skip

@@ -83,6 +83,13 @@ _LATENCIES = (
     ),
     _latency("ttft_scheduled", "Time to first token from the schedule", "T_first - T_scheduled", "5.1.3"),
     _latency(
+        "ttft_adjusted",
+        "Time to first token without network time",
+        "TTFT - network time, as declared in [network.ttft_adjustment]",
+        "4.7.3",
+        by_input_length=True,
+    ),
+    _latency(
         "ttft_any",
         "Time to first output of any kind",
         "first output, whitespace and reasoning included, - T_submit",

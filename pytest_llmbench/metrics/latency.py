@@ -9,6 +9,7 @@ Long runs are gone through a block at a time, so that only the vector itself nee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from types import MappingProxyType
 
@@ -16,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.metrics.summary import GivenUp, distribution
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
@@ -326,3 +328,43 @@ _MEASURED: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
 """Family → function, with the families of requests that generate nothing."""
 WAITING = frozenset(_MEASURED) - {"tpot"}
 """The families whose latency includes a wait for a slot."""
+
+ROUND_TRIP_TOLERANCE_MS = 0.5
+"""How far a declared network time may lie above the measured round trip, which varies."""
+
+
+def adjusted_ttft(metrics: Mapping[str, Estimate], facts: Facts) -> dict[str, Estimate]:
+    """``ttft_adjusted``: each TTFT less the network time that fact ``network.ttft_adjustment`` declares as
+    taken off (4.7.3), in ms; point and interval move by the same amount. Empty where none is declared.
+
+    Undefined where more is declared than the round trip that was measured, or than TTFT itself: that is no
+    network time.
+    """
+    adjustment = facts.value("network.ttft_adjustment") or {}
+    amount = adjustment.get("amount_ms")
+    if adjustment.get("applied") is not True or amount is None:
+        return {}
+    measured = (facts.value("network.rtt_ms") or {}).get("p50")
+    if measured is not None and amount > measured + ROUND_TRIP_TOLERANCE_MS:
+        why = f"declared are {amount:g} ms of network time, a round trip of {measured:g} ms was measured"
+    elif any(
+        one.point is not None and one.point <= amount
+        for name, one in metrics.items()
+        if name.startswith("ttft.")
+    ):
+        why = f"declared are {amount:g} ms of network time, and a TTFT is no longer than that"
+    else:
+        why = ""
+    found = {}
+    for name, one in metrics.items():
+        if not name.startswith(("ttft.", "ttft[")):
+            continue
+        if why and one.point is not None:
+            moved = Estimate.undefined(unit=one.unit, method=why, n=one.n, reason=Reason.NOT_MEASURABLE)
+        else:
+            point, lower, upper = (
+                None if end is None else end - amount for end in (one.point, one.lower, one.upper)
+            )
+            moved = replace(one, point=point, lower=lower, upper=upper)
+        found[f"ttft_adjusted{name.removeprefix('ttft')}"] = moved
+    return found

@@ -14,7 +14,7 @@ from loaded_script import loaded
 import pytest_llmbench
 from pytest_llmbench import llmbench
 from pytest_llmbench.compliance.audit import ambiguities, load_catalogue
-from pytest_llmbench.metrics.definitions import ROWS
+from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.plugin.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_links_are_those_of_the_site(link: str, path: str, at: str, there: str) 
 def test_generated_pages_hold_all_that_the_code_has() -> None:
     options, metrics = GENERATE.options_page(), GENERATE.metrics_page()
     assert all(f"`--llm-{option.name}" in options and f"`{option.ini}`" in options for option in OPTIONS)
-    assert all(f"| `{row.name}` |" in metrics for row in ROWS)
+    assert all(f"| `{row.name}` |" in metrics for row in METRICS.values())
     clauses, open_questions = GENERATE.clauses_page(), GENERATE.ambiguities_page()
     assert all(f'<a id="{identity}"></a>`{identity}`' in clauses for identity in load_catalogue())
     assert all(f"## {identity}\n" in open_questions for identity in ambiguities())

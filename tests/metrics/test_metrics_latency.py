@@ -12,6 +12,8 @@ from metric_rows import row
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 
@@ -214,3 +216,37 @@ def test_families_together_are_what_each_is_alone() -> None:
     assert latency.distributions(families, []) == {
         k: v for family in families for k, v in latency.distribution_of(family, []).items()
     }
+
+
+def network(amount_ms: float, *, rtt_ms: float | None = None, applied: bool = True) -> Facts:
+    stated: dict[str, object] = {
+        "network.ttft_adjustment": {"applied": applied, "amount_ms": amount_ms, "method": "median RTT"}
+    }
+    if rtt_ms is not None:
+        stated["network.rtt_ms"] = {"p50": rtt_ms, "n": 10}
+    return Facts.of(Origin.DECLARED, stated, "sut.toml")
+
+
+MEASURED = {
+    "ttft.p50": Estimate(30.0, 25.0, 40.0, 0.95, 100, "order statistics", "ms"),
+    "ttft[0-256].p99": Estimate(80.0, 60.0, None, 0.95, 50, "order statistics", "ms"),
+    "ttft_any.p50": Estimate(20.0, 15.0, 25.0, 0.95, 100, "order statistics", "ms"),
+    "tpot.p50": Estimate(10.0, 9.0, 11.0, 0.95, 100, "order statistics", "ms"),
+}
+
+
+def test_network_time_is_taken_off_point_and_interval() -> None:
+    found = latency.adjusted_ttft(MEASURED, network(2.0, rtt_ms=1.9))
+    assert {name: (one.point, one.lower, one.upper) for name, one in found.items()} == {
+        "ttft_adjusted.p50": (28.0, 23.0, 38.0),
+        "ttft_adjusted[0-256].p99": (78.0, 58.0, None),
+    }
+    assert latency.adjusted_ttft(MEASURED, network(2.0, applied=False)) == {}
+    assert latency.adjusted_ttft(MEASURED, Facts.of(Origin.DECLARED, {}, "sut.toml")) == {}
+
+
+@pytest.mark.parametrize("stated", [network(20.0, rtt_ms=2.0), network(30.0)], ids=["round trip", "ttft"])
+def test_more_than_the_network_takes_is_no_adjustment(stated: Facts) -> None:
+    found = latency.adjusted_ttft(MEASURED, stated)
+    assert set(found) == {"ttft_adjusted.p50", "ttft_adjusted[0-256].p99"}
+    assert all(one.point is None and one.upper is None for one in found.values())
