@@ -1,4 +1,4 @@
-"""What plugs in beside the core: dialects, transports, executors of load, readers of results.
+"""What plugs in beside the core: transports and dialects, executors, schedules, readers, metrics, reports.
 
 An extra is a value that names its parts as ``module:attribute``: what nobody asks for is not imported. Those
 that come with this package are folders of ``pytest_llmbench/extras``, each with ``EXTRA`` in its
@@ -80,6 +80,13 @@ class Extra:
     """Name of such a test → the names of its main metrics, the most telling first."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Name of a metric → its ``metrics.definitions.MetricDefinition``."""
+    arrivals: Mapping[str, str] = field(default_factory=dict)
+    """Name of an arrival process, for ``arrival=`` of markers → its ``arrivals.schedule.ArrivalProcess``."""
+    trace_formats: Mapping[str, str] = field(default_factory=dict)
+    """Name of a format of recorded requests → its ``store.traces.reading.TraceReader``."""
+    reports: Mapping[str, str] = field(default_factory=dict)
+    """Name of a file in the directory of the report → function of the report in plain JSON types (the schema
+    of ``report.json``) that gives its text."""
     engine_apis: Mapping[str, str] = field(default_factory=dict)
     """Name of an API → the class that serves it in the embedded engine over HTTP, called with its generation
     and its driver: a ``simulator.serving.app.EngineApi``."""
@@ -134,7 +141,7 @@ def transport_speaking(dialect: str) -> Transport | None:
 
 Kind = Literal[
     "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
-    "tests", "main_metrics", "metrics", "engine_apis",
+    "tests", "main_metrics", "metrics", "arrivals", "trace_formats", "reports", "engine_apis",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
 

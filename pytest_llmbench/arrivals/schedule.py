@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ARRIVALS, OpenLoop
+from pytest_llmbench.registry import named, names
 
 
 def gamma_gaps_s(rate: float, burstiness: float, count: int, seed: int) -> npt.NDArray[np.float64]:
@@ -46,6 +47,9 @@ def uniform_offsets_s(rate: float, count: int) -> npt.NDArray[np.float64]:
     return np.arange(1, count + 1, dtype=np.float64) / rate
 
 
+ArrivalProcess = Callable[[float, int, int], npt.ArrayLike]
+"""Rate in requests per second, number of requests and seed → the offset of each arrival from the start in
+seconds, never decreasing, those of fewer requests first."""
 _LONGEST_S = 2**63 / 1e9
 MOST_ARRIVALS = 100_000_000
 """The most arrivals of one schedule; its offsets take 800 MB."""
@@ -95,7 +99,22 @@ def _offsets_s(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]
         return uniform_offsets_s(load.rate, count)
     if load.arrival == "gamma":
         return np.cumsum(gamma_gaps_s(load.rate, load.burstiness, count, seed))
+    if load.arrival != "poisson":
+        return _offsets_of_extra(load, count, seed)
     return np.cumsum(poisson_gaps_s(load.rate, count, seed))
+
+
+def _offsets_of_extra(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]:
+    process: ArrivalProcess | None = named("arrivals", load.arrival)
+    assert process is not None
+    offsets_s = np.asarray(process(load.rate, count, seed), dtype=np.float64)
+    if offsets_s.shape != (count,) or not (np.diff(offsets_s, prepend=0.0) >= 0).all():
+        raise SuiteError(
+            f"{load.arrival} gives no {count} offsets that never decrease, none negative",
+            where="arrival schedule",
+            remedy="correct the extra that has this arrival process",
+        )
+    return offsets_s
 
 
 def _mistakes(load: OpenLoop, count: int) -> list[str]:
@@ -104,8 +123,9 @@ def _mistakes(load: OpenLoop, count: int) -> list[str]:
         found.append(f"rate is {load.rate!r}: give a positive number of requests per second")
     if load.arrival == "trace":
         found += _trace_mistakes(load.offsets_ns, count)
-    elif load.arrival not in ARRIVALS:
-        found.append(f"arrival is {load.arrival!r}: choose one of {', '.join(ARRIVALS)}")
+    elif load.arrival not in ARRIVALS and load.arrival not in names("arrivals"):
+        known = ", ".join((*ARRIVALS, *names("arrivals")))
+        found.append(f"arrival is {load.arrival!r}: choose one of {known}")
     if load.arrival == "gamma" and not _is_positive(load.burstiness):
         found.append(f"burstiness is {load.burstiness!r}: give a positive number, 1 is Poisson")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.input_files import open_file
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.redaction import outward, outward_value, without_credentials
+from pytest_llmbench.registry import every, names
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.files import REPORT_NAME, write_report, write_text
 from pytest_llmbench.store.journal import JournalHead, ReadJournal, free_name
@@ -162,15 +163,28 @@ _LINKED = ("summary.md", "ci/buildkite-annotation.md")
 
 RENDERED = tuple(name for name in _RENDERERS if name != _HTML and name not in _LINKED)
 """The files that are made of the report alone, wherever they lie, and without pictures."""
-REPORT_FILES = (_HTML, REPORT_NAME, *(name for name in _RENDERERS if name != _HTML))
-"""The names of the files of a report, relative to its directory."""
+_OWN_FILES = (_HTML, REPORT_NAME, *(name for name in _RENDERERS if name != _HTML))
+
+
+def report_files() -> tuple[str, ...]:
+    """The names of the files of a report, relative to its directory. StoreError for one of an extra that is
+    no name of a new file in it."""
+    further = names("reports")
+    for name in further:
+        path = PurePosixPath(name)
+        if name in _OWN_FILES or path.is_absolute() or ".." in path.parts or path.suffix == ".gz":
+            raise StoreError(
+                f"an extra names {name!r} as a file of the report",
+                remedy="correct the extra: a relative name that is taken by nothing",
+            )
+    return (*_OWN_FILES, *further)
 
 
 def write_reports(directory: Path, document: Entry) -> Written:
     """Write every file of the report, given in plain JSON types. A file that fails does not keep the others
     from being written, and a file of others is not replaced."""
     found, others = Written(), files_of_others(directory)
-    for name in REPORT_FILES:
+    for name in report_files():
         path = directory / name
         if name in others:
             found.problems.append(f"{path}: not written: {_NOT_OURS}")
@@ -191,6 +205,9 @@ def write_reports(directory: Path, document: Entry) -> Written:
 
 def text_of(name: str, document: Entry, page: str = _HTML) -> str:
     """The text of one file. ``page``: where ``report.html`` is in the end."""
+    if name not in _RENDERERS:
+        made: str = every("reports")[name](document)
+        return made
     module, _, function = _RENDERERS[name].rpartition(".")
     render = getattr(import_module(f"pytest_llmbench.reports.{module}"), function)
     text: str = render(document, path=outward(page)) if name in _LINKED else render(document)
@@ -211,9 +228,10 @@ _UNMARKED = frozenset(name for name in _RENDERERS if name.startswith("ci/") and 
 def files_of_others(directory: Path) -> list[str]:
     """Names of the files of a report that somebody else has written in ``directory``. A folder of such a name
     is none: nothing can take its place."""
-    known, places = is_ours(directory / REPORT_NAME), {name: directory / name for name in REPORT_FILES}
+    known, places = is_ours(directory / REPORT_NAME), {name: directory / name for name in report_files()}
+    unmarked = {*_UNMARKED, *names("reports")}
     found = [name for name, path in places.items() if path.exists() and not path.is_dir()]
-    return [name for name in found if not (known if name in _UNMARKED else is_ours(directory / name))]
+    return [name for name in found if not (known if name in unmarked else is_ours(directory / name))]
 
 
 def check_ours(directory: Path) -> None:
@@ -263,7 +281,7 @@ def files_in(directory: Path) -> Files:
     found: list[Path] = []
     if (directory / REPORT_NAME).is_file() and is_ours(directory / REPORT_NAME):
         others = files_of_others(directory)
-        found = [directory / name for name in REPORT_FILES if name not in others]
+        found = [directory / name for name in report_files() if name not in others]
         found += directory.glob(_SEQUENCES)
     return {path: path.stat().st_mtime_ns for path in sorted([*measured, *found]) if path.is_file()}
 

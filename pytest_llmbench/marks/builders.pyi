@@ -155,7 +155,7 @@ class LLMBench:
         min_share: float = 0.99,
         max_schema_violation_rate: float | None = None,
         rate: float | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
         requests: int | Literal["auto"] | None = None,
@@ -184,8 +184,8 @@ class LLMBench:
         :param max_schema_violation_rate: limit on the share of replies that break the schema they were asked
             to keep to (tool calls, JSON), among those that were asked.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
-        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
-            ``rate``, when the trace of the workload says.
+        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
+            ``trace``: without ``rate``, when the trace of the workload says.
         :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
@@ -324,7 +324,7 @@ class LLMBench:
         e2e_p50_ms: float | None = None,
         e2e_p99_ms: float | None = None,
         rate: float | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
         budget: float | str | None = None,
@@ -349,8 +349,8 @@ class LLMBench:
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
-        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
-            ``rate``, when the trace of the workload says.
+        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
+            ``trace``: without ``rate``, when the trace of the workload says.
         :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
         :param concurrency: most requests in flight; default: all at once.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
@@ -494,7 +494,7 @@ class LLMBench:
         min_requests_per_s: float | None = None,
         min_input_tokens_per_s: float | None = None,
         rate: float | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
         requests: int | Literal["auto"] | None = None,
@@ -523,8 +523,8 @@ class LLMBench:
         :param min_requests_per_s: of requests that ended well.
         :param min_input_tokens_per_s: of the input of requests that ended well.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
-        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
-            ``rate``, when the trace of the workload says.
+        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
+            ``trace``: without ``rate``, when the trace of the workload says.
         :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
@@ -565,7 +565,7 @@ class LLMBench:
         min_turn_hit_rate: Mapping[int | str, float] | None = None,
         min_turn_ttft_reduction: Mapping[int | str, float] | None = None,
         rate: float | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
         requests: int | None = None,
@@ -593,8 +593,8 @@ class LLMBench:
             0.9}``.
         :param min_turn_ttft_reduction: of sessions: at P50, by the number of the turn.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
-        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
-            ``rate``, when the trace of the workload says.
+        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
+            ``trace``: without ``rate``, when the trace of the workload says.
         :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests.
@@ -627,7 +627,7 @@ class LLMBench:
         max_budget_force_rate: float | None = None,
         max_critical_evictions: int | None = None,
         rate: float | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
         requests: int | Literal["auto"] | None = None,
@@ -660,8 +660,8 @@ class LLMBench:
         :param max_critical_evictions: of requests in their output phase, as the server counts them; 0 for
             none at all.
         :param rate: open loop, requests per second (default 1); with ``arrival`` (default ``poisson``).
-        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
-            ``rate``, when the trace of the workload says.
+        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
+            ``trace``: without ``rate``, when the trace of the workload says.
         :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
         :param concurrency: closed loop, requests in flight, instead of ``rate``.
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
@@ -708,7 +708,7 @@ class LLMBench:
         maximum: int | None = None,
         duration_s: float | None = None,
         rate: float | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
         speedup: float | None = None,
         burstiness: float | None = None,
         sessions: int | None = None,
@@ -773,7 +773,7 @@ class LLMBench:
         min_rate: float | None = None,
         max_rate: float | None = None,
         rate_step: float | None = None,
-        arrival: Literal["poisson", "uniform", "gamma"] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma"] | str | None = None,
         burstiness: float | None = None,
         min_concurrency: int | None = None,
         max_concurrency: int | None = None,
@@ -877,7 +877,7 @@ class LLMBench:
         p99_9_ms: float | None = None,
         bucket_limits: Mapping[str, Mapping[str, float]] | None = None,
         rate: float | None = None,
-        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
         requests: int | Literal["auto"] | None = None,
@@ -901,8 +901,8 @@ class LLMBench:
 
         :param bucket_limits: limits per input-length bucket, ``{"0-256": {"p95_ms": 300}}``.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
-        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
-            ``rate``, when the trace of the workload says.
+        :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
+            ``trace``: without ``rate``, when the trace of the workload says.
         :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from pytest_llmbench.metrics.definitions import OWN
+from pytest_llmbench.metrics.definitions import OWN, of_every_load
 from pytest_llmbench.model.objective import Objective
 
 _RATES = frozenset({
@@ -70,6 +70,8 @@ def not_given(test: str, limits: Iterable[Objective]) -> list[str]:
     gives = GIVES.get(test)
     if gives is None:
         return []
+    if test in _OF_ALL and {each.metric for each in limits} - set(OWN):
+        gives |= {row.name for row in of_every_load()}
     found = []
     for limit in limits:
         family, _, statistic = limit.metric.partition("[")[0].partition(".")

@@ -21,9 +21,10 @@ from pytest_llmbench.methodology.given import not_given
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggestions
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import Arrival, ClosedLoop, Load, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import OfSessions, TurnClass
+from pytest_llmbench.registry import Kind, names
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.profiles import without_output
 
@@ -180,10 +181,10 @@ class LoadParameters(TestParameters):
     rate: float | None = parameter(
         "positive", doc="open loop, requests per second; with ``arrival`` (default ``poisson``)."
     )
-    arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = parameter(
-        "choice",
-        doc="open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without ``rate``, when "
-        "the trace of the workload says.",
+    arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = parameter(
+        "arrival",
+        doc="open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra; ``trace``: "
+        "without ``rate``, when the trace of the workload says.",
     )
     burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
     concurrency: int | None = parameter(
@@ -236,12 +237,12 @@ class LoadParameters(TestParameters):
         return OpenLoop(self.rate, *arrival_law(self.arrival, self.burstiness))
 
 
-def arrival_law(arrival: Arrival | None, burstiness: float | None) -> tuple[Arrival, float]:
+def arrival_law(arrival: str | None, burstiness: float | None) -> tuple[str, float]:
     """Arrival process and burstiness of an open loop; by default Poisson."""
     return arrival or "poisson", 1.0 if burstiness is None else burstiness
 
 
-def arrival_mistakes(arrival: Arrival | None, burstiness: float | None) -> list[str]:
+def arrival_mistakes(arrival: str | None, burstiness: float | None) -> list[str]:
     """Mistakes between ``arrival`` and ``burstiness``."""
     if burstiness is not None and arrival != "gamma":
         return [f"burstiness needs arrival='gamma', not {arrival or 'poisson'!r}"]
@@ -282,7 +283,7 @@ def _checks(cls: type[TestParameters]) -> Mapping[str, Check]:
     types = get_type_hints(cls)
     kinds = {each.name: each.metadata["kind"] for each in fields(cls) if each.init}
     return {
-        name: _one_of(_choices(types[name])) if kind == "choice" else _CHECKS[kind]
+        name: _one_of(_choices(types[name]), kind) if kind in _CHOICES else _CHECKS[kind]
         for name, kind in kinds.items()
     }
 
@@ -480,10 +481,17 @@ def _request_classes(value: Any) -> list[str]:
     return []
 
 
-def _one_of(choices: Sequence[str]) -> Check:
+_CHOICES: Mapping[str, Kind | None] = {"choice": None, "arrival": "arrivals"}
+"""Kind of a parameter whose values are listed by its annotation → the parts of extras that add to them."""
+
+
+def _one_of(choices: Sequence[str], kind: str) -> Check:
     def check(value: Any) -> list[str]:
-        known = isinstance(value, str) and value in choices
-        return [] if known else [f"must be one of {', '.join(choices)}, got {shown(value)}"]
+        if isinstance(value, str) and value in choices:
+            return []
+        further = () if (parts := _CHOICES[kind]) is None else names(parts)
+        known = isinstance(value, str) and value in further
+        return [] if known else [f"must be one of {', '.join((*choices, *further))}, got {shown(value)}"]
 
     return check
 

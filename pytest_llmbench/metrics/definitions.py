@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.summary import STATISTICS
-from pytest_llmbench.registry import named, names
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.registry import every, named, names
 
 Unit = Literal["ms", "ratio", "tok/s", "req/s", "count", "tokens", "s", "us/token"]
 Direction = Literal["lower", "higher"]
@@ -43,6 +47,9 @@ class MetricDefinition:
     by_turn: bool = False
     """Whether the metric is given by the number of the turn in its session: ``turn_ttft[1]``,
     ``turn_ttft[2+]``."""
+    values: Callable[[Records], npt.NDArray[np.float64]] | None = None
+    """A metric of an extra that every test of one load gives: the value of each request that has one, in the
+    unit, in order of submission. A family is their distribution, a scalar their mean."""
 
     @property
     def is_family(self) -> bool:
@@ -542,6 +549,11 @@ class _Metrics(Mapping[str, MetricDefinition]):
 
 
 METRICS: Final[Mapping[str, MetricDefinition]] = _Metrics()
+
+
+def of_every_load() -> tuple[MetricDefinition, ...]:
+    """The metrics of extras that every test of one load gives."""
+    return tuple(row for row in every("metrics").values() if row.values is not None)
 
 
 def definition(name: str) -> MetricDefinition:

@@ -93,9 +93,8 @@ def _after_bracket(metric: str) -> tuple[str, str, str]:
     return metric[:end], metric[end : end + 1], metric[end + 1 :]
 
 
-Arrival = Literal["poisson", "uniform", "gamma", "trace"]
-ARRIVALS: tuple[Arrival, ...] = ("poisson", "uniform", "gamma")
-"""The arrival processes that a rate describes; ``trace`` has its own instants."""
+ARRIVALS = ("poisson", "uniform", "gamma")
+"""The arrival processes that a rate describes, beside those of extras; ``trace`` has its own instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class OpenLoop:
 
     rate: float
     """Requests per second; for a trace its mean."""
-    arrival: Arrival = "poisson"
+    arrival: str = "poisson"
     burstiness: float = 1.0
     offsets_ns: tuple[int, ...] = ()
     """Arrival instants from the start, ascending. Only read when ``arrival`` is ``trace``."""
@@ -143,7 +142,7 @@ class SessionStarts:
 
     rate: float
     """Sessions started per second; for a trace its mean."""
-    arrival: Arrival = "poisson"
+    arrival: str = "poisson"
     burstiness: float = 1.0
     """The shape k of gamma inter-arrival times, see :class:`OpenLoop`."""
     offsets_ns: tuple[int, ...] = ()

@@ -106,6 +106,7 @@ FURTHER_LIMITS = {
     },
     "store": {
         "errors",
+        "registry",
         "redaction",
         "input_files",
         "installed",

@@ -63,7 +63,10 @@ def test_own_keywords_come_first_and_those_of_all_tests_last() -> None:
 def test_a_keyword_is_shown_as_authors_write_it() -> None:
     assert keywords("itl")["levels_percent"].default == (25, 50, 75, 90)
     assert all(type(percent) is int for percent in keywords("itl")["levels_percent"].default)
-    assert keywords("ttft")["arrival"].annotation == "Literal['poisson', 'uniform', 'gamma', 'trace'] | None"
+    assert (
+        keywords("ttft")["arrival"].annotation
+        == "Literal['poisson', 'uniform', 'gamma', 'trace'] | str | None"
+    )
     # A mapping becomes a workload before it is a parameter, and no object is a default that can be written.
     stand_in = keywords("prefix_cache")["workload"]
     assert (stand_in.annotation, stand_in.default) == ("str | Workload | Mapping[str, Any] | None", None)

@@ -21,6 +21,7 @@ from pytest_llmbench.harness.workloads.files import catalogue_workload, read_wor
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.model.numbers import percentage, rough_duration
 from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.registry import names
 from pytest_llmbench.reports.plots import render
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.store.files import write_text
@@ -320,7 +321,11 @@ def main(arguments: Sequence[str]) -> int:
         "file", help="a trace (JSON, JSON Lines, CSV, Parquet, gzipped too), a TOML file of workloads, or "
         f"the name of a workload such as {PREFIX}CHAT",
     )  # fmt: skip
-    parser.add_argument("--trace-format", choices=FORMATS, help="in place of what the first row looks like")
+    parser.add_argument(
+        "--trace-format",
+        choices=(*FORMATS, *names("trace_formats")),
+        help="in place of what the first row looks like",
+    )
     parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens of the block of a hash id")
     parser.add_argument("--time-unit", choices=UNIT_MS, help="of the trace's instants")
     parser.add_argument("--workload", metavar="NAME", help="only this one of a file of workloads")

@@ -24,7 +24,7 @@ from pytest_llmbench.store.datasets import (
     read_rows,
 )
 from pytest_llmbench.store.perf_catalogue import CatalogueEntry, read_catalogue
-from pytest_llmbench.store.traces.reading import TraceFormat, read_conversations, read_trace
+from pytest_llmbench.store.traces.reading import read_conversations, read_trace
 from pytest_llmbench.store.traces.sessions import sessions_of_trace
 from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
 from pytest_llmbench.tokens.reference import reference_tokenizer
@@ -255,7 +255,7 @@ class WorkloadTable(_Table):
     language: Text | None = None
     shuffled: bool | None = None
     # kind = "trace"
-    trace_format: TraceFormat | None = None
+    trace_format: str | None = None
     block_tokens: Positive | None = None
     time_unit: TimeUnit | None = None
     sessions: bool = False

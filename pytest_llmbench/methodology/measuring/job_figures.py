@@ -12,14 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.given import MEASURED_IF_LIMITED
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
 from pytest_llmbench.methodology.measuring.replies import how_made
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.metrics.definitions import MetricDefinition, of_every_load
 from pytest_llmbench.metrics.itl import choose_option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.jobs import job_goodput, job_metrics
 from pytest_llmbench.metrics.latency import distribution_of
+from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import ByRun, Estimate, SavedSpread, by_run
 from pytest_llmbench.model.facts import Facts, Origin
@@ -27,7 +31,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, judged_name
-from pytest_llmbench.model.records import MISSING, IntColumn
+from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
@@ -51,7 +55,7 @@ def figures(
     ``measure``: the metrics of some runs, as those of a sample of the system at this load.
     """
     concurrency = parameters.load.concurrency if isinstance(parameters.load, ClosedLoop) else None
-    measure = _with_limited(measure, parameters.objectives)
+    measure = _with_extras(_with_limited(measure, parameters.objectives))
     if concurrency is not None and not parameters.is_job:
         measure = of_steady_state(measure, concurrency, setting.seed)
     together = measure(seen)
@@ -81,6 +85,33 @@ def _with_limited(measure: Measure, limits: Sequence[Objective]) -> Measure:
         return found
 
     return more if limited else measure
+
+
+def _with_extras(measure: Measure) -> Measure:
+    """``measure`` with the metrics of extras."""
+    rows = of_every_load()
+
+    def more(runs: Sequence[Observation]) -> Metrics:
+        found = measure(runs)
+        for row in rows:
+            samples = [_values(row, run.records) for run in runs]
+            made = distribution(row.name, samples, unit=row.unit)
+            found |= made if row.is_family else {row.name: made[f"{row.name}.mean"]}
+        return found
+
+    return more if rows else measure
+
+
+def _values(row: MetricDefinition, records: Records) -> npt.NDArray[np.float64]:
+    assert row.values is not None
+    values = np.asarray(row.values(records), dtype=np.float64)
+    if values.ndim != 1 or len(values) > len(records) or not np.isfinite(values).all():
+        raise SuiteError(
+            f"the metric {row.name} gives no vector of finite numbers, one a request at most",
+            where="metrics of extras",
+            remedy="correct the extra that has it: leave out requests without a value",
+        )
+    return values
 
 
 def of_steady_state(measure: Measure, slots: int, seed: int) -> Measure:

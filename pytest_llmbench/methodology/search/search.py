@@ -32,7 +32,7 @@ from pytest_llmbench.methodology.search.probing import (
     sustainable,
     value_of,
 )
-from pytest_llmbench.model.plan import Arrival, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import BURST
 
 MOST_FURTHER = 4
@@ -153,7 +153,7 @@ def search(
     *,
     bounds: Range | None = None,
     load_model: LoadModel = "open",
-    arrival: Arrival = "poisson",
+    arrival: str = "poisson",
     burstiness: float = 1.0,
     limits: Mapping[str, float] | None = None,
     duration_s: float | None = None,

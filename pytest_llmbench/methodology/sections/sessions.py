@@ -163,8 +163,8 @@ class Parameters(TestParameters):
         "a session if that is longer); ``total_sessions`` is their fewest number (default 100).",
     )
     rate: float | None = parameter("positive", doc="open loop, sessions that start per second.")
-    arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = parameter(
-        "choice", doc="``trace``: without ``rate``, when the sessions of the workload's trace started."
+    arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = parameter(
+        "arrival", doc="``trace``: without ``rate``, when the sessions of the workload's trace started."
     )
     speedup: float | None = parameter("positive", doc="of a trace: so many times as fast, but for pauses.")
     burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)

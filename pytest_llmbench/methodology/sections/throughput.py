@@ -84,7 +84,7 @@ class Parameters(TestParameters):
         doc="open loop: the search between ``min_rate`` and ``max_rate`` ends when they are this close, in "
         "requests per second.",
     )
-    arrival: Literal["poisson", "uniform", "gamma"] | None = parameter("choice")
+    arrival: Literal["poisson", "uniform", "gamma"] | str | None = parameter("arrival")
     burstiness: float | None = parameter("positive")
     min_concurrency: int | None = parameter("count")
     max_concurrency: int | None = parameter("count")

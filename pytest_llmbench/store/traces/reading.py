@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, NamedTuple
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.registry import every, named, names
 from pytest_llmbench.store.datasets import FileFormat
 from pytest_llmbench.store.traces import conversations, messages, mooncake, sources, spans, tables
 from pytest_llmbench.store.traces.request import Trace, TraceRequest, made_trace, name_of, refuse
@@ -15,21 +16,23 @@ from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.trace import MOONCAKE_BLOCK
 
-TraceFormat = Literal[
-    "mooncake",
-    "agentic-mooncake",
-    "bailian",
-    "weka",
-    "lmbench",
-    "guidellm",
-    "azure",
-    "burstgpt",
-    "sharegpt",
-    "messages",
-    "otel",
-]
-FORMATS: Final[tuple[str, ...]] = get_args(TraceFormat)
+FORMATS: Final = (
+    "mooncake", "agentic-mooncake", "bailian", "weka", "lmbench", "guidellm", "azure", "burstgpt", "sharegpt",
+    "messages", "otel",
+)  # fmt: skip
+
 Row = Mapping[str, Any]
+
+
+class TraceReader(NamedTuple):
+    """A format of recorded requests that an extra adds: a row, a request."""
+
+    holds: Callable[[Row], bool]
+    """Whether a row looks like one of this format."""
+    request: Callable[[str, Row], TraceRequest]
+    """Position in the file (``line 3``) and row → the request. ValueError, in words, for a wrong row."""
+
+
 UNSAID: Final = Meaning()
 
 _KNOWN = (
@@ -45,7 +48,7 @@ _TEXTS = (messages.COUNTED, messages.SHARED, "no arrival times")
 def read_trace(
     path: Path,
     format_: FileFormat | None = None,
-    trace: TraceFormat | None = None,
+    trace: str | None = None,
     meaning: Meaning = UNSAID,
 ) -> Trace:
     """The requests of a trace file; ``trace``: its format, recognised where it is not given.
@@ -58,7 +61,7 @@ def read_trace(
 def read_conversations(
     path: Path,
     format_: FileFormat | None = None,
-    trace: TraceFormat | None = None,
+    trace: str | None = None,
     meaning: Meaning = UNSAID,
 ) -> Trace:
     """The requests of a file of conversations or of arrays of messages, with the messages themselves.
@@ -77,7 +80,7 @@ def read_conversations(
     return conversations.conversations_of(rows, where)
 
 
-def trace_of(rows: Rows, where: str, trace: TraceFormat | None = None, meaning: Meaning = UNSAID) -> Trace:
+def trace_of(rows: Rows, where: str, trace: str | None = None, meaning: Meaning = UNSAID) -> Trace:
     """The trace in rows that have been read."""
     if not rows.found and not rows.mistakes:
         raise SuiteError("holds no requests", where=where, remedy="give the file of a trace")
@@ -85,7 +88,13 @@ def trace_of(rows: Rows, where: str, trace: TraceFormat | None = None, meaning: 
     if chosen in _HASHED:
         return _hashed(chosen, rows, where, meaning, named=trace is not None)
     _refuse_unused(chosen, meaning, where)
-    return _READERS[chosen](rows, where)
+    if chosen in _READERS:
+        return _READERS[chosen](rows, where)
+    reader: TraceReader | None = named("trace_formats", chosen)
+    if reader is None:
+        known = ", ".join((*FORMATS, *names("trace_formats")))
+        raise SuiteError(f"there is no trace format {shown(chosen)}", where=where, remedy=f"known: {known}")
+    return _plain(chosen, reader.request)(rows, where)
 
 
 def _refuse_unused(format_: str | None, meaning: Meaning, where: str) -> None:
@@ -98,10 +107,11 @@ def _refuse_unused(format_: str | None, meaning: Meaning, where: str) -> None:
         )
 
 
-def recognised(rows: Sequence[Row], where: str = "trace", mistakes: Sequence[str] = ()) -> TraceFormat:
+def recognised(rows: Sequence[Row], where: str = "trace", mistakes: Sequence[str] = ()) -> str:
     """The trace format of the first row that has one. SuiteError, with the broken lines, if none has."""
+    of_extras = {name: reader.holds for name, reader in every("trace_formats").items()} if rows else {}
     for row in rows:
-        for format_, holds in _MARKS.items():
+        for format_, holds in (*_MARKS.items(), *of_extras.items()):
             if holds(row):
                 return format_
     names = shorten(", ".join(map(str, rows[0])), 200) if rows else "nothing"
@@ -109,7 +119,7 @@ def recognised(rows: Sequence[Row], where: str = "trace", mistakes: Sequence[str
     raise SuiteError(f"the first row is no request of a trace; it has {names}", where=where, remedy=_KNOWN)
 
 
-_MARKS: Mapping[TraceFormat, Callable[[Row], bool]] = {
+_MARKS: Mapping[str, Callable[[Row], bool]] = {
     "agentic-mooncake": mooncake.is_agentic,
     "bailian": lambda row: "chat_id" in row and "input_length" in row,
     "weka": sources.is_weka,
@@ -135,7 +145,7 @@ def _each(
     return found, mistakes
 
 
-def _plain(format_: TraceFormat, make: Callable[[str, Row], TraceRequest]) -> Callable[[Rows, str], Trace]:
+def _plain(format_: str, make: Callable[[str, Row], TraceRequest]) -> Callable[[Rows, str], Trace]:
     def read(rows: Rows, where: str) -> Trace:
         found, mistakes = _each(rows, lambda place, row: [make(place, row)])
         refuse(mistakes, where)
@@ -144,7 +154,7 @@ def _plain(format_: TraceFormat, make: Callable[[str, Row], TraceRequest]) -> Ca
     return read
 
 
-_HASHED: Final[Mapping[TraceFormat, tuple[int | None, TimeUnit | None]]] = {
+_HASHED: Final[Mapping[str, tuple[int | None, TimeUnit | None]]] = {
     "mooncake": (MOONCAKE_BLOCK, "ms"),
     "agentic-mooncake": (MOONCAKE_BLOCK, "ms"),
     "bailian": (16, "s"),
@@ -155,7 +165,7 @@ _HASHED: Final[Mapping[TraceFormat, tuple[int | None, TimeUnit | None]]] = {
 """Format → tokens of a block and unit of time, where all of its files have the same."""
 
 
-def _hashed(chosen: TraceFormat, rows: Rows, where: str, meaning: Meaning, *, named: bool) -> Trace:
+def _hashed(chosen: str, rows: Rows, where: str, meaning: Meaning, *, named: bool) -> Trace:
     """A trace of lengths, instants and hash ids. ``named``: somebody says that it is of this format; rows
     that look like Mooncake's may be anyone's."""
     block, unit = _HASHED[chosen]
@@ -179,7 +189,7 @@ def _hashed(chosen: TraceFormat, rows: Rows, where: str, meaning: Meaning, *, na
     return made_trace(chosen, timed, block_tokens=size, steps=steps, where=where)
 
 
-def _maker_of(chosen: TraceFormat, rows: Rows) -> Callable[[str, Row], Iterable[TraceRequest]]:
+def _maker_of(chosen: str, rows: Rows) -> Callable[[str, Row], Iterable[TraceRequest]]:
     if chosen == "weka":
         places = {place: number for number, (place, _) in enumerate(rows.found)}
         alone = len(places) == 1
@@ -238,7 +248,7 @@ def _spans(rows: Rows, where: str) -> Trace:
     return made_trace("otel", reader.requests(), block_tokens=messages.BLOCK_TOKENS, steps=steps, where=where)
 
 
-_READERS: Mapping[TraceFormat, Callable[[Rows, str], Trace]] = {
+_READERS: Mapping[str, Callable[[Rows, str], Trace]] = {
     "azure": _plain("azure", tables.azure_request),
     "burstgpt": _plain("burstgpt", tables.burst_request),
     "sharegpt": _conversations,

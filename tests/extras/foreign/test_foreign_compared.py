@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from extended import distribution, python
 from foreign_files import CANARY, sglang, text, vllm
 from plugin_suite import Suite
 
@@ -162,3 +165,15 @@ def test_a_file_without_a_model_and_no_key_that_leaves(suite: Suite) -> None:
     assert row(suite, "ttft.p50")["baseline"] == [40.0]
     for path in (suite.path / "out").rglob("*.*"):
         assert CANARY.encode() not in path.read_bytes()
+
+
+def test_the_format_of_another_distribution(tmp_path: Path) -> None:
+    folder = distribution(tmp_path)
+    (folder / "theirs.json").write_text('{"acme_rate": 20, "ttft_ms": 30.5, "model": "sim-fast"}')
+    (folder / "test_acme.py").write_text(SHOWN)
+    options = ("-p", "no:cacheprovider", "--llm-endpoint=replay", "--llm-scale=quick", "--llm-report=out")
+    run = python("-m", "pytest", *options, "--llm-compare=theirs.json", path=folder)
+    (entry,) = json.loads((folder / "out" / "report.json").read_text("utf-8"))["tests"]
+    (found,) = (row for row in entry["comparisons"] if row["metric"] == "ttft.p50")
+    assert found["baseline"] == [30.5], run.stdout
+    assert "theirs begins at the client's call" in found["reason"]
