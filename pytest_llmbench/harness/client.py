@@ -115,29 +115,25 @@ def _between_ms(begin_ns: int | None, end_ns: int | None) -> float | None:
     return None if begin_ns is None or end_ns is None else (end_ns - begin_ns) / 1e6
 
 
-@dataclass(frozen=True)
-class Destination:
-    """The server that the requests of a client go to."""
-
-    url: Callable[[], str]
-    """Returns the base URL of the API; an embedded engine that was started anew has another one."""
-    model: str
-    api: str
-
-
 class LLMClient:
     """A client for the session's system under test, with its model, dialect, key, headers and TLS
     settings."""
 
     def __init__(
         self,
-        destination: Destination,
+        url: Callable[[], str],
+        model: str,
+        api: str,
         access: Access,
         asking: RequestForm,
         tokenizer: HuggingFaceTokenizer | None = None,
     ) -> None:
-        """``tokenizer``: the SUT's own; by default the reference tokenizer counts and makes ids."""
-        self._to = destination
+        """``url``: returns the base URL of the API. ``tokenizer``: the SUT's own; by default the reference
+        tokenizer counts and makes ids."""
+        self._url = url
+        self.model = model
+        self.api = api
+        """The name of the dialect, such as ``openai-chat``."""
         self._access = access
         self._asking = asking
         self._own_tokenizer = tokenizer
@@ -146,16 +142,7 @@ class LLMClient:
     @property
     def url(self) -> str:
         """The base URL of the API, ``http://host/v1``."""
-        return without_query(self._to.url())
-
-    @property
-    def model(self) -> str:
-        return self._to.model
-
-    @property
-    def api(self) -> str:
-        """The name of the dialect, such as ``openai-chat``."""
-        return self._to.api
+        return without_query(self._url())
 
     def stream(
         self,
@@ -178,8 +165,8 @@ class LLMClient:
         """
         if max_tokens < 1 or not timeout_s > 0:
             raise SuiteError("max_tokens and timeout_s have to be more than 0", where="llm_client")
-        if is_websocket(self._to.url()) or is_grpc(self._to.url()):
-            kind = "gRPC" if is_grpc(self._to.url()) else "WebSockets"
+        if is_websocket(self._url()) or is_grpc(self._url()):
+            kind = "gRPC" if is_grpc(self._url()) else "WebSockets"
             raise SuiteError(
                 f"llm_client asks over HTTP, and --llm-endpoint is one of {kind}",
                 where=f"llm_client, {self.url}",
@@ -201,7 +188,7 @@ class LLMClient:
 
     @property
     def dialect(self) -> Dialect:
-        return dialect(self._to.api)
+        return dialect(self.api)
 
     @property
     def reader(self) -> ReplyReader:
@@ -214,7 +201,7 @@ class LLMClient:
     @property
     def endpoint(self) -> str:
         """The URL that requests are posted to."""
-        return below(self._to.url(), path_for(self.dialect, self.model))
+        return below(self._url(), path_for(self.dialect, self.model))
 
     def explain(self, error: httpx.RequestError) -> str:
         """Why an exchange failed, in words."""
@@ -234,7 +221,7 @@ class LLMClient:
         }
         # The preflight has refused a proxy of the environment that nobody asked for.
         timeout = httpx.Timeout(None, connect=self._access.connect_s)
-        path, proxy = socket_path(self._to.url()), proxy_to(self._to.url(), self._access)
+        path, proxy = socket_path(self._url()), proxy_to(self._url(), self._access)
         way = httpx.AsyncHTTPTransport(uds=path) if path else None
         return httpx.AsyncClient(
             headers=headers,

@@ -36,7 +36,7 @@ from pytest_llmbench.harness.setting import (
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.declared import Prices, declared_variants, prices_of, sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.harness.sut.variant_executor import VariantExecutor, VariantServer
+from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.facts import Facts
@@ -229,22 +229,19 @@ class DryRun:
     def _executor(self, system: Hashable, generates: bool) -> VariantExecutor:
         executor = self._systems.get((system, generates))
         if executor is None:
-            from pytest_llmbench.harness.sut.embedded import Replayer, overridden
+            from pytest_llmbench.harness.sut.embedded import Replayed, overridden
 
-            replayer = Replayer(generates=generates)
+            base = Replayed(scenario=self._scenario, generates=generates)
 
-            def server(name: str) -> VariantServer:
+            def engine(name: str) -> Replayed:
                 options = self._known.options[name]
                 scenario = overridden(self._scenario, options) if options else self._scenario
                 facts = self._known.variants[name].facts
-                return VariantServer(
-                    name, lambda: replayer.make(name, scenario), facts, server=name, reset=lambda: None
-                )
+                return replace(base, name=name, server=name, facts=facts, scenario=scenario)
 
-            executor = VariantExecutor({"": server("")})
-            for name in self._known.variants:
-                if name:
-                    executor.add(name, server(name))
+            executor = VariantExecutor(engine(""))
+            for name in filter(None, self._known.variants):
+                executor.add(engine(name))
             self._systems[system, generates] = executor
         return executor
 

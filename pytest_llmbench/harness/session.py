@@ -24,7 +24,7 @@ from pytest_llmbench.harness.machine_lock import machine_lock
 from pytest_llmbench.harness.setting import salt_of, setting_on, warmup_for, with_runs, within_budget
 from pytest_llmbench.harness.settings import AUTO, Settings
 from pytest_llmbench.harness.sut.declared import prices_of
-from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
+from pytest_llmbench.harness.sut.open_sut import OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT, SetUp
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
 from pytest_llmbench.methodology.parameters import TestParameters
@@ -164,7 +164,7 @@ class BenchSession:
         """A client for single requests. Raises SuiteError for a replay, SUTError if the system does not
         answer."""
         opened = self._opened(_as_sut(sut), "llm_client", set_up=set_up, for_load=False)
-        if opened.client is None:
+        if not opened.over_http:
             raise SuiteError(
                 "llm_client sends requests over HTTP, and there is no server",
                 where=opened.endpoint,
@@ -410,13 +410,13 @@ class BenchSession:
             self._close([key])
         self._plan = None  # what is told meanwhile is about the SUT, not about the load before
         try:
-            offered = Offered(self._disclosure(sut.endpoint), self._variants(sut.endpoint))
             with self._alone(virtual=sut.is_replay):
                 opened = open_sut(
                     sut,
                     settings or self.settings,
                     on_progress=self._show_progress,
-                    offered=offered,
+                    disclosed=self._disclosure(sut.endpoint),
+                    variants=self._variants(sut.endpoint),
                     early=self._early,
                     for_load=for_load,
                 )

@@ -7,6 +7,8 @@ and sorts, and nothing is lost without it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pytest_llmbench.model import numbers
@@ -22,9 +24,8 @@ from pytest_llmbench.reports.first_screen import (
     first_of,
     limits_of,
 )
-from pytest_llmbench.reports.html_assets import POLICY, SCRIPT, STYLE
 from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip, metric_strips
-from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, table
+from pytest_llmbench.reports.markup import Html, asset, details, element, fragment, pairs, table
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.summaries import SECTIONS
 
@@ -40,13 +41,17 @@ def html_report(report: Entry) -> str:
     screen = FirstScreen(view)
     which = " (incomplete)" if view.incomplete else ""
     title = f"LLM benchmark report{which}: {view.model}"
+    script = asset("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # Run this script and no other, and load nothing from anywhere.
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"{screen.banner} – {title}"),
-        element("style", Html(STYLE)),
+        element("style", asset("report.css")),
     )
     body = element(
         "body",
@@ -57,7 +62,7 @@ def html_report(report: Entry) -> str:
         limit_strip(screen.held),
         element("section", _filters(view), _test_table(view), id="tests"),
         _sections(view),
-        element("script", Html(SCRIPT)),
+        element("script", script),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib.resources
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -31,6 +32,12 @@ def element(tag: str, *children: Child, **attributes: str | None) -> Html:
 @cache
 def _attribute(name: str) -> str:
     return name.rstrip("_").replace("_", "-")
+
+
+@cache
+def asset(name: str) -> Html:
+    """The text of a style sheet or script of the reports."""
+    return Html(importlib.resources.files("pytest_llmbench.reports").joinpath(name).read_text("utf-8"))
 
 
 def fragment(*children: Child) -> Html:

@@ -10,7 +10,7 @@ from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks
 from pytest_llmbench.reports.document import TONES, TestView, words
-from pytest_llmbench.reports.markup import Child, Html, element, fragment
+from pytest_llmbench.reports.markup import Child, Html, asset, element, fragment
 from pytest_llmbench.reports.vocabulary import metric_label
 
 COLUMNS = ("Verdict", "Value", "Limit", "Interval", "Compliance")
@@ -19,16 +19,6 @@ CLASSES = ("unconditional", "conditional", "not_compliant", "none", "other")
 ours."""
 _CLASS_WORDS = {"none": "without a class", "other": "other tests"}
 _COLOURS = {"good": "#17693a", "bad": "#a3201f", "warn": "#7a5200", "neutral": "#4a5560"}
-_BLOCK_STYLE = (
-    "<style>.llmbench{font:13px/1.5 sans-serif;white-space:normal;max-width:60rem}"
-    ".llmbench table{border-collapse:collapse;margin:.4rem 0}"
-    ".llmbench th,.llmbench td{text-align:left;padding:.15rem .8rem .15rem 0;border-bottom:1px solid #ccc}"
-    ".llmbench tbody th{font-weight:400}.llmbench .nowrap{white-space:nowrap}"
-    ".llmbench .scroll{overflow-x:auto}"
-    ".llmbench caption{text-align:left;font-weight:600}.llmbench figure{margin:.6rem 0;max-width:44rem}"
-    ".llmbench svg{width:100%;height:auto}.llmbench dl{display:grid;grid-template-columns:14rem 1fr}"
-    ".llmbench dd{margin:0}</style>"
-)
 
 
 def header_cells() -> list[str]:
@@ -123,7 +113,7 @@ def extra_block(entry: Entry) -> str:
     test = TestView(entry)
     return element(
         "div",
-        Html(_BLOCK_STYLE),
+        element("style", asset("pytest_html.css")),
         element("p", element("b", test.headline), f" · {test.kind} · {test.judgements}"),
         html_blocks.attempt(test),
         html_blocks.objectives(test),

@@ -12,8 +12,8 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import Arm, apart, cached_share
 from pytest_llmbench.harness.comparison.replication import ArmRuns
+from pytest_llmbench.harness.sut.endpoint import Endpoint
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
-from pytest_llmbench.harness.sut.variant_executor import VariantServer
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
@@ -36,9 +36,9 @@ OPEN = TTFT.parameters(rate=20, requests=3)
 
 def arm(name: str, url: str, variant: str = "", *, of: Workload = PLAIN, **own: Any) -> Arm:
     servers = {
-        "": VariantServer(""),
-        "asked_otherwise": VariantServer("asked_otherwise"),
-        "elsewhere": VariantServer("elsewhere", server="elsewhere"),
+        "": Endpoint(""),
+        "asked_otherwise": Endpoint("asked_otherwise"),
+        "elsewhere": Endpoint("elsewhere", server="elsewhere"),
     }
     opened = SimpleNamespace(
         base_url=url,

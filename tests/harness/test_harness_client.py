@@ -24,7 +24,7 @@ from scripted_server import (
 from small_tokenizer import small_tokenizer
 
 from pytest_llmbench.errors import RequestFailedError, SuiteError
-from pytest_llmbench.harness.client import Destination, LLMClient, Reply
+from pytest_llmbench.harness.client import LLMClient, Reply
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.probes.access import Access, Credentials, RequestForm
 from pytest_llmbench.redaction import keep_secret
@@ -54,7 +54,7 @@ def serve() -> Iterator[Serve]:
 
 def client(url: str, api: str = "openai-chat", asking: RequestForm | None = None) -> LLMClient:
     access = Access(Credentials({"Authorization": f"Bearer {CANARY}"}, frozenset({CANARY}), "a test"))
-    return LLMClient(Destination(lambda: url, "small", api), access, asking or RequestForm())
+    return LLMClient(lambda: url, "small", api, access, asking or RequestForm())
 
 
 @pytest.mark.asyncio
@@ -164,12 +164,12 @@ async def test_prompts_go_as_token_ids_where_those_of_a_load_do(serve: Serve) ->
 async def test_the_system_s_own_tokenizer_counts_and_makes_ids(serve: Serve) -> None:
     own = small_tokenizer()
     server = serve(HEAD + chunked([text_event("hello hello"), FINISH, DONE]))
-    chat = LLMClient(Destination(lambda: server.url, "small", "openai-chat"), Access(), RequestForm(), own)
+    chat = LLMClient(lambda: server.url, "small", "openai-chat", Access(), RequestForm(), own)
     reply = await chat.complete("hello")
     assert (reply.input_tokens, reply.output_tokens) == (1, 2)
     assert reply.record.token_source is TokenSource.TOKENIZER_FILE
     ids = RequestForm(prompt_form="token_ids")
-    asked = LLMClient(Destination(lambda: server.url, "small", "openai-completions"), Access(), ids, own)
+    asked = LLMClient(lambda: server.url, "small", "openai-completions", Access(), ids, own)
     await asked.complete("hello there", check=False)
     assert json.loads(server.served[1].body)["prompt"] == own.encode("hello there")
 
@@ -259,8 +259,6 @@ def test_what_cannot_be_asked(options: dict[str, float]) -> None:
 
 def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
     access = Access(ca_file=tmp_path / "none.pem")
-    asked = LLMClient(
-        Destination(lambda: "https://127.0.0.1:9/v1", "m", "openai-chat"), access, RequestForm()
-    )
+    asked = LLMClient(lambda: "https://127.0.0.1:9/v1", "m", "openai-chat", access, RequestForm())
     with pytest.raises(SuiteError, match="CA file"):
         asked.connected()

@@ -161,7 +161,11 @@ def test_what_the_sut_file_declares_of_replies_holds_here_too(
 def test_an_async_generator_is_measured(module: Callable[[str], str], opening: Opening) -> None:
     name = module(ENGINE)
     opened = opening(f"python:{name}:generate")
-    assert (opened.model, opened.api, opened.endpoint) == ("generate", "python", f"python:{name}:generate")
+    assert (opened.opened.model, opened.api, opened.endpoint) == (
+        "generate",
+        "python",
+        f"python:{name}:generate",
+    )
     assert opened.server == opened.endpoint
     records = loaded(opened).records
     assert records.ok.all()
@@ -344,7 +348,7 @@ def test_an_application_is_measured_without_a_socket(module: Callable[[str], str
     endpoint = f"python:{name}:app"
     opened = open_sut(SUT(endpoint), Settings(endpoint=endpoint), on_progress=lambda _: None)
     try:
-        assert (opened.model, opened.api) == ("tiny", "openai-chat")
+        assert (opened.opened.model, opened.api) == ("tiny", "openai-chat")
         assert opened.facts.value("endpoint.url") == endpoint
         assert opened.facts.value("streaming.protocol") == "in_process"
         seen = loaded(opened)

@@ -10,8 +10,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.open_sut import worker_notes
+from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.workers import FACT, ClockedExecutor, clock_facts
 from pytest_llmbench.model.facts import Facts, Origin

@@ -60,7 +60,7 @@ async def test_a_load_and_a_single_request(path: Path, workers: int, monkeypatch
     settings = Settings(endpoint=url(path), workers=workers)
     opened = open_sut(SUT(url(path)), settings, on_progress=lambda _: None)
     try:
-        assert (opened.base_url, opened.model) == (url(path), "fake")
+        assert (opened.base_url, opened.opened.model) == (url(path), "fake")
         assert opened.facts.value("endpoint.url") == url(path)
         assert opened.facts.value("clock.topology") == "single_machine"
         assert "network.rtt_ms" not in opened.facts

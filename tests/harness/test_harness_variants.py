@@ -15,7 +15,7 @@ from fake_llm_server import FakeLLMServer
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
+from pytest_llmbench.harness.sut.open_sut import OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
@@ -55,8 +55,7 @@ def opening() -> Iterator[Any]:
 
     def open_(endpoint: str, sut_file: Path | None = None, workers: int = 0, **variants: Any) -> Opened:
         settings = Settings(endpoint=endpoint, sut=sut_file, workers=workers)
-        offered = Offered(variants=variants)
-        opened.append(open_sut(SUT(endpoint), settings, on_progress=lambda _: None, offered=offered))
+        opened.append(open_sut(SUT(endpoint), settings, on_progress=lambda _: None, variants=variants))
         return Opened(opened[-1])
 
     yield open_
@@ -118,9 +117,7 @@ def test_a_control_call_and_the_way_back(server: FakeLLMServer, opening: Any) ->
 def test_what_was_switched_over_is_switched_back_at_the_end(server: FakeLLMServer) -> None:
     variants = {"on": {"control": {"path": "/admin/on"}, "restore": {"path": "/admin/off"}}}
     settings = Settings(endpoint=server.url, workers=0)
-    opened = open_sut(
-        SUT(server.url), settings, on_progress=lambda _: None, offered=Offered(variants=variants)
-    )
+    opened = open_sut(SUT(server.url), settings, on_progress=lambda _: None, variants=variants)
     Opened(opened).run("on")
     opened.close()
     assert server.paths() == ["/admin/on", "/admin/off"]

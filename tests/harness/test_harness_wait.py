@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from dataclasses import replace
 
 import pytest
 from fake_llm_server import FakeLLMServer
@@ -11,7 +12,7 @@ from fake_llm_server import FakeLLMServer
 from pytest_llmbench.errors import NotReadyError, SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import reach, reach_with, workers_coming_up
+from pytest_llmbench.harness.sut.address import reach, reach_with, workers_coming_up
 from pytest_llmbench.harness.sut.launched import free_port
 from pytest_llmbench.harness.sut.sut import SUT
 
@@ -19,7 +20,6 @@ from pytest_llmbench.harness.sut.sut import SUT
 def test_a_server_that_comes_later_is_measured() -> None:
     port = free_port()
     settings = Settings.from_options({"endpoint": f"http://127.0.0.1:{port}/v1", "wait": "60", "workers": 0})
-    access = SUTAccess.to(SUT(settings.endpoint or ""), settings, None)
     told: list[str] = []
     come, running = threading.Event(), []
 
@@ -29,7 +29,8 @@ def test_a_server_that_comes_later_is_measured() -> None:
             come.set()
             running.append(FakeLLMServer(port).__enter__())
 
-    reached = reach(settings.endpoint or "", access, say)
+    access = replace(SUTAccess.to(SUT(settings.endpoint or ""), settings, None), on_progress=say)
+    reached = reach(settings.endpoint or "", access)
     reached.executor.close()
     running[0].__exit__()
     assert reached.model == "fake"
@@ -44,7 +45,7 @@ def test_by_default_nothing_is_waited_for() -> None:
     assert settings.wait == 0
     told: list[str] = []
     with pytest.raises(NotReadyError, match="connection refused"):
-        reach(url, SUTAccess.to(SUT(url), settings, None), told.append)
+        reach(url, replace(SUTAccess.to(SUT(url), settings, None), on_progress=told.append))
     assert told == []
 
 
@@ -58,7 +59,7 @@ def test_workers_come_up_meanwhile_and_are_ended_if_nothing_comes_of_it() -> Non
             assert pool is not None
             processes.extend(member.process for member in pool._members.values())
             assert [process.poll() for process in processes] == [None, None]
-            reach_with(pool, url, access, lambda _: None)
+            reach_with(pool, url, access)
 
     with pytest.raises(NotReadyError):
         reached()

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.open_sut import api_notes, worker_notes
+from pytest_llmbench.harness.sut.access import worker_notes
+from pytest_llmbench.harness.sut.address import api_notes
 
 
 def test_the_number_of_workers_is_an_option_like_others() -> None:

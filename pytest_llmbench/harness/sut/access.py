@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.endpoint_urls import not_over_http2, not_through_a_proxy
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut.endpoint import OnProgress
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts, Origin, declared_beside
 from pytest_llmbench.model.observation import THINKING_ENDED
@@ -28,6 +29,10 @@ if TYPE_CHECKING:  # what sends is imported where something is sent: a replay ne
     from pytest_llmbench.probes.disclosure import SUTFile
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
     from pytest_llmbench.wire.declared import Declared
+
+
+def _unseen(_: Any) -> None:
+    return
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class SUTAccess:
     """``--llm-http=2``: whether measured requests go over HTTP/2."""
     proxy: str = ""
     """``--llm-proxy``: a URL, or ``env``; empty: requests go directly, and through no proxy."""
+    on_progress: OnProgress = _unseen
     early: EarlyWorkers | None = None
     """Measuring processes that were started already, for the first SUT that is opened; None: there are
     none."""
@@ -235,3 +241,29 @@ class SUTAccess:
                 {**kept, **given.headers}, own.secrets | given.secrets, own.source or given.source
             ),
         )
+
+
+def worker_notes(
+    workers: int | RaySpec, *, replay: bool = False, cores: int | None = None
+) -> tuple[str, ...]:
+    """Notes that go with every result of a session with ``workers``."""
+    if workers == 1 or (replay and workers == 0):
+        return ()
+    if replay:
+        return (f"--llm-workers {workers} has no effect on a replay: in virtual time nothing is sent",)
+    if workers == 0:
+        return (
+            "the load was measured within pytest's own process (--llm-workers 0): its plugins, coverage, the "
+            "suite's threads and garbage share a core with the measuring loop",
+        )
+    if not isinstance(workers, int):
+        return ()
+    from pytest_llmbench.generator.workers.placement import allowed_cpus
+
+    there = len(allowed_cpus()) if cores is None else cores
+    if workers <= there:
+        return ()
+    return (
+        f"{workers} worker processes share {there} core{'' if there == 1 else 's'}: they delay one another "
+        "and what else runs on this host, see send lag and loop lag in the self-check",
+    )

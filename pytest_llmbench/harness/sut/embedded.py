@@ -1,20 +1,23 @@
-"""The embedded engine as a SUT with variants: served over loopback, or replayed in virtual time."""
+"""The embedded engine as an endpoint: served over loopback, or replayed in virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.declared import Variant
-from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
-from pytest_llmbench.model.facts import Fact, Facts
+from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, nothing
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides
+from pytest_llmbench.wire.catalogue import dialect, generates
 
 if TYPE_CHECKING:
-    from pytest_llmbench.harness.sut.endpoint import OnProgress, ReachedEndpoint
+    from pytest_llmbench.simulator.replay.engine import VirtualClock
 
 
 def overridden(scenario: str, overrides: str) -> str:
@@ -30,124 +33,102 @@ def overridden(scenario: str, overrides: str) -> str:
     return with_overrides(scenario, dict(part.partition("=")[::2] for part in overrides.split("&") if part))
 
 
-def preset_server(
-    variant: Variant, base: str, make: Callable[[str, str], RunningVariant], *, restarts_itself: bool = False
-) -> VariantServer:
-    """A variant of the embedded engine: an engine of its own, with its own figures.
+@dataclass
+class Preset(Endpoint):
+    """An engine of ours, which begins anew whenever it is opened."""
 
-    ``make`` takes a name and a scenario. ``restarts_itself``: the engine looks at ``fresh_state`` (a replay).
-    """
-    try:
-        scenario = overridden(base, str(variant.preset))
-    except SuiteError as error:
-        raise SuiteError(error.what, where=variant.where, remedy=error.remedy) from error
-    facts = variant_facts(scenario) | variant.facts
-    return VariantServer(
-        variant.name,
-        lambda: make(variant.name, scenario),
-        facts,
-        server=variant.name,
-        restarts=not restarts_itself,
-        reset=_nothing_to_do if restarts_itself else None,
-    )
+    scenario: str = field(kw_only=True)
+
+    def variant(self, declared: Variant) -> Endpoint:
+        """A variant by a preset: an engine of its own, with its own figures."""
+        try:
+            scenario = overridden(self.scenario, str(declared.preset))
+        except SuiteError as error:
+            raise SuiteError(error.what, where=declared.where, remedy=error.remedy) from error
+        facts = variant_facts(scenario) | declared.facts
+        return replace(self, name=declared.name, server=declared.name, facts=facts, scenario=scenario)
 
 
-def _nothing_to_do() -> None:
-    return
+@dataclass
+class Served(Preset):
+    """The engine over loopback. Each start has another address."""
 
+    access: SUTAccess = field(kw_only=True)
+    restarts: bool = True
 
-class Server:
-    """Starts embedded engines. It knows the address of the SUT's own, which changes with a restart."""
-
-    def __init__(self, scenario: str, sut_access: SUTAccess, on_progress: OnProgress) -> None:
-        """Start the engine of the SUT itself. Raises SuiteError or SUTError."""
-        self._scenario = scenario
-        self._sut_access = sut_access
-        self._on_progress = on_progress
-        self._waiting: RunningVariant | None
-        self._waiting, self.reached, self.facts = self._start(scenario)
-
-    def open(self) -> RunningVariant:
-        """The SUT itself: at first the engine that is running, at every later call a new one."""
-        up, self._waiting = self._waiting, None
-        if up is None:
-            up, self.reached, _ = self._start(self._scenario)
-        return up
-
-    def make(self, name: str, scenario: str) -> RunningVariant:  # noqa: ARG002 - a replay's engines have names
-        """Start a further engine, for a variant."""
-        return self._start(scenario)[0]
-
-    def url(self) -> str:
-        return self.reached.base_url
-
-    def _start(self, scenario: str) -> tuple[RunningVariant, ReachedEndpoint, Facts]:
+    def open(self) -> Opened:
         # No replay needs these.
-        from pytest_llmbench.harness.sut.endpoint import reach_with, workers_coming_up
+        from pytest_llmbench.harness.sut.address import reach_with, workers_coming_up
         from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-        with workers_coming_up(self._sut_access) as pool:
-            engine = EmbeddedEngine.start(scenario)
+        with workers_coming_up(self.access) as pool:
+            engine = EmbeddedEngine.start(self.scenario)
             try:
-                reached = reach_with(pool, engine.url, self._sut_access, self._on_progress)
+                reached = reach_with(pool, engine.url, self.access)
             except BaseException:
                 engine.stop()
                 raise
-        return (
-            RunningVariant(reached.executor, close=engine.stop),
-            reached,
-            reached.facts | engine.disclosure(),
+        return replace(reached, facts=reached.facts | engine.disclosure(), close=engine.stop)
+
+
+def _virtual_clock() -> VirtualClock:
+    from pytest_llmbench.simulator.replay.engine import VirtualClock  # who measures a server needs none
+
+    return VirtualClock()
+
+
+@dataclass
+class Replayed(Preset):
+    """The engine in virtual time: nothing has to be started, reached or examined. It makes its own fresh
+    state, so that there is nothing else to reset. A SUT and its variants share a clock: their loads never
+    overlap in time."""
+
+    api: str = "openai-completions"
+    generates: bool = True
+    """False: requests are prefill alone, as those of embeddings and scores are."""
+    url: str = "replay"
+    notes: tuple[str, ...] = ()
+    clock: VirtualClock = field(default_factory=_virtual_clock)
+    reset: Callable[[], None] | None = nothing
+
+    @classmethod
+    def of(cls, sut_access: SUTAccess) -> Replayed:
+        """The SUT itself. Raises SuiteError or SUTError for settings that have no effect in a replay."""
+        sut, extra = sut_access.sut, sut_access.asking.extra_body
+        if extra:
+            raise SuiteError(
+                f"a replay sends no request bodies, so extra_body ({', '.join(extra)}) would have no effect",
+                where=sut.endpoint,
+                remedy="leave it out, or measure sim in its place",
+            )
+        model = parse_scenario(sut.preset).engine.model
+        if sut_access.model not in (None, model):
+            raise SUTError(
+                f"the replayed engine serves {model}, not {sut_access.model}",
+                where=sut.endpoint,
+                remedy="leave out --llm-model",
+            )
+        api = "openai-completions" if sut_access.api == "auto" else dialect(sut_access.api).name
+        notes = worker_notes(sut_access.ray or sut_access.workers, replay=True)
+        return cls(scenario=sut.preset, api=api, generates=generates(api), url=sut.endpoint, notes=notes)
+
+    def open(self) -> Opened:
+        from pytest_llmbench.simulator.replay.engine import ReplayEngine
+
+        scene = parse_scenario(self.scenario)
+        engine = ReplayEngine(scene, clock=self.clock, name=self.name, generates=self.generates)
+        own = Facts.of(Origin.SIMULATED, {"endpoint.url": self.url, "endpoint.api": self.api}, "replay")
+        return Opened(
+            engine,
+            self.url,
+            engine.config.model,
+            self.api,
+            facts=own | engine.disclosure(),
+            notes=(engine.note, *self.notes),
         )
 
+    def now_ns(self) -> int:
+        return self.clock.monotonic_ns()
 
-class Replayer:
-    """Makes engines that share one virtual clock, so that the loads of a session never overlap in time."""
-
-    def __init__(self, *, generates: bool = True) -> None:
-        """``generates=False``: the API is one of embeddings or scores."""
-        # Not before: whoever measures an endpoint does not pay for the simulator.
-        from pytest_llmbench.simulator.replay.engine import ReplayEngine, VirtualClock
-
-        self._engine = ReplayEngine
-        self._generates = generates
-        self.clock = VirtualClock()
-
-    def make(self, name: str, scenario: str) -> RunningVariant:
-        """The engine of a variant; with an empty name, that of the SUT itself."""
-        scene = parse_scenario(scenario)
-        return RunningVariant(self._engine(scene, clock=self.clock, name=name, generates=self._generates))
-
-    def base(self, scenario: str) -> VariantServer:
-        """The SUT itself as a variant server. The engine makes its own fresh state, so there is nothing else
-        to reset."""
-        return VariantServer("", lambda: self.make("", scenario), reset=_nothing_to_do)
-
-
-def refuse_what_replays_cannot(sut_access: SUTAccess) -> None:
-    """Raise SuiteError for settings that have no effect in a replay.
-
-    Nothing is encoded in a replay, so what would stand in a request body has no effect.
-    """
-    sut, asking = sut_access.sut, sut_access.asking
-    if asking.extra_body:
-        names = ", ".join(asking.extra_body)
-        raise SuiteError(
-            f"a replay sends no request bodies, so extra_body ({names}) would have no effect",
-            where=sut.endpoint,
-            remedy="leave it out, or measure sim in its place",
-        )
-    model = parse_scenario(sut.preset).engine.model
-    if sut_access.model not in (None, model):
-        raise SUTError(
-            f"the replayed engine serves {model}, not {sut_access.model}",
-            where=sut.endpoint,
-            remedy="leave out --llm-model",
-        )
-
-
-def differing(base: Facts, own: Facts) -> Facts:
-    """The facts of ``own`` that ``base`` states otherwise, or not at all."""
-    changed: dict[str, Fact] = {
-        key: fact for key, fact in own.items() if key not in base or base[key].value != fact.value
-    }
-    return Facts(changed)
+    def anchor(self) -> ClockAnchor:
+        return self.clock.anchor()

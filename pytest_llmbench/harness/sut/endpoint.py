@@ -1,193 +1,103 @@
-"""The preparation of an endpoint for load: it is examined, a generator is made, facts are collected.
+"""An endpoint: where the SUT, or a variant of it, is brought up.
 
-What sends and what probes is imported when an endpoint is reached: a replay needs none of it.
+Each way has a class of its own: an address, a launched server, the embedded engine served or in virtual time,
+a callable in this process, and what shares the server of the SUT itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.execution.drive import Executor
-from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.registry import load, required
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.observation import ClockAnchor
 
 if TYPE_CHECKING:
-    from pytest_llmbench.generator.http.target import Target
-    from pytest_llmbench.generator.workers.pool import WorkerPool
-    from pytest_llmbench.harness.sut.probed import Stoppable
-    from pytest_llmbench.probes.endpoint import EndpointReport
+    from pytest_llmbench.harness.sut.launched import LaunchedServer
 
 OnProgress = Callable[[Any], None]
 """Called with the progress of a load, or of the start of a server: a
 :class:`~pytest_llmbench.generator.progress.Progress`, or words."""
 
 
-@dataclass(frozen=True)
-class ReachedEndpoint:
-    """An endpoint that answered, with the generator that loads it."""
+def nothing() -> None:
+    return
 
-    base_url: str
-    model: str
-    api: str
-    facts: Facts
-    """Facts that were found out; none of them is declared."""
+
+def never_ends() -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An endpoint that was brought up: it can be loaded now."""
+
     executor: Executor
+    base_url: str = ""
+    model: str = ""
+    api: str = ""
+    facts: Facts = field(default_factory=Facts)
+    """Facts that were found out; none of them is declared."""
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Extra fields without which it refuses requests, and which all of its requests have."""
     notes: tuple[str, ...] = ()
+    """Notes that go with every result."""
+    close: Callable[[], None] = nothing
+    """Ends what was started for it; the executor itself is closed separately."""
+    ended: Callable[[], str | None] = never_ends
+    """How its process ended, in words; None while it runs."""
+    launched: LaunchedServer | None = None
+    """The server of a ``with launched_server(…)`` block that answered; None where it is none of ours."""
 
 
-@contextmanager
-def workers_coming_up(sut_access: SUTAccess) -> Generator[WorkerPool | None, None, None]:
-    """The measuring processes of this machine, being started: this takes as long as to examine an endpoint or
-    to start an engine, which is done meanwhile. They are ended if the block fails. None where no load comes
-    first: then its generator starts them."""
-    if sut_access.ray is not None or not sut_access.workers:
-        yield None
-        return
-    from pytest_llmbench.generator.workers.pool import WorkerPool
+@dataclass
+class Endpoint:
+    """Where the SUT, which has no name, or a variant of it is brought up. Making one opens nothing."""
 
-    early = None if sut_access.early is None else sut_access.early.take(sut_access.workers, sut_access.cpus)
-    if early is None and not sut_access.for_load:
-        yield None
-        return
-    pool = WorkerPool(cpus=sut_access.cpus) if early is None else early
-    try:
-        pool.call(sut_access.workers)
-        yield pool
-    except BaseException:
-        pool.kill()
-        pool.close()
-        raise
+    name: str = ""
+    facts: Facts = field(default_factory=Facts)
+    """Facts that the variant declares; they override those of the SUT."""
+    server: str = ""
+    """Name of the variant whose server it uses; empty for the server of the SUT itself."""
+    restarts: bool = False
+    """Whether closing and reopening it gives a fresh state."""
+    exclusive: bool = False
+    """Whether no other exclusive one may be up at the same time, since they want the same accelerators."""
+    reset: Callable[[], None] | None = None
+    """A call that gives a fresh state; None where there is none."""
+    enter: Callable[[], None] | None = None
+    """Switches the server of the SUT to this variant, which is then asked as the SUT itself."""
+    leave: Callable[[], None] | None = None
+    """Switches it back."""
 
+    @property
+    def can_be_fresh(self) -> bool:
+        return self.restarts or self.reset is not None
 
-def reach(url: str, sut_access: SUTAccess, on_progress: OnProgress) -> ReachedEndpoint:
-    """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
-    sut_access.target(url)  # what we cannot speak to is said before any traffic
-    with workers_coming_up(sut_access) as pool:
-        return reach_with(pool, url, sut_access, on_progress)
+    def open(self) -> Opened:
+        """Bring it up. Raises SuiteError or SUTError, once, with what is wrong."""
+        raise NotImplementedError(type(self).__name__)
 
+    def told(self, opened: Opened) -> Facts:  # noqa: ARG002 - an address looks at what answered
+        """The facts that its Observations carry, over those of the SUT."""
+        return self.facts
 
-def reach_with(
-    pool: WorkerPool | None, url: str, sut_access: SUTAccess, on_progress: OnProgress
-) -> ReachedEndpoint:
-    """:func:`reach` with measuring processes that are being started; None where others send the load."""
-    from pytest_llmbench.harness.sut.probed import with_engine_metrics
+    def now_ns(self) -> int:
+        """The clock that the stamps of records are read from."""
+        return time.monotonic_ns()
 
-    seen = _examined(url, sut_access, on_progress)
-    if not sut_access.proxy:
-        _refuse_proxy(seen)
-    told = _over_http2(seen, sut_access) if sut_access.http2 else Facts()
-    if seen.changed:
-        sut_access = sut_access.with_fields(seen.changed)
-    target = sut_access.target(seen.base_url)
-    if sut_access.workers:
-        from pytest_llmbench.harness.sut.workers import distributed
+    def anchor(self) -> ClockAnchor:
+        """One instant on that clock and on the wall clock."""
+        from pytest_llmbench.timing.clock import MonotonicClock, anchor  # a replay has a clock of its own
 
-        generator: Stoppable = distributed(sut_access, seen, on_progress, pool)
-    else:
-        generator = _in_process(sut_access, seen, on_progress)
-    if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
-        from pytest_llmbench.harness.sut.counted_prompts import CountedPrompts
-
-        generator = CountedPrompts(generator, sut_access.tokenizer)
-    return ReachedEndpoint(
-        base_url=seen.base_url,
-        model=seen.model,
-        api=seen.api,
-        facts=seen.facts | told | _whereabouts(target, holds_key=bool(sut_access.credentials.headers)),
-        executor=with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series),
-        changed=seen.changed,
-        notes=_notes(seen),
-    )
+        return anchor(MonotonicClock())
 
 
-def _notes(seen: EndpointReport) -> tuple[str, ...]:
-    """Notes on a model that is not listed, and on fields that the endpoint refuses."""
-    notes = []
-    if seen.models and seen.model not in seen.models:
-        notes.append(f"the endpoint's list of models does not hold {seen.model}, which answers all the same")
-    unsent = [name for name, value in seen.changed.items() if value is None]
-    sent = [name for name, value in seen.changed.items() if value is not None]
-    if unsent:
-        told = f"the endpoint refuses {' and '.join(unsent)}, so requests go without"
-        told += f", and with {' and '.join(sent)} as the limit" if sent else ""
-        told += "; the temperature is the model's own" if "temperature" in unsent else ""
-        notes.append(told)
-    return tuple(notes)
-
-
-def _in_process(sut_access: SUTAccess, seen: EndpointReport, on_progress: OnProgress) -> Stoppable:
-    """A generator that runs in this process."""
-    from pytest_llmbench.generator.run import LoadGenerator
-    from pytest_llmbench.wire.catalogue import dialect_at
-
-    return LoadGenerator(
-        sut_access.target(seen.base_url),
-        dialect_at(seen.base_url, seen.api),
-        model=seen.model,
-        prompt_form=sut_access.asking.prompt_form,
-        extra_body=sut_access.asking.extra_body,
-        on_progress=on_progress,
-        declared=sut_access.declared,
-        session_header=sut_access.session_header,
-        **sut_access.own_counts,
-    )
-
-
-def _whereabouts(target: Target, *, holds_key: bool) -> Facts:
-    """Facts about where the endpoint lies, seen from here. Through a Unix socket there is no network.
-    ``holds_key``: a header of each request does."""
-    from pytest_llmbench.probes.host import host_facts, is_public
-    from pytest_llmbench.probes.rtt import probe_rtt
-
-    found = host_facts(target.host)
-    if target.unix_path:
-        return found
-    in_clear = target.ssl_context is None and bool(holds_key or target.query)
-    if in_clear and (is_public(target.host) or is_public(target.peer[0])):
-        found |= Facts.of(Origin.DETECTED, {"endpoint.key_in_clear": True}, f"addresses of {target.host}")
-    return found | probe_rtt(*target.peer)
-
-
-def _examined(url: str, sut_access: SUTAccess, say: Callable[[str], None]) -> EndpointReport:
-    """The report on the endpoint, once it is ready; at once without ``--llm-wait``."""
-    from pytest_llmbench.probes.endpoint import examine
-    from pytest_llmbench.probes.readiness import Patience, refuse_while_loading, when_ready
-
-    def attempt() -> EndpointReport:
-        if sut_access.wait_s:
-            refuse_while_loading(url, sut_access.access)
-        return examine(
-            url,
-            model=sut_access.model,
-            api=sut_access.api,
-            access=sut_access.access,
-            asking=sut_access.asking,
-        )
-
-    return when_ready(attempt, Patience(sut_access.wait_s, say))
-
-
-def _over_http2(seen: EndpointReport, sut_access: SUTAccess) -> Facts:
-    """The fact that the server speaks HTTP/2. Raises SUTError if it does not."""
-    agree_on_http2 = load(required("http/2", "--llm-http").preflight["agree"])
-    agree_on_http2(seen.base_url, sut_access.access)
-    return Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
-
-
-def _refuse_proxy(seen: EndpointReport) -> None:
-    """Raise SUTError if the environment names a proxy for the endpoint. Measured connections are direct
-    unless asked otherwise: through a proxy we would measure something else."""
-    if seen.proxy is not None:
-        raise SUTError(
-            f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "
-            "and the measured connections do not go through a proxy that nobody asked for",
-            remedy="add the host to NO_PROXY if it can be reached directly, measure from behind the proxy, "
-            "or say --llm-proxy=env: its time is then in every figure",
-        )
+def launched_at(url: str) -> LaunchedServer | None:
+    """The server of a ``with launched_server(…)`` block that answers at ``url``; None if there is none."""
+    launching = sys.modules.get("pytest_llmbench.harness.sut.launched")  # who launches it has imported that
+    return None if launching is None else launching.launched_at(url)

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from pytest_llmbench.generator.in_process_transports import (
 from pytest_llmbench.generator.loop_thread import LoopThread
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import OnProgress, ReachedEndpoint
+from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
@@ -104,24 +104,27 @@ def refuse_what_is_not_in_process(sut_access: SUTAccess) -> None:
     address_of(where)
 
 
-def open_in_process(sut_access: SUTAccess, on_progress: OnProgress) -> ReachedEndpoint:
-    """Import the object, try it with one small request, and make a load generator for it.
+@dataclass
+class InProcess(Endpoint):
+    """A callable of this process: no server has to be examined or switched."""
 
-    Raises SuiteError for what cannot be imported or called, SUTError for a first reply that is no success.
-    """
-    refuse_what_is_not_in_process(sut_access)
-    found = load(sut_access.sut.endpoint)
-    try:
-        return (
-            _application(found, sut_access, on_progress)
-            if is_asgi(found)
-            else _callable(found, sut_access, on_progress)
-        )
-    except LLMBenchError as error:
-        if error.where is not None and error.where.startswith("python:"):
-            raise
-        inside = f"{error.where}: {error.what}" if error.where else error.what
-        raise type(error)(inside, where=sut_access.sut.endpoint, remedy=error.remedy) from error
+    access: SUTAccess = field(kw_only=True)
+
+    def open(self) -> Opened:
+        """Import the object, try it with one small request, and make a load generator for it.
+
+        Raises SuiteError for what cannot be imported or called, SUTError for a first reply that is no
+        success.
+        """
+        refuse_what_is_not_in_process(self.access)
+        found = load(self.access.sut.endpoint)
+        try:
+            return _application(found, self.access) if is_asgi(found) else _callable(found, self.access)
+        except LLMBenchError as error:
+            if error.where is not None and error.where.startswith("python:"):
+                raise
+            inside = f"{error.where}: {error.what}" if error.where else error.what
+            raise type(error)(inside, where=self.access.sut.endpoint, remedy=error.remedy) from error
 
 
 def load(endpoint: str) -> Any:
@@ -159,7 +162,7 @@ def is_asgi(found: Any) -> bool:
     return names[:3] == ["scope", "receive", "send"]
 
 
-def _callable(found: Any, sut_access: SUTAccess, on_progress: OnProgress) -> ReachedEndpoint:
+def _callable(found: Any, sut_access: SUTAccess) -> Opened:
     asking = sut_access.asking
     if not callable(found) or inspect.isclass(found) or inspect.isgeneratorfunction(found):
         raise SuiteError(
@@ -176,7 +179,7 @@ def _callable(found: Any, sut_access: SUTAccess, on_progress: OnProgress) -> Rea
     transport = CallableTransport(found, parameters, MonotonicClock())
     model = sut_access.model or sut_access.sut.endpoint.rpartition(":")[2]
     pieces = PythonPieces(parameters)
-    generator = _generator(sut_access, on_progress, transport, LoopThread(), pieces, model)
+    generator = _generator(sut_access, transport, LoopThread(), pieces, model)
     facts = _facts(sut_access.sut.endpoint, transport, pieces, model)
     executor = InProcessExecutor(generator, facts, lambda: None)
     try:
@@ -184,7 +187,7 @@ def _callable(found: Any, sut_access: SUTAccess, on_progress: OnProgress) -> Rea
     except BaseException:
         executor.close()
         raise
-    return ReachedEndpoint(sut_access.sut.endpoint, model, PythonPieces.name, facts, executor)
+    return Opened(executor, sut_access.sut.endpoint, model, PythonPieces.name, facts, notes=(NOTE,))
 
 
 def _kind(found: Any) -> str:
@@ -195,7 +198,7 @@ def _kind(found: Any) -> str:
     return f"of type {type(found).__name__}"
 
 
-def _application(app: Any, sut_access: SUTAccess, on_progress: OnProgress) -> ReachedEndpoint:
+def _application(app: Any, sut_access: SUTAccess) -> Opened:
     from pytest_llmbench.harness.sut.app_preflight import AppTransport
     from pytest_llmbench.probes.endpoint import examine
 
@@ -223,16 +226,14 @@ def _application(app: Any, sut_access: SUTAccess, on_progress: OnProgress) -> Re
         thread.close()
         raise
     spoken = dialect(seen.api)
-    generator = _generator(sut_access, on_progress, transport, thread, spoken, seen.model)
+    generator = _generator(sut_access, transport, thread, spoken, seen.model)
     facts = seen.facts | _facts(sut_access.sut.endpoint, transport, spoken, seen.model)
-    return ReachedEndpoint(
-        sut_access.sut.endpoint, seen.model, seen.api, facts, InProcessExecutor(generator, facts, end)
-    )
+    executor = InProcessExecutor(generator, facts, end)
+    return Opened(executor, sut_access.sut.endpoint, seen.model, seen.api, facts, notes=(NOTE,))
 
 
 def _generator(
     sut_access: SUTAccess,
-    on_progress: OnProgress,
     transport: TaskTransport,
     thread: LoopThread,
     spoken: Dialect,
@@ -244,7 +245,7 @@ def _generator(
         model=model,
         prompt_form=sut_access.asking.prompt_form,
         extra_body=sut_access.asking.extra_body,
-        on_progress=on_progress,
+        on_progress=sut_access.on_progress,
         declared=sut_access.declared,
         session_header=sut_access.session_header,
         transport=transport,

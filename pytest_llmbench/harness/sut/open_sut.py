@@ -1,5 +1,4 @@
-"""The preparation of a SUT for measuring: its endpoint is examined and a generator made, or an engine for a
-replay.
+"""The door to a system under test: its endpoint is opened, and its variants stand ready.
 
 What only one kind of SUT needs is imported where that is opened: the first request waits for all the rest.
 """
@@ -7,81 +6,98 @@ What only one kind of SUT needs is imported where that is opened: the first requ
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.declared import Variant, declared_variants, sut_file_of
+from pytest_llmbench.harness.sut.endpoint import Endpoint, OnProgress, Opened, launched_at
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
+from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.procedure import VariantInfo
-from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.redaction import keep_secret
 
 if TYPE_CHECKING:
-    from pytest_llmbench.generator.workers.placement import RaySpec
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
-    from pytest_llmbench.harness.sut.endpoint import OnProgress, ReachedEndpoint
+    from pytest_llmbench.harness.sut.embedded import Preset
     from pytest_llmbench.harness.sut.launched import LaunchedServer
     from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
-
-
-OVER_HTTP2 = (
-    "the load was measured over HTTP/2 (--llm-http=2): replies that share a connection wait for the bytes of "
-    "one another, and what is lost or read late is so for all of them"
-)
-"""Note that goes with every result of a load over HTTP/2."""
-
-
-def _anchor_here() -> ClockAnchor:
-    """One instant on the clocks of this machine."""
-    from pytest_llmbench.timing.clock import MonotonicClock, anchor  # a replay has a clock of its own
-
-    return anchor(MonotonicClock())
 
 
 @dataclass(frozen=True)
 class OpenSUT:
     """A system under test that answered, with everything needed to load it and its variants."""
 
-    endpoint: str
-    """The endpoint as the user gave it."""
-    base_url: str
-    model: str
-    api: str
-    facts: Facts
+    access: SUTAccess
     executor: VariantExecutor
-    ignore_eos: bool
-    variants: Mapping[str, VariantInfo] = field(default_factory=dict)
-    """Variants that procedures may name, by name; the SUT itself has the empty name."""
-    now_ns: Callable[[], int] = time.monotonic_ns
-    """The clock that the stamps of records are read from."""
-    anchor: Callable[[], ClockAnchor] = _anchor_here
-    notes: tuple[str, ...] = ()
-    """Notes that go with every result."""
+    opened: Opened
+    """What answered first."""
+    facts: Facts
+    """What was found out of it, and what is declared."""
     key: str = ""
     """A key that tells the SUTs of a session apart, those that are opened at one address too."""
-    launched: LaunchedServer | None = None
-    """The server of a ``with launched_server(…)`` block that answered; None where it is none of ours."""
-    virtual: bool = False
-    """Whether it runs in virtual time. Several processes may replay at once without disturbing each other's
-    measurements."""
 
-    counter: TokenCounter | None = None
-    """Counts tokens as the SUT does; None where prompts are ids, which need no counting."""
-    vocabulary: HuggingFaceTokenizer | None = None
-    """The SUT's own vocabulary, if prompts are sent as token ids."""
-    client: Callable[[], LLMClient] | None = None
-    """Makes a client for single requests; None where there is no server to send them to."""
+    @property
+    def endpoint(self) -> str:
+        """The endpoint as the user gave it."""
+        return self.access.sut.endpoint
+
+    @property
+    def base_url(self) -> str:
+        return self.opened.base_url
+
+    @property
+    def api(self) -> str:
+        return self.opened.api
+
+    @property
+    def ignore_eos(self) -> bool:
+        return self.access.asking.ignore_eos
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes that go with every result."""
+        return self.opened.notes
+
+    @property
+    def launched(self) -> LaunchedServer | None:
+        """The server of a ``with launched_server(…)`` block that answered; None where it is none of ours."""
+        return self.opened.launched
+
+    @property
+    def virtual(self) -> bool:
+        """Whether it runs in virtual time. Several processes may replay at once without disturbing each
+        other's measurements."""
+        return self.access.sut.is_replay
+
+    @property
+    def over_http(self) -> bool:
+        """Whether there is a server, which other requests can be sent to."""
+        return not (self.virtual or self.access.sut.is_in_process)
+
+    @property
+    def variants(self) -> dict[str, VariantInfo]:
+        """Variants that procedures may name, by name; the SUT itself has the empty name."""
+        return {
+            name: VariantInfo(name, endpoint.facts, endpoint.can_be_fresh)
+            for name, endpoint in self.executor.servers.items()
+        }
+
+    def now_ns(self) -> int:
+        """The clock that the stamps of records are read from."""
+        return self.executor.servers[""].now_ns()
+
+    def anchor(self) -> ClockAnchor:
+        return self.executor.servers[""].anchor()
 
     @property
     def server(self) -> str:
@@ -95,33 +111,55 @@ class OpenSUT:
     def is_served(self) -> bool:
         """Whether what answered is still there: not if a fixture has stopped it since, whatever answers at
         its address now."""
-        return self.launched is _launched_at(self.base_url)
+        return self.launched is launched_at(self.base_url)
 
     def variant(self, name: str, where: str) -> VariantInfo:
         """The variant ``name``. SuiteError, naming the declared ones, if nobody declared it."""
-        if name not in self.variants or not name:
-            known = ", ".join(known for known in self.variants if known) or "none"
+        variants = self.variants
+        if name not in variants or not name:
+            known = ", ".join(known for known in variants if known) or "none"
             raise SuiteError(
                 f"the SUT has no variant {name!r}; it has {known}",
                 where=where,
                 remedy="declare it in the SUT file, or in pytest_llmbench_variants",
             )
-        return self.variants[name]
+        return variants[name]
+
+    @cached_property
+    def counter(self) -> TokenCounter | None:
+        """Counts tokens as the SUT does; None where prompts are ids, which need no counting, and where there
+        is no server."""
+        asking = self.access.asking
+        if asking.prompt_form == "token_ids" or not self.over_http:
+            return None
+        from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
+
+        at, own = self.opened, self.access.tokenizer
+        return TokenCounter.of(at.base_url, at.model, at.api, self.access.access, asking.extra_body, own)
+
+    @property
+    def vocabulary(self) -> HuggingFaceTokenizer | None:
+        """The SUT's own vocabulary, if prompts are sent as token ids."""
+        by_ids = self.over_http and self.access.asking.prompt_form == "token_ids"
+        return self.access.tokenizer if by_ids else None
+
+    def client(self) -> LLMClient:
+        """A client for single requests to its server."""
+        from pytest_llmbench.harness.client import LLMClient
+
+        access, opened = self.access, self.opened
+
+        def url() -> str:
+            return self.executor.base.base_url  # an engine that was started anew has another one
+
+        return LLMClient(url, opened.model, opened.api, access.access, access.asking, access.tokenizer)
 
     def close(self) -> None:
         try:
             self.executor.close()
         finally:
-            if self.counter is not None:
+            if "counter" in self.__dict__ and self.counter is not None:
                 self.counter.close()
-
-
-@dataclass(frozen=True)
-class Offered:
-    """Declarations about a SUT that hooks offer."""
-
-    disclosed: Mapping[str, Any] = field(default_factory=dict)
-    variants: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_sut(
@@ -129,286 +167,71 @@ def open_sut(
     settings: Settings,
     *,
     on_progress: OnProgress,
-    offered: Offered | None = None,
+    disclosed: Mapping[str, Any] | None = None,
+    variants: Mapping[str, Any] | None = None,
     early: EarlyWorkers | None = None,
     for_load: bool = True,
 ) -> OpenSUT:
-    """Examine ``sut`` and make a generator for it. Raises SuiteError or SUTError, once, with what is
-    wrong.
+    """Open the endpoint of ``sut``. Raises SuiteError or SUTError, once, with what is wrong.
 
-    Of its variants nothing is opened yet; that happens when a plan names one. ``early``: measuring processes
-    that it may take. ``for_load``: whether a load comes first, rather than single requests.
+    Of its variants nothing is opened yet; that happens when a plan names one. ``disclosed`` and ``variants``:
+    what hooks declare. ``early``: measuring processes that it may take. ``for_load``: whether a load comes
+    first, rather than single requests.
     """
-    offered = offered or Offered()
     file = sut_file_of(settings)
-    sut_access = replace(SUTAccess.to(sut, settings, file), early=early, for_load=for_load)
+    sut_access = SUTAccess.to(sut, settings, file)
+    sut_access = replace(sut_access, on_progress=on_progress, early=early, for_load=for_load)
     sut_access.refuse_what_is_not_http()
-    variants = declared_variants(sut, file, offered.variants)
-    _keep_secrets(variants)
-    if sut.is_replay:
-        return _replayed(sut_access, variants, offered.disclosed)
-    if sut.is_in_process:
-        return _in_process(sut_access, variants, on_progress, offered.disclosed)
-    if sut.is_embedded:
-        return _embedded(sut_access, variants, on_progress, offered.disclosed)
-    return _real(sut_access, variants, on_progress, offered.disclosed)
-
-
-def _real(
-    sut_access: SUTAccess,
-    variants: Mapping[str, Variant],
-    on_progress: OnProgress,
-    disclosed: Mapping[str, Any],
-) -> OpenSUT:
-    from pytest_llmbench.harness.sut.endpoint import reach  # no replay needs it
-
-    reached = reach(sut_access.sut.endpoint, sut_access, on_progress)
+    declared = declared_variants(sut, file, variants or {})
+    _keep_secrets(declared)
+    executor = VariantExecutor(_endpoint(sut_access, declared))
+    opened = executor.base
+    sut_access = sut_access.with_fields(opened.changed)
     try:
-        return _with_variants(reached, sut_access, variants, on_progress, disclosed)
-    except BaseException:
-        reached.executor.close()
-        raise
-
-
-def _with_variants(
-    reached: ReachedEndpoint,
-    sut_access: SUTAccess,
-    variants: Mapping[str, Variant],
-    on_progress: OnProgress,
-    disclosed: Mapping[str, Any],
-) -> OpenSUT:
-    def url() -> str:
-        return reached.base_url
-
-    sut_access = sut_access.with_fields(reached.changed)
-    launched = _launched_at(reached.base_url)
-    executor = _variants_executor(reached, launched, sut_access, variants, on_progress)
-    return OpenSUT(
-        endpoint=sut_access.sut.endpoint,
-        base_url=reached.base_url,
-        model=reached.model,
-        api=reached.api,
-        facts=sut_access.told(reached.facts, disclosed),
-        executor=executor,
-        ignore_eos=sut_access.asking.ignore_eos,
-        variants=_infos(executor.servers),
-        notes=(
-            *api_notes(sut_access.api, reached.api),
-            *reached.notes,
-            *((OVER_HTTP2,) if sut_access.http2 else ()),
-            *worker_notes(sut_access.ray or sut_access.workers),
-        ),
-        counter=_counter(sut_access, reached),
-        vocabulary=_vocabulary(sut_access),
-        client=lambda: _client(sut_access, reached, url),
-        launched=launched,
-    )
-
-
-def _variants_executor(
-    reached: ReachedEndpoint,
-    launched: LaunchedServer | None,
-    sut_access: SUTAccess,
-    variants: Mapping[str, Variant],
-    on_progress: OnProgress,
-) -> VariantExecutor:
-    opener = _opener(reached, launched)
-    if sut_access.file is None and not variants:
-        return VariantExecutor({"": VariantServer("", opener)})
-    from pytest_llmbench.harness.sut.variant_servers import VariantContext, reset_of, server_of
-
-    def url() -> str:
-        return reached.base_url
-
-    empties = None
-    if sut_access.file is not None:
-        empties = reset_of(sut_access.file.endpoint.reset, url, sut_access, "the SUT")
-    base = VariantServer("", opener, reset=empties)
-    around = VariantContext(sut_access, url, reached.facts, base, on_progress)
-    executor = VariantExecutor({"": base})
-    for name, variant in variants.items():
-        executor.add(name, server_of(variant, around))
-    return executor
-
-
-def _launched_at(url: str) -> LaunchedServer | None:
-    launching = sys.modules.get("pytest_llmbench.harness.sut.launched")  # who launches it has imported that
-    return None if launching is None else launching.launched_at(url)
-
-
-def _opener(reached: ReachedEndpoint, launched: LaunchedServer | None) -> Callable[[], RunningVariant]:
-    """A function that brings up the SUT itself. It runs already, unless a fixture launched it and it has
-    ended."""
-
-    def open_() -> RunningVariant:
-        if launched is None:
-            return RunningVariant(reached.executor)
-        if (ended := launched.ended) is not None:
-            raise launched.failure(ended)
-        return RunningVariant(reached.executor, ended=lambda: launched.ended)
-
-    return open_
-
-
-def _embedded(
-    sut_access: SUTAccess,
-    variants: Mapping[str, Variant],
-    on_progress: OnProgress,
-    disclosed: Mapping[str, Any],
-) -> OpenSUT:
-    from pytest_llmbench.harness.sut.embedded import Server, preset_server
-    from pytest_llmbench.harness.sut.variant_servers import VariantContext, server_of
-
-    scenario = sut_access.sut.preset
-    server = Server(scenario, sut_access, on_progress)
-    base = VariantServer("", server.open, restarts=True)
-    around = VariantContext(sut_access, server.url, server.facts, base, on_progress)
-    executor = VariantExecutor({"": base})
-    try:
-        for name, variant in variants.items():
-            preset = variant.way == "preset"
-            made = preset_server(variant, scenario, server.make) if preset else server_of(variant, around)
-            executor.add(name, made)
+        _add_variants(executor, sut_access, declared)
     except BaseException:
         executor.close()
         raise
-    return OpenSUT(
-        endpoint=sut_access.sut.endpoint,
-        base_url=server.url(),
-        model=server.reached.model,
-        api=server.reached.api,
-        facts=sut_access.told(server.facts, disclosed),
-        executor=executor,
-        ignore_eos=sut_access.asking.ignore_eos,
-        variants=_infos(executor.servers),
-        notes=worker_notes(sut_access.ray or sut_access.workers),
-        counter=_counter(sut_access, server.reached),
-        vocabulary=_vocabulary(sut_access),
-        client=lambda: _client(sut_access, server.reached, server.url),
-    )
+    return OpenSUT(sut_access, executor, opened, sut_access.told(opened.facts, disclosed or {}))
 
 
-def _replayed(
-    sut_access: SUTAccess, variants: Mapping[str, Variant], disclosed: Mapping[str, Any]
-) -> OpenSUT:
-    """The embedded engine in virtual time: nothing has to be started, reached or examined."""
-    from pytest_llmbench.harness.sut.embedded import Replayer, preset_server, refuse_what_replays_cannot
-    from pytest_llmbench.wire.catalogue import dialect, generates
-
-    refuse_what_replays_cannot(sut_access)
+def _endpoint(sut_access: SUTAccess, variants: Mapping[str, Variant]) -> Endpoint:
+    """The endpoint of the SUT itself."""
     sut = sut_access.sut
+    if sut.is_in_process:
+        from pytest_llmbench.harness.sut.in_process import InProcess
 
-    api = "openai-completions" if sut_access.api == "auto" else dialect(sut_access.api).name
-    replayer = Replayer(generates=generates(api))
-    executor = VariantExecutor({"": replayer.base(sut.preset)})
-    for name, variant in variants.items():
-        executor.add(name, preset_server(variant, sut.preset, replayer.make, restarts_itself=True))
-    engine: Any = executor.base.executor
-    own = Facts.of(Origin.SIMULATED, {"endpoint.url": sut.endpoint, "endpoint.api": api}, "replay")
-    return OpenSUT(
-        endpoint=sut.endpoint,
-        base_url=sut.endpoint,
-        model=engine.config.model,
-        api=api,
-        facts=sut_access.told(own | engine.disclosure(), disclosed),
-        executor=executor,
-        ignore_eos=sut_access.asking.ignore_eos,
-        variants=_infos(executor.servers),
-        now_ns=replayer.clock.monotonic_ns,
-        anchor=replayer.clock.anchor,
-        notes=(engine.note, *worker_notes(sut_access.ray or sut_access.workers, replay=True)),
-        virtual=True,
-    )
+        if variants:
+            raise SuiteError(
+                f"it has no variants, and {', '.join(variants)} are declared",
+                where=sut.endpoint,
+                remedy="leave them out, or compare two endpoints (--llm-endpoint NAME=python:…)",
+            )
+        return InProcess(access=sut_access)
+    if sut.is_replay or sut.is_embedded:
+        from pytest_llmbench.harness.sut.embedded import Replayed, Served
+
+        if sut.is_replay:
+            return Replayed.of(sut_access)
+        return Served(scenario=sut.preset, access=sut_access)
+    from pytest_llmbench.harness.sut.address import Address  # no replay needs it
+
+    return Address(url=sut.endpoint, access=sut_access)
 
 
-def _in_process(
-    sut_access: SUTAccess,
-    variants: Mapping[str, Variant],
-    on_progress: OnProgress,
-    disclosed: Mapping[str, Any],
-) -> OpenSUT:
-    """A callable in this process: no server has to be examined or switched, and no client can ask it by
-    hand."""
-    from pytest_llmbench.harness.sut.in_process import NOTE, open_in_process
+def _add_variants(executor: VariantExecutor, sut_access: SUTAccess, variants: Mapping[str, Variant]) -> None:
+    base, file = executor.servers[""], sut_access.file
+    if file is not None and file.endpoint.reset.path is not None and sut_access.sut.was_there_before:
+        from pytest_llmbench.harness.sut.variant_servers import reset_of
 
-    if variants:
-        raise SuiteError(
-            f"it has no variants, and {', '.join(variants)} are declared",
-            where=sut_access.sut.endpoint,
-            remedy="leave them out, or compare two endpoints (--llm-endpoint NAME=python:…)",
-        )
-    reached = open_in_process(sut_access, on_progress)
-    executor = VariantExecutor({"": VariantServer("", lambda: RunningVariant(reached.executor))})
-    return OpenSUT(
-        endpoint=sut_access.sut.endpoint,
-        base_url=reached.base_url,
-        model=reached.model,
-        api=reached.api,
-        facts=sut_access.told(reached.facts, disclosed),
-        executor=executor,
-        ignore_eos=sut_access.asking.ignore_eos,
-        variants=_infos(executor.servers),
-        notes=(NOTE,),
-    )
+        base.reset = reset_of(file.endpoint.reset, lambda: executor.base.base_url, sut_access, "the SUT")
+    for variant in variants.values():
+        if variant.way == "preset":  # declared of the embedded engine alone
+            executor.add(cast("Preset", base).variant(variant))
+        else:
+            from pytest_llmbench.harness.sut.variant_servers import server_of
 
-
-def _counter(sut_access: SUTAccess, reached: ReachedEndpoint) -> TokenCounter | None:
-    asking = sut_access.asking
-    if asking.prompt_form == "token_ids":  # as long as their lists of ids
-        return None
-    from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
-
-    extra = asking.extra_body
-    own = sut_access.tokenizer
-    return TokenCounter.of(reached.base_url, reached.model, reached.api, sut_access.access, extra, own)
-
-
-def _vocabulary(sut_access: SUTAccess) -> HuggingFaceTokenizer | None:
-    return sut_access.tokenizer if sut_access.asking.prompt_form == "token_ids" else None
-
-
-def _client(sut_access: SUTAccess, reached: ReachedEndpoint, url: Callable[[], str]) -> LLMClient:
-    from pytest_llmbench.harness.client import Destination, LLMClient
-
-    to = Destination(url, reached.model, reached.api)
-    return LLMClient(to, sut_access.access, sut_access.asking, sut_access.tokenizer)
-
-
-def api_notes(asked: str, found: str) -> tuple[str, ...]:
-    """Notes for the case that ``auto`` found another dialect than the usual one."""
-    if asked != "auto" or found == "openai-chat":
-        return ()
-    return (f"the endpoint is asked by {found}, which --llm-api=auto found; --llm-api=NAME chooses another",)
-
-
-def worker_notes(
-    workers: int | RaySpec, *, replay: bool = False, cores: int | None = None
-) -> tuple[str, ...]:
-    """Notes that go with every result of a session with ``workers``."""
-    if workers == 1 or (replay and workers == 0):
-        return ()
-    if replay:
-        return (f"--llm-workers {workers} has no effect on a replay: in virtual time nothing is sent",)
-    if workers == 0:
-        return (
-            "the load was measured within pytest's own process (--llm-workers 0): its plugins, coverage, the "
-            "suite's threads and garbage share a core with the measuring loop",
-        )
-    if not isinstance(workers, int):
-        return ()
-    from pytest_llmbench.generator.workers.placement import allowed_cpus
-
-    there = len(allowed_cpus()) if cores is None else cores
-    if workers <= there:
-        return ()
-    return (
-        f"{workers} worker processes share {there} core{'' if there == 1 else 's'}: they delay one another "
-        "and what else runs on this host, see send lag and loop lag in the self-check",
-    )
-
-
-def _infos(servers: Mapping[str, VariantServer]) -> dict[str, VariantInfo]:
-    return {name: VariantInfo(name, served.facts, served.can_be_fresh) for name, served in servers.items()}
+            executor.add(server_of(variant, executor, sut_access))
 
 
 def _keep_secrets(variants: Mapping[str, Variant]) -> None:

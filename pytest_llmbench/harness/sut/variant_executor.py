@@ -12,11 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pytest_llmbench.errors import GeneratorError, SuiteError, SUTError
-from pytest_llmbench.harness.execution.drive import Executor
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, never_ends
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Outcome
@@ -24,77 +23,28 @@ from pytest_llmbench.model.record import OnRecord, Outcome
 _WATCH_S = 0.2
 
 
-def _never_ends() -> str | None:
-    return None
-
-
-def _nothing() -> None:
-    return
-
-
-@dataclass(frozen=True)
-class RunningVariant:
-    """A variant that can be loaded now."""
-
-    executor: Executor
-    facts: Facts = field(default_factory=Facts)
-    """Facts that were found when it came up."""
-    close: Callable[[], None] = _nothing
-    """Ends what was started for it; the executor itself is closed separately."""
-    ended: Callable[[], str | None] = _never_ends
-    """How its process ended, in words; None while it runs."""
-
-
-@dataclass(frozen=True)
-class VariantServer:
-    """A variant that can be brought up. The SUT itself is the one without a name."""
-
-    name: str
-    open: Callable[[], RunningVariant] | None = None
-    """Brings the variant up; None: it has no server of its own, and is asked as the SUT itself once that was
-    switched over."""
-    facts: Facts = field(default_factory=Facts)
-    """Facts that it declares; they override those of the SUT."""
-    server: str = ""
-    """Name of the variant whose server it uses; empty for the server of the SUT itself."""
-    restarts: bool = False
-    """Whether closing and reopening it gives a fresh state."""
-    reset: Callable[[], None] | None = None
-    """A call that gives a fresh state; None where there is none."""
-    enter: Callable[[], None] | None = None
-    """Switches the shared server to this variant."""
-    leave: Callable[[], None] | None = None
-    """Switches the shared server back from this variant."""
-    exclusive: bool = False
-    """Whether no other exclusive server may be up at the same time, since they want the same accelerators."""
-
-    @property
-    def can_be_fresh(self) -> bool:
-        return self.restarts or self.reset is not None
-
-
 class VariantExecutor:
     """An executor over all variants of one SUT, which is up from the start."""
 
-    def __init__(self, servers: Mapping[str, VariantServer], *, watch_s: float = _WATCH_S) -> None:
-        """``servers`` holds the SUT itself under the empty name."""
-        self._servers = dict(servers)
+    def __init__(self, base: Endpoint, *, watch_s: float = _WATCH_S) -> None:
+        """Bring up the SUT itself. SuiteError or SUTError: it cannot be."""
+        self._servers = {"": base}
         self._watch_s = watch_s
-        self._up: dict[str, RunningVariant] = {}
+        self._up: dict[str, Opened] = {}
         self._switched_to = ""
         self._restarts: Counter[str] = Counter()
-        self._brought_up(self._servers[""])
+        self._brought_up(base)
 
     @property
-    def servers(self) -> Mapping[str, VariantServer]:
+    def servers(self) -> Mapping[str, Endpoint]:
         return self._servers
 
-    def add(self, name: str, served: VariantServer) -> None:
+    def add(self, variant: Endpoint) -> None:
         """Add a variant; nothing is opened."""
-        self._servers[name] = served
+        self._servers[variant.name] = variant
 
     @property
-    def base(self) -> RunningVariant:
+    def base(self) -> Opened:
         """The SUT itself, brought up."""
         return self._brought_up(self._servers[""])
 
@@ -120,7 +70,7 @@ class VariantExecutor:
         ended = _ended(up, seen)
         if ended is not None:
             seen = _told(seen, plan, f"{ended} while load was running")
-        return replace(seen, facts=seen.facts | up.facts | served.facts) if served.name else seen
+        return replace(seen, facts=seen.facts | served.told(up)) if served.name else seen
 
     def close(self) -> None:
         """Switch the server back and end everything; the first failure is raised after all was tried."""
@@ -137,7 +87,7 @@ class VariantExecutor:
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
 
-    def _served(self, name: str) -> VariantServer:
+    def _served(self, name: str) -> Endpoint:
         if name in self._servers:
             return self._servers[name]
         known = [known for known in self._servers if known]
@@ -148,8 +98,8 @@ class VariantExecutor:
             remedy=f"{hint}declare [variants.{name}] in the SUT file, or in pytest_llmbench_variants",
         )
 
-    def _brought_up(self, served: VariantServer) -> RunningVariant:
-        if served.open is None:
+    def _brought_up(self, served: Endpoint) -> Opened:
+        if served.enter is not None:  # it is the SUT itself, once that was switched over
             return self.base
         self._bury(served.name)
         up = self._up.get(served.name)
@@ -183,7 +133,7 @@ class VariantExecutor:
         finally:
             up.close()
 
-    def _freshen(self, served: VariantServer) -> None:
+    def _freshen(self, served: Endpoint) -> None:
         if served.restarts:
             if served.server in self._up:
                 self._take_down(served.server)
@@ -199,7 +149,7 @@ class VariantExecutor:
         served.reset()
         self._restarts[served.server] += 1
 
-    def _switch(self, served: VariantServer) -> None:
+    def _switch(self, served: Endpoint) -> None:
         """Bring the shared server into the state of ``served``."""
         wanted = served.name if served.enter is not None else ""
         if served.server or self._switched_to == wanted:
@@ -224,10 +174,10 @@ class VariantExecutor:
 
 
 @contextmanager
-def _watched(up: RunningVariant, plan: LoadPlan, every_s: float) -> Generator[None, None, None]:
+def _watched(up: Opened, plan: LoadPlan, every_s: float) -> Generator[None, None, None]:
     """End the load soon after the process behind it has ended, unless its end is what the plan waits for."""
     stop: Callable[[str], None] | None = getattr(up.executor, "stop", None)
-    if up.ended is _never_ends or stop is None or plan.stop_when_failing:
+    if up.ended is never_ends or stop is None or plan.stop_when_failing:
         yield
         return
     over = threading.Event()
@@ -248,10 +198,10 @@ def _watched(up: RunningVariant, plan: LoadPlan, every_s: float) -> Generator[No
         thread.join()
 
 
-def _ended(up: RunningVariant, seen: Observation) -> str | None:
+def _ended(up: Opened, seen: Observation) -> str | None:
     """How the process behind the variant ended, in words; None if it runs. Its sockets close a moment before
     its parent sees that it is gone."""
-    if up.ended is _never_ends:
+    if up.ended is never_ends:
         return None
     patience = 20 if seen.records.has_outcome(Outcome.DISCONNECTED).any() else 0
     while (ended := up.ended()) is None and patience > 0:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_llmbench.endpoint_urls import http_beside, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.harness.sut.address import Address, reach
 from pytest_llmbench.harness.sut.declared import Variant
-from pytest_llmbench.harness.sut.endpoint import OnProgress, ReachedEndpoint, reach
+from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
-from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
+from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.control_plane import ControlPlane
-from pytest_llmbench.probes.sut_schema import Call, Reset
+from pytest_llmbench.probes.sut_schema import Call, FurtherRequest, Reset
 from pytest_llmbench.wire.error_replies import beginning
 
 _SHOWN = 200
@@ -51,37 +53,45 @@ def perform(call: Call, server_url: str, access: Access, *, where: str) -> None:
         )
 
 
-def empty_caches(reset: Reset, server_url: str, access: Access, *, where: str) -> None:
-    """Make the call of a ``reset`` table. Raises SUTError if it fails."""
-    perform(Call(method=reset.method, path=reset.path), server_url, access, where=f"{where}: reset")
-
-
 def _origin(url: str) -> str:
     """The root URL of the server; for a WebSocket server that of its HTTP side."""
     parts = urlsplit(http_beside(url))
     return f"{parts.scheme}://{parts.netloc}"
 
 
-@dataclass(frozen=True)
-class VariantContext:
-    """The SUT to which the variants belong, once it has answered."""
+def server_of(variant: Variant, executor: VariantExecutor, sut_access: SUTAccess) -> Endpoint:
+    """The endpoint of a variant by URL, command, control call or request, beside the SUT that ``executor``
+    has brought up."""
+    way, table = variant.way, variant.table
+    base = executor.servers[""]
 
-    sut_access: SUTAccess
-    url: Callable[[], str]
-    """Returns the URL at which the SUT answers now."""
-    facts: Facts
-    base: VariantServer
-    on_progress: OnProgress
+    def at_the_sut() -> str:
+        return executor.base.base_url
 
+    if way in ("url", "command"):
+        own: dict[str, Any] = {"server": variant.name, "access": sut_access, "known": executor.base.facts}
+        if way == "command":
+            own |= {"url": table.url or LOCAL_URL, "restarts": True, "exclusive": not table.concurrent}
+            return Launched(variant.name, variant.facts, declared=variant, **own)
+        url = str(table.url)
+        empties = reset_of(table.reset, lambda: url, sut_access, variant.where)
+        return Address(variant.name, variant.facts, url=url, reset=empties, **own)
+    empties = reset_of(table.reset, at_the_sut, sut_access, variant.where) or base.reset
+    as_the_sut: dict[str, Any] = {"restarts": base.restarts, "reset": empties}
+    if table.request is not None:
+        body = {**sut_access.asking.extra_body, **table.request.extra_body}
+        facts = variant.facts | Facts.of(Origin.DECLARED, {"request.variant_body": body}, variant.where)
+        return Asked(
+            variant.name, facts, url=at_the_sut, access=sut_access, request=table.request, **as_the_sut
+        )
 
-def server_of(variant: Variant, context: VariantContext) -> VariantServer:
-    """The server of a variant by URL, command, control call or request."""
-    way = variant.table.way
-    if way == "control":
-        return _controlled(variant, context)
-    if way == "request":
-        return _asked(variant, context)
-    return _launched(variant, context) if way == "command" else _elsewhere(variant, context)
+    def call(key: str, called: Call) -> Callable[[], None]:
+        where = f"{variant.where}: {key}"
+        return lambda: perform(called, at_the_sut(), sut_access.access, where=where)
+
+    enter = None if table.control is None else call("control", table.control)
+    leave = None if table.restore is None else call("restore", table.restore)
+    return Endpoint(variant.name, variant.facts, enter=enter, leave=leave, **as_the_sut)
 
 
 def reset_of(
@@ -90,102 +100,53 @@ def reset_of(
     """A call that empties the caches of the server at ``url``; None if none is declared."""
     if reset.path is None:
         return None
-    return lambda: empty_caches(reset, url(), sut_access.access, where=where)
+    call = Call(method=reset.method, path=reset.path)
+    return lambda: perform(call, url(), sut_access.access, where=f"{where}: reset")
 
 
-def _elsewhere(variant: Variant, context: VariantContext) -> VariantServer:
-    url = str(variant.table.url)
+@dataclass
+class Launched(Address):
+    """A server that is started for a variant and ended with it, each time at another port."""
 
-    def open_() -> RunningVariant:
-        reached = reach(url, context.sut_access, context.on_progress)
-        return RunningVariant(reached.executor, _found(reached, context))
+    declared: Variant = field(kw_only=True)
 
-    empties = reset_of(variant.table.reset, lambda: url, context.sut_access, variant.where)
-    return VariantServer(variant.name, open_, variant.facts, server=variant.name, reset=empties)
-
-
-def _launched(variant: Variant, context: VariantContext) -> VariantServer:
-    def open_() -> RunningVariant:
+    def open(self) -> Opened:
         port = free_port()
-        url = variant.with_port(variant.table.url or LOCAL_URL, port)
-        server = LaunchedServer.start(_launch(variant, url, port))
+        url = self.declared.with_port(self.url, port)
+        server = LaunchedServer.start(_launch(self.declared, url, port))
         try:
-            reached = reach(url, context.sut_access, context.on_progress)
+            reached = reach(url, self.access)
         except BaseException:
             server.stop()
             raise
-        return RunningVariant(
-            reached.executor, _found(reached, context), close=server.stop, ended=lambda: server.ended
-        )
-
-    return VariantServer(
-        variant.name,
-        open_,
-        variant.facts,
-        server=variant.name,
-        restarts=True,
-        exclusive=not variant.table.concurrent,
-    )
+        return replace(reached, close=server.stop, ended=lambda: server.ended)
 
 
 def _launch(variant: Variant, url: str, port: int) -> Launch:
     table = variant.table
+
+    def beside(name: str | None) -> Path | None:
+        return None if name is None else variant.folder / Path(name).expanduser()
+
     return Launch(
         where=variant.where,
         command=[variant.with_port(word, port) for word in table.command or ()],
         health_url=f"{_origin(url)}{table.health.path}",
         health_timeout_s=table.health.timeout_s,
-        cwd=_beside(variant, table.cwd) or variant.folder,
+        cwd=beside(table.cwd) or variant.folder,
         env={name: variant.with_port(value, port) for name, value in table.env.items()},
-        log=_beside(variant, table.log),
+        log=beside(table.log),
     )
 
 
-def _beside(variant: Variant, name: str | None) -> Path | None:
-    return None if name is None else variant.folder / Path(name).expanduser()
+@dataclass
+class Asked(Endpoint):
+    """The server of the SUT itself, asked by other requests."""
 
+    url: Callable[[], str] = field(kw_only=True)
+    access: SUTAccess = field(kw_only=True)
+    request: FurtherRequest = field(kw_only=True)
 
-def _controlled(variant: Variant, context: VariantContext) -> VariantServer:
-    table, access = variant.table, context.sut_access.access
-    assert table.control is not None
-    enter, leave = table.control, table.restore
-    own = reset_of(table.reset, context.url, context.sut_access, variant.where)
-    return VariantServer(
-        variant.name,
-        None,
-        variant.facts,
-        restarts=context.base.restarts,
-        reset=own or context.base.reset,
-        enter=lambda: perform(enter, context.url(), access, where=f"{variant.where}: control"),
-        leave=None
-        if leave is None
-        else lambda: perform(leave, context.url(), access, where=f"{variant.where}: restore"),
-    )
-
-
-def _asked(variant: Variant, context: VariantContext) -> VariantServer:
-    request = variant.table.request
-    assert request is not None
-    header_env: Mapping[str, str] = {name: reference.env for name, reference in request.headers.items()}
-
-    def open_() -> RunningVariant:
-        sut_access = context.sut_access.asked_differently(request.extra_body, header_env)
-        return RunningVariant(reach(context.url(), sut_access, context.on_progress).executor)
-
-    own = reset_of(variant.table.reset, context.url, context.sut_access, variant.where)
-    body = {**context.sut_access.asking.extra_body, **request.extra_body}
-    sent = Facts.of(Origin.DECLARED, {"request.variant_body": body}, variant.where)
-    return VariantServer(
-        variant.name,
-        open_,
-        variant.facts | sent,
-        restarts=context.base.restarts,
-        reset=own or context.base.reset,
-    )
-
-
-def _found(reached: ReachedEndpoint, context: VariantContext) -> Facts:
-    """Facts that the variant's own endpoint showed and the SUT's did not."""
-    from pytest_llmbench.harness.sut.embedded import differing
-
-    return differing(context.facts, reached.facts)
+    def open(self) -> Opened:
+        names = {name: reference.env for name, reference in self.request.headers.items()}
+        return reach(self.url(), self.access.asked_differently(self.request.extra_body, names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,9 +73,7 @@ def _refuse_what_stays_here(sut_access: SUTAccess, seen: EndpointReport) -> None
         raise SuiteError(what, where="--llm-workers=ray", remedy="measure from this machine: leave it out")
 
 
-def distributed(
-    sut_access: SUTAccess, seen: EndpointReport, on_progress: Callable[[Any], None], pool: WorkerPool | None
-) -> Stoppable:
+def distributed(sut_access: SUTAccess, seen: EndpointReport, pool: WorkerPool | None) -> Stoppable:
     """A generator with as many workers as ``sut_access`` says, for the endpoint that was examined.
 
     ``pool``: those that are coming up on this machine, which it takes over.
@@ -90,7 +88,7 @@ def distributed(
         "model": seen.model,
         "prompt_form": asking.prompt_form,
         "extra_body": asking.extra_body,
-        "on_progress": on_progress,
+        "on_progress": sut_access.on_progress,
         "count_text": True if sut_access.tokenizer is None else sut_access.tokenizer.file,
         "counts_early": not seen.counts_tokens,
         "declared": sut_access.declared,

@@ -1,0 +1,221 @@
+"""A server at an address as an endpoint: it is examined, a generator is made, facts are collected.
+
+What sends and what probes is imported when an endpoint is reached: a replay needs none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
+from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.registry import load, required
+
+if TYPE_CHECKING:
+    from pytest_llmbench.generator.http.target import Target
+    from pytest_llmbench.generator.workers.pool import WorkerPool
+    from pytest_llmbench.harness.sut.launched import LaunchedServer
+    from pytest_llmbench.harness.sut.probed import Stoppable
+    from pytest_llmbench.probes.endpoint import EndpointReport
+
+OVER_HTTP2 = (
+    "the load was measured over HTTP/2 (--llm-http=2): replies that share a connection wait for the bytes of "
+    "one another, and what is lost or read late is so for all of them"
+)
+"""Note that goes with every result of a load over HTTP/2."""
+
+
+@dataclass
+class Address(Endpoint):
+    """A server at an address: nobody starts it, and nobody ends it."""
+
+    url: str = field(kw_only=True)
+    access: SUTAccess = field(kw_only=True)
+    known: Facts = field(default_factory=Facts)
+    """What was found out of the SUT itself, where this is the address of a variant."""
+    launched: LaunchedServer | None = None
+
+    def open(self) -> Opened:
+        if self.launched is not None and (ended := self.launched.ended) is not None:
+            raise self.launched.failure(ended)
+        opened = reach(self.url, self.access)
+        self.launched = launched = launched_at(opened.base_url)
+        if launched is None:
+            return opened
+        return replace(opened, launched=launched, ended=lambda: launched.ended)
+
+    def told(self, opened: Opened) -> Facts:
+        """Those of the variant, and what its own server showed and the SUT's did not."""
+        return differing(self.known, opened.facts) | self.facts
+
+
+def differing(base: Facts, own: Facts) -> Facts:
+    """The facts of ``own`` that ``base`` states otherwise, or not at all."""
+    changed = {key: fact for key, fact in own.items() if key not in base or base[key].value != fact.value}
+    return Facts(changed)
+
+
+@contextmanager
+def workers_coming_up(sut_access: SUTAccess) -> Generator[WorkerPool | None, None, None]:
+    """The measuring processes of this machine, being started: this takes as long as to examine an endpoint or
+    to start an engine, which is done meanwhile. They are ended if the block fails. None where no load comes
+    first: then its generator starts them."""
+    if sut_access.ray is not None or not sut_access.workers:
+        yield None
+        return
+    from pytest_llmbench.generator.workers.pool import WorkerPool
+
+    early = None if sut_access.early is None else sut_access.early.take(sut_access.workers, sut_access.cpus)
+    if early is None and not sut_access.for_load:
+        yield None
+        return
+    pool = WorkerPool(cpus=sut_access.cpus) if early is None else early
+    try:
+        pool.call(sut_access.workers)
+        yield pool
+    except BaseException:
+        pool.kill()
+        pool.close()
+        raise
+
+
+def reach(url: str, sut_access: SUTAccess) -> Opened:
+    """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
+    sut_access.target(url)  # what we cannot speak to is said before any traffic
+    with workers_coming_up(sut_access) as pool:
+        return reach_with(pool, url, sut_access)
+
+
+def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Opened:
+    """:func:`reach` with measuring processes that are being started; None where others send the load."""
+    from pytest_llmbench.harness.sut.probed import with_engine_metrics
+
+    seen = _examined(url, sut_access)
+    if not sut_access.proxy:
+        _refuse_proxy(seen)
+    told = _over_http2(seen, sut_access) if sut_access.http2 else Facts()
+    if seen.changed:
+        sut_access = sut_access.with_fields(seen.changed)
+    target = sut_access.target(seen.base_url)
+    if sut_access.workers:
+        from pytest_llmbench.harness.sut.workers import distributed
+
+        generator: Stoppable = distributed(sut_access, seen, pool)
+    else:
+        generator = _in_process(sut_access, seen)
+    if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
+        from pytest_llmbench.harness.sut.counted_prompts import CountedPrompts
+
+        generator = CountedPrompts(generator, sut_access.tokenizer)
+    return Opened(
+        base_url=seen.base_url,
+        model=seen.model,
+        api=seen.api,
+        facts=seen.facts | told | _whereabouts(target, holds_key=bool(sut_access.credentials.headers)),
+        executor=with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series),
+        changed=seen.changed,
+        notes=(
+            *api_notes(sut_access.api, seen.api),
+            *_notes(seen),
+            *((OVER_HTTP2,) if sut_access.http2 else ()),
+            *worker_notes(sut_access.ray or sut_access.workers),
+        ),
+    )
+
+
+def _notes(seen: EndpointReport) -> tuple[str, ...]:
+    """Notes on a model that is not listed, and on fields that the endpoint refuses."""
+    notes = []
+    if seen.models and seen.model not in seen.models:
+        notes.append(f"the endpoint's list of models does not hold {seen.model}, which answers all the same")
+    unsent = [name for name, value in seen.changed.items() if value is None]
+    sent = [name for name, value in seen.changed.items() if value is not None]
+    if unsent:
+        told = f"the endpoint refuses {' and '.join(unsent)}, so requests go without"
+        told += f", and with {' and '.join(sent)} as the limit" if sent else ""
+        told += "; the temperature is the model's own" if "temperature" in unsent else ""
+        notes.append(told)
+    return tuple(notes)
+
+
+def _in_process(sut_access: SUTAccess, seen: EndpointReport) -> Stoppable:
+    """A generator that runs in this process."""
+    from pytest_llmbench.generator.run import LoadGenerator
+    from pytest_llmbench.wire.catalogue import dialect_at
+
+    return LoadGenerator(
+        sut_access.target(seen.base_url),
+        dialect_at(seen.base_url, seen.api),
+        model=seen.model,
+        prompt_form=sut_access.asking.prompt_form,
+        extra_body=sut_access.asking.extra_body,
+        on_progress=sut_access.on_progress,
+        declared=sut_access.declared,
+        session_header=sut_access.session_header,
+        **sut_access.own_counts,
+    )
+
+
+def _whereabouts(target: Target, *, holds_key: bool) -> Facts:
+    """Facts about where the endpoint lies, seen from here. Through a Unix socket there is no network.
+    ``holds_key``: a header of each request does."""
+    from pytest_llmbench.probes.host import host_facts, is_public
+    from pytest_llmbench.probes.rtt import probe_rtt
+
+    found = host_facts(target.host)
+    if target.unix_path:
+        return found
+    in_clear = target.ssl_context is None and bool(holds_key or target.query)
+    if in_clear and (is_public(target.host) or is_public(target.peer[0])):
+        found |= Facts.of(Origin.DETECTED, {"endpoint.key_in_clear": True}, f"addresses of {target.host}")
+    return found | probe_rtt(*target.peer)
+
+
+def _examined(url: str, sut_access: SUTAccess) -> EndpointReport:
+    """The report on the endpoint, once it is ready; at once without ``--llm-wait``."""
+    from pytest_llmbench.probes.endpoint import examine
+    from pytest_llmbench.probes.readiness import Patience, refuse_while_loading, when_ready
+
+    def attempt() -> EndpointReport:
+        if sut_access.wait_s:
+            refuse_while_loading(url, sut_access.access)
+        return examine(
+            url,
+            model=sut_access.model,
+            api=sut_access.api,
+            access=sut_access.access,
+            asking=sut_access.asking,
+        )
+
+    return when_ready(attempt, Patience(sut_access.wait_s, sut_access.on_progress))
+
+
+def _over_http2(seen: EndpointReport, sut_access: SUTAccess) -> Facts:
+    """The fact that the server speaks HTTP/2. Raises SUTError if it does not."""
+    agree_on_http2 = load(required("http/2", "--llm-http").preflight["agree"])
+    agree_on_http2(seen.base_url, sut_access.access)
+    return Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
+
+
+def _refuse_proxy(seen: EndpointReport) -> None:
+    """Raise SUTError if the environment names a proxy for the endpoint. Measured connections are direct
+    unless asked otherwise: through a proxy we would measure something else."""
+    if seen.proxy is not None:
+        raise SUTError(
+            f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "
+            "and the measured connections do not go through a proxy that nobody asked for",
+            remedy="add the host to NO_PROXY if it can be reached directly, measure from behind the proxy, "
+            "or say --llm-proxy=env: its time is then in every figure",
+        )
+
+
+def api_notes(asked: str, found: str) -> tuple[str, ...]:
+    """Notes for the case that ``auto`` found another dialect than the usual one."""
+    if asked != "auto" or found == "openai-chat":
+        return ()
+    return (f"the endpoint is asked by {found}, which --llm-api=auto found; --llm-api=NAME chooses another",)
