@@ -6,19 +6,23 @@ site. How-tos and decisions that ``mkdocs.yml`` does not name come last in their
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import inspect
 import io
+import itertools
 import json
 import logging
 import os
 import posixpath
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 if TYPE_CHECKING:
@@ -258,6 +262,58 @@ def metrics_page() -> str:
     )
 
 
+def columns_page() -> str:
+    """The columns of a request, by the classes of ``pytest_llmbench.model.record`` that declare them."""
+    from pytest_llmbench.model.record import RequestColumns, RequestRecord
+
+    rows = []
+    for owner in (RequestColumns, RequestRecord):
+        told = {column.name: column for column in fields(owner)}
+        body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]).body
+        for column, meaning in itertools.pairwise(body):
+            if isinstance(column, ast.AnnAssign):
+                name, value = ast.unparse(column.target), cast(ast.Constant, cast(ast.Expr, meaning).value)
+                kind, unit = str(told[name].type), name.rpartition("_")[2]
+                rows.append(
+                    (
+                        code(name),
+                        _KINDS[kind],
+                        _UNITS.get(unit, ""),
+                        cell(_unobserved(told[name])),
+                        cell(prose(str(value.value))),
+                    )
+                )
+    return (
+        f"# Columns of a request\n\n{_MADE} They are the fields of [a record's line]"
+        "(../report.md#recordsjsonlgz), the columns of `pytest-llmbench records` and, as arrays, those of "
+        "[`load_report`](../../how-to/analyse-in-a-notebook.md).\n\n"
+        + table(("column", "holds", "unit", "if nothing was observed", "meaning"), rows)
+    )
+
+
+_KINDS = {
+    "Whole": "a count",
+    "Instant": "an instant of the monotonic clock",
+    "Number": "a number",
+    "Text": "a text",
+    "Words": "a text",
+    "PhaseOf": "a word",
+    "SourceOf": "a word",
+    "OutcomeOf": "a word",
+    "Several": "several numbers",
+    "str": "a word",
+    "dict[str, float]": "numbers by their names",
+}
+_UNITS = {"ns": "ns", "tokens": "tokens"}
+
+
+def _unobserved(column: Field[Any]) -> str:
+    if column.default is MISSING:
+        return "always there" if column.default_factory is MISSING else "no number"
+    default = column.default
+    return "no number" if default == () else "`null`" if default is None else f"`{json.dumps(default)}`"
+
+
 def clauses_page() -> str:
     """``requirements.yaml`` with the predicate of each clause."""
     from pytest_llmbench.compliance.audit import DRAFT, load_catalogue, predicates
@@ -399,6 +455,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/markers.md": markers_page,
     "reference/generated/commands.md": commands_page,
     "reference/generated/metrics.md": metrics_page,
+    "reference/generated/columns.md": columns_page,
     "reference/generated/profiles.md": profiles_page,
     "reference/generated/clauses.md": clauses_page,
     "reference/generated/ambiguities.md": ambiguities_page,

@@ -13,7 +13,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -24,8 +24,10 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.records import (
-    IN_RAGGED,
+    KINDS,
+    NUMBERS,
     RAGGED,
+    TEXTS,
     CodedTexts,
     IntColumn,
     PackedTexts,
@@ -35,26 +37,18 @@ from pytest_llmbench.model.records import (
 
 Array = npt.NDArray[Any]
 
-CODED = (
-    "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason", "end_before_cut",
-    "answered_by", "contradiction",
-)  # fmt: skip
 IDS = "request_id"
+CODED = tuple(name for name in TEXTS if name != IDS)
 ENTRIES: Mapping[str, tuple[str, ...]] = RAGGED | {IDS: ("request_id_bytes",)}
 """Columns that hold entries, by the column that counts these (under the name of the offsets, or of the
 text)."""
 
 
-def _types() -> dict[str, npt.DTypeLike]:
-    types: dict[str, npt.DTypeLike] = {}
-    for name, value in ((column.name, getattr(_EMPTY, column.name)) for column in fields(Records)):
-        if name not in IN_RAGGED and name != IDS:
-            types[name] = value.dtype if isinstance(value, np.ndarray) else np.dtype(np.int32)
-    return types | {counts: np.dtype(np.int64) for counts in ENTRIES}
-
-
-_EMPTY = Records.from_rows(())
-PER_REQUEST: Mapping[str, npt.DTypeLike] = _types()
+PER_REQUEST: Mapping[str, npt.DTypeLike] = {
+    **dict.fromkeys((*NUMBERS, *ENTRIES), np.dtype(np.int64)),
+    **dict.fromkeys(CODED, np.dtype(np.int32)),
+    **dict.fromkeys(KINDS, np.dtype(np.int8)),
+}
 """Columns with one number per request, and their types."""
 PER_ENTRY: Mapping[str, npt.DTypeLike] = {
     name: np.dtype(np.uint8 if counts == IDS else np.int64)

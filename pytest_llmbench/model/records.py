@@ -8,7 +8,7 @@ are read-only sequences and stand where a list of strings stands in short runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import FrozenInstanceError, dataclass, field, fields
 from itertools import chain, pairwise, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
@@ -17,7 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.model.plan import ClosedLoop, Load
-from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmbench.model.record import (
+    Instant,
+    Number,
+    Outcome,
+    OutcomeOf,
+    Phase,
+    PhaseOf,
+    RequestColumns,
+    RequestRecord,
+    Several,
+    SourceOf,
+    Text,
+    TokenSource,
+    Whole,
+    Words,
+    of_kind,
+)
 
 _AT_ONCE = 65_536
 
@@ -133,25 +149,13 @@ BLOCK = 65_536
 BLOCK_ENTRIES = 1 << 20
 """Most content chunks of a block: 8 MiB per vector."""
 
-_INT_COLUMNS = (
-    "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
-    "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "input_tokens",
-    "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens", "reasoning_tokens",
-    "http_status", "coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries",
-    "unshown_tokens",
-    "shared_prefix_tokens", "prefix_id", "session", "turn", "session_turns",
-    "queue_wait_ns", "prefill_ns", "model_load_ns", "preemptions", "preempted_tokens",
-    "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "cut_after_ns",
-)  # fmt: skip
-_TEXT_COLUMNS = (
-    "request_id", "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason",
-    "end_before_cut", "answered_by", "contradiction",
-)  # fmt: skip
+NUMBERS = of_kind(Whole, Instant, Number)
+"""Columns with one number for each request."""
+TEXTS = of_kind(Text, Words)
 KINDS: Mapping[str, tuple[Any, ...]] = {
-    "phase": PHASES,
-    "token_source": TOKEN_SOURCES,
-    "reasoning_token_source": TOKEN_SOURCES,
-    "outcome": OUTCOMES,
+    **dict.fromkeys(of_kind(PhaseOf), PHASES),
+    **dict.fromkeys(of_kind(SourceOf), TOKEN_SOURCES),
+    **dict.fromkeys(of_kind(OutcomeOf), OUTCOMES),
 }
 """Column of codes → the members that the codes stand for."""
 _CODES = {name: {member: code for code, member in enumerate(kinds)} for name, kinds in KINDS.items()}
@@ -160,13 +164,26 @@ RAGGED = {
     "server_token_offsets": ("server_token_ns",),
 }
 IN_RAGGED = {name for offsets, names in RAGGED.items() for name in (offsets, *names)}
-_RAGGED_FIELDS = tuple(name for names in RAGGED.values() for name in names)
-_ROW_FIELDS = tuple(column.name for column in fields(RequestRecord))
+_ROW_FIELDS = tuple(column.name for column in fields(RequestColumns))
 _row_values = attrgetter(*_ROW_FIELDS)
+_DEFAULTS = {column.name: column.default for column in fields(RequestColumns)}
+_Codes = npt.NDArray[np.int8]
 
 
-@dataclass(frozen=True, eq=False)
-class Records:
+@dataclass(eq=False, init=False)
+class Records(
+    RequestColumns[
+        IntColumn,
+        IntColumn,
+        IntColumn,
+        Sequence[str],
+        Sequence[str | None],
+        _Codes,
+        _Codes,
+        _Codes,
+        IntColumn,
+    ]
+):
     """n requests with m content chunks in all. Integer columns hold ``MISSING`` where nothing was observed.
 
     ``chunk_ns`` and ``chunk_tokens`` are ragged: request i owns ``[chunk_offsets[i], chunk_offsets[i + 1])``.
@@ -178,67 +195,27 @@ class Records:
     texts are then no lists but other sequences. :meth:`blocks` is how to go through such a run.
     """
 
-    index: IntColumn
-    request_id: Sequence[str]
-    phase: npt.NDArray[np.int8]
-    class_label: Sequence[str]
-    scheduled_ns: IntColumn
-    dispatched_ns: IntColumn
-    submitted_ns: IntColumn
-    first_byte_ns: IntColumn
-    first_event_ns: IntColumn
-    first_nonempty_ns: IntColumn
-    first_reasoning_ns: IntColumn
-    first_content_ns: IntColumn
-    last_content_ns: IntColumn
-    finished_ns: IntColumn
-    input_tokens: IntColumn
-    output_tokens: IntColumn
-    requested_input_tokens: IntColumn
-    requested_max_tokens: IntColumn
-    cached_tokens: IntColumn
-    reasoning_tokens: IntColumn
-    http_status: IntColumn
-    coalesced_chunks: IntColumn
-    unresolved_chunks: IntColumn
-    first_content_early_ns: IntColumn
-    stale_retries: IntColumn
-    unshown_tokens: IntColumn
-    shared_prefix_tokens: IntColumn
-    prefix_id: IntColumn
-    session: IntColumn
-    turn: IntColumn
-    session_turns: IntColumn
-    queue_wait_ns: IntColumn
-    prefill_ns: IntColumn
-    model_load_ns: IntColumn
-    preemptions: IntColumn
-    preempted_tokens: IntColumn
-    thinking_end_ns: IntColumn
-    last_reasoning_ns: IntColumn
-    critical_evictions: IntColumn
-    cut_after_ns: IntColumn
-    reasoning_token_source: npt.NDArray[np.int8]
-    thinking_end_reason: Sequence[str | None]
-    token_source: npt.NDArray[np.int8]
-    outcome: npt.NDArray[np.int8]
-    error: Sequence[str | None]
-    finish_reason: Sequence[str | None]
-    schema_check: Sequence[str | None]
-    end_before_cut: Sequence[str | None]
-    answered_by: Sequence[str | None]
-    contradiction: Sequence[str | None]
-    chunk_offsets: IntColumn
-    chunk_ns: IntColumn
-    chunk_tokens: IntColumn
-    server_token_offsets: IntColumn
-    server_token_ns: IntColumn
+    chunk_offsets: IntColumn = field(kw_only=True)
+    server_token_offsets: IntColumn = field(kw_only=True)
 
-    def __post_init__(self) -> None:
-        for name in _NAMES:
-            value = getattr(self, name)
+    def __init__(self, **columns: Any) -> None:
+        """All columns, by their names."""
+        if columns.keys() != _COLUMNS:
+            raise TypeError(f"columns that are missing, or unknown: {sorted(columns.keys() ^ _COLUMNS)}")
+        for value in columns.values():
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
+        self.__setstate__(columns)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _NAMES}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -330,7 +307,7 @@ class Records:
     def _sharing(self, columns: dict[str, Any]) -> Records:
         """Records whose columns are views of ours, and read-only as these are."""
         part = object.__new__(Records)
-        part.__dict__.update(columns)  # a frozen dataclass sets its attributes one by one
+        part.__setstate__(columns)
         return part
 
     def without_streams(self) -> Records:
@@ -364,7 +341,7 @@ class Records:
         by_name = dict(zip(_ROW_FIELDS, zip(*values, strict=True) if values else repeat(()), strict=False))
         for name, codes in _CODES.items():
             by_name[name] = tuple(map(codes.__getitem__, by_name[name]))
-        return cls.from_columns(by_name | {name: Ragged.of(by_name[name]) for name in _RAGGED_FIELDS})
+        return cls.from_columns(by_name | {name: Ragged.of(by_name[name]) for name in of_kind(Several)})
 
     @classmethod
     def from_columns(cls, by_name: Mapping[str, Any]) -> Records:
@@ -373,10 +350,24 @@ class Records:
 
         Of enumerations the places of their members, of several numbers per request a :class:`Ragged`.
         """
-        columns: dict[str, Any] = {name: _int_column(by_name[name]) for name in ("index", *_INT_COLUMNS)}
+        columns: dict[str, Any] = {name: _int_column(by_name[name]) for name in NUMBERS}
         columns |= {name: np.array(by_name[name], dtype=np.int8) for name in _CODES}
-        columns |= {name: list(by_name[name]) for name in _TEXT_COLUMNS}
+        columns |= {name: list(by_name[name]) for name in TEXTS}
         return cls(**(columns | _ragged_columns(by_name)))
+
+    @classmethod
+    def filled(cls, count: int, known: Mapping[str, Any]) -> Records:
+        """``count`` records with these columns. Nothing was observed of the others; counts from 0 are 0."""
+        none, never = np.full(count, MISSING, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        columns: dict[str, Any] = dict.fromkeys(of_kind(Instant, Number), none)
+        columns |= dict.fromkeys(of_kind(Whole), never) | dict.fromkeys(of_kind(Words), [None] * count)
+        columns |= {
+            name: np.full(count, _CODES[name][_DEFAULTS[name]], dtype=np.int8)
+            for name in of_kind(SourceOf, OutcomeOf)
+        }
+        columns |= dict.fromkeys(RAGGED, np.zeros(count + 1, dtype=np.int64))
+        columns |= dict.fromkeys(of_kind(Several), np.empty(0, dtype=np.int64))
+        return cls(**{**columns, **known})
 
     @classmethod
     def concatenate(cls, parts: Sequence[Records]) -> Records:
@@ -409,6 +400,9 @@ class JoinedRecords(Records):
 
     def __init__(self, parts: Iterable[Records]) -> None:
         object.__setattr__(self, "_parts", tuple(parts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedRecords, (self._parts,)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _COLUMNS:

@@ -23,11 +23,8 @@ from pytest_llmbench.model.records import (
 )
 from pytest_llmbench.store.record_line import (
     ASKED,
-    AT_FIRST_CHUNK,
-    AT_LAST_CHUNK,
-    AT_SUBMISSION,
     DEFAULTS,
-    INSTANTS,
+    FOLLOWS,
     PLAIN,
     TIMES,
 )
@@ -139,11 +136,10 @@ def _instants(records: Records, answered: BoolColumn) -> Iterable[_Field]:
     last_ns = first_ns.copy()
     first_ns[answered] = chunk_ns[records.chunk_offsets[:-1][answered]]
     last_ns[answered] = chunk_ns[records.chunk_offsets[1:][answered] - 1]
-    known = dict.fromkeys(AT_SUBMISSION, submitted_ns)
-    known |= dict.fromkeys(AT_FIRST_CHUNK, first_ns) | dict.fromkeys(AT_LAST_CHUNK, last_ns)
-    for name in INSTANTS:
+    usual = (MISSING, submitted_ns, first_ns, last_ns)
+    for name, place in FOLLOWS.items():
         column = getattr(records, name)
-        differs = column != known.get(name, MISSING)
+        differs = column != usual[place]
         as_time = differs & (column != MISSING) & (submitted_ns != MISSING)
         yield _numbers(name, differs & ~as_time, column)
         yield _numbers(TIMES[name], as_time, column - submitted_ns)

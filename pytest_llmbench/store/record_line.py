@@ -31,7 +31,15 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.input_files import parse_json
-from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmbench.model.record import (
+    Instant,
+    Outcome,
+    Phase,
+    RequestRecord,
+    Several,
+    TokenSource,
+    of_kind,
+)
 
 RECORDS_SCHEMA = "pytest-llmbench/records/1.9"
 READ_SCHEMAS = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(9)), RECORDS_SCHEMA)
@@ -42,13 +50,7 @@ RowOf = Callable[[bytes], tuple[RequestRecord, str]]
 """Reads a line; returns the record and its label. Raises ValueError, KeyError or TypeError for an invalid
 one."""
 
-_FIRST_FIELDS = (
-    "index", "request_id", "phase", "class_label", "scheduled_ns", "dispatched_ns", "submitted_ns",
-    "first_byte_ns", "first_event_ns", "first_content_ns", "chunk_ns", "chunk_tokens", "last_content_ns",
-    "finished_ns", "input_tokens", "output_tokens", "token_source", "requested_max_tokens", "outcome",
-    "http_status", "error", "finish_reason",
-)  # fmt: skip
-_FIELDS = (*_FIRST_FIELDS, *(f.name for f in fields(RequestRecord) if f.name not in _FIRST_FIELDS))
+_FIELDS = tuple(f.name for f in fields(RequestRecord))
 _values = attrgetter(*_FIELDS)
 DEFAULTS = {
     "server_timings": {},
@@ -59,23 +61,27 @@ _DEFAULT_KINDS = {name: DEFAULTS[name] for name in ("outcome", "token_source")}
 AT_FIRST_CHUNK = ("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns")
 AT_LAST_CHUNK = ("last_content_ns", "finished_ns")
 AT_SUBMISSION = ("scheduled_ns", "dispatched_ns")
-INSTANTS = (
-    *AT_SUBMISSION, *AT_FIRST_CHUNK, *AT_LAST_CHUNK, "first_reasoning_ns", "thinking_end_ns",
-    "last_reasoning_ns",
-)  # fmt: skip
+INSTANTS = tuple(name for name in of_kind(Instant) if name != "submitted_ns")
 """The instants that a compact line has as times after ``submitted_ns``."""
 TIMES = {name: f"{name.removesuffix('_ns')}_after_ns" for name in INSTANTS}
+FOLLOWS = {
+    **dict.fromkeys(INSTANTS, 0),
+    **dict.fromkeys(AT_SUBMISSION, 1),
+    **dict.fromkeys(AT_FIRST_CHUNK, 2),
+    **dict.fromkeys(AT_LAST_CHUNK, 3),
+}
+"""Instant → place of the one that it has in most replies, in :func:`_usual`."""
 ASKED = {"requested_input_tokens": "input_tokens", "requested_max_tokens": "output_tokens"}
 """Field with what was requested → field that has the same value if the server did as requested."""
-_BY_RULE = frozenset((*INSTANTS, *ASKED, "chunk_ns", "chunk_tokens", "server_token_ns"))
+_BY_RULE = frozenset((*INSTANTS, *ASKED, *of_kind(Several)))
 PLAIN = tuple(name for name in _FIELDS if name not in _BY_RULE)
 _plain_values = attrgetter(*PLAIN)
 _plain_defaults = tuple(DEFAULTS.get(name, _NO_DEFAULT) for name in PLAIN)
 _OFTEN = frozenset(
     {
-        "index", "request_id", "phase", "submitted_ns", "input_tokens", "output_tokens", "token_source",
-        "outcome", "http_status", "finish_reason", "attribution", "cached_tokens", "shared_prefix_tokens",
-        "coalesced_chunks",
+        "index", "request_id", "phase", "submitted_ns", "input_tokens", "output_tokens", "cached_tokens",
+        "http_status", "coalesced_chunks", "shared_prefix_tokens", "token_source", "outcome", "finish_reason",
+        "attribution",
     }
 )  # fmt: skip
 _RARELY = tuple(name for name in PLAIN if name not in _OFTEN)
@@ -130,22 +136,22 @@ def _told_often(record: RequestRecord) -> dict[str, Any]:
         line["input_tokens"] = record.input_tokens
     if record.output_tokens is not None:
         line["output_tokens"] = record.output_tokens
+    if record.cached_tokens is not None:
+        line["cached_tokens"] = record.cached_tokens
+    if record.http_status is not None:
+        line["http_status"] = record.http_status
+    if record.coalesced_chunks:
+        line["coalesced_chunks"] = record.coalesced_chunks
+    if record.shared_prefix_tokens is not None:
+        line["shared_prefix_tokens"] = record.shared_prefix_tokens
     if record.token_source is not _NONE:
         line["token_source"] = record.token_source
     if record.outcome is not _CANCELLED:
         line["outcome"] = record.outcome
-    if record.http_status is not None:
-        line["http_status"] = record.http_status
     if record.finish_reason is not None:
         line["finish_reason"] = record.finish_reason
     if record.attribution != "none":
         line["attribution"] = record.attribution
-    if record.cached_tokens is not None:
-        line["cached_tokens"] = record.cached_tokens
-    if record.shared_prefix_tokens is not None:
-        line["shared_prefix_tokens"] = record.shared_prefix_tokens
-    if record.coalesced_chunks:
-        line["coalesced_chunks"] = record.coalesced_chunks
     return line
 
 
@@ -163,14 +169,14 @@ def _tell_instants(line: dict[str, Any], record: RequestRecord, chunk_ns: Sequen
         _tell(line, "first_event_ns", record.first_event_ns, submitted_ns)
     if record.first_nonempty_ns != first_ns:
         _tell(line, "first_nonempty_ns", record.first_nonempty_ns, submitted_ns)
+    if record.first_reasoning_ns is not None:
+        _tell(line, "first_reasoning_ns", record.first_reasoning_ns, submitted_ns)
     if record.first_content_ns != first_ns:
         _tell(line, "first_content_ns", record.first_content_ns, submitted_ns)
     if record.last_content_ns != last_ns:
         _tell(line, "last_content_ns", record.last_content_ns, submitted_ns)
     if record.finished_ns != last_ns:
         _tell(line, "finished_ns", record.finished_ns, submitted_ns)
-    if record.first_reasoning_ns is not None:
-        _tell(line, "first_reasoning_ns", record.first_reasoning_ns, submitted_ns)
     if record.thinking_end_ns is not None:
         _tell(line, "thinking_end_ns", record.thinking_end_ns, submitted_ns)
     if record.last_reasoning_ns is not None:
@@ -182,6 +188,11 @@ def _tell(line: dict[str, Any], name: str, value: int | None, submitted_ns: int 
         line[name] = value
     else:
         line[TIMES[name]] = value - submitted_ns
+
+
+def _usual(submitted_ns: int | None, chunk_ns: Sequence[int]) -> tuple[int | None, ...]:
+    """Nothing, and the instants of the submission, of the first chunk and of the last."""
+    return (None, submitted_ns, chunk_ns[0], chunk_ns[-1]) if chunk_ns else (None, submitted_ns, None, None)
 
 
 def encoded_line(line: Mapping[str, Any]) -> bytes:
@@ -219,7 +230,8 @@ def _compact_row(line: bytes) -> tuple[RequestRecord, str]:
     for name, time_name in TIMES.items():
         if time_name in given:
             given[name] = submitted_ns + given.pop(time_name)
-    implied = dict(zip(INSTANTS, _known_instants(submitted_ns, given.get("chunk_ns", ())), strict=True))
+    usual = _usual(submitted_ns, given.get("chunk_ns", ()))
+    implied = {name: usual[place] for name, place in FOLLOWS.items()}
     asked = {name: given.get(follows) for name, follows in ASKED.items()}
     return _row({"label": "", **_DEFAULT_KINDS, **implied, **asked, **given})
 
@@ -250,15 +262,6 @@ def _row(values: dict[str, Any]) -> tuple[RequestRecord, str]:
     if "reasoning_token_source" in values:
         values["reasoning_token_source"] = TokenSource(values["reasoning_token_source"])
     return RequestRecord(**values), label
-
-
-def _known_instants(submitted_ns: int | None, chunk_ns: Sequence[int]) -> tuple[int | None, ...]:
-    """The values of :data:`INSTANTS` that follow from the submission and the chunks, in most replies."""
-    first_ns, last_ns = (chunk_ns[0], chunk_ns[-1]) if chunk_ns else (None, None)
-    return (
-        submitted_ns, submitted_ns, first_ns, first_ns, first_ns, first_ns, last_ns, last_ns,
-        None, None, None,
-    )  # fmt: skip
 
 
 def _gaps(instants: Sequence[int], base_ns: int) -> list[int]:

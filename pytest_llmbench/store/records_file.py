@@ -27,7 +27,7 @@ from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.records import TEXTS, Records
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.objects import plain
 from pytest_llmbench.store.record_columns import compact_lines
@@ -40,19 +40,7 @@ from pytest_llmbench.store.record_line import (
 )
 from pytest_llmbench.store.schema import iso_utc
 
-_TEXTS = frozenset(
-    {
-        "request_id",
-        "id_prefix",
-        "class_label",
-        "error",
-        "finish_reason",
-        "thinking_end_reason",
-        "answered_by",
-        "contradiction",
-        "server_timings",
-    }
-)
+_TEXTS = frozenset((*TEXTS, "id_prefix", "server_timings"))
 """Fields that can contain what a server or an author wrote, and so a secret."""
 COMPACT = ".compact"
 """Mark in the name and in the header of a file with compact lines, which leave out what a reader can

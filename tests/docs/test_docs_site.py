@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest_llmbench
 from pytest_llmbench import llmbench
 from pytest_llmbench.compliance.audit import ambiguities, load_catalogue
 from pytest_llmbench.metrics.definitions import METRICS
+from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.plugin.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +101,8 @@ def test_generated_pages_hold_all_that_the_code_has() -> None:
     options, metrics = GENERATE.options_page(), GENERATE.metrics_page()
     assert all(f"`--llm-{option.name}" in options and f"`{option.ini}`" in options for option in OPTIONS)
     assert all(f"| `{row.name}` |" in metrics for row in METRICS.values())
+    columns = GENERATE.columns_page()
+    assert all(f"| `{column.name}` | " in columns for column in fields(RequestRecord))
     clauses, open_questions = GENERATE.clauses_page(), GENERATE.ambiguities_page()
     assert all(f'<a id="{identity}"></a>`{identity}`' in clauses for identity in load_catalogue())
     assert all(f"## {identity}\n" in open_questions for identity in ambiguities())

@@ -64,16 +64,15 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
         writer.write(make_record(0), "measure")
     assert " ".join(json.loads(_lines(path)[1])) == (
         "index request_id phase class_label scheduled_ns dispatched_ns submitted_ns first_byte_ns "
-        "first_event_ns first_content_ns chunk_ns chunk_tokens last_content_ns finished_ns input_tokens "
-        "output_tokens token_source requested_max_tokens outcome http_status error finish_reason "
-        "first_nonempty_ns first_reasoning_ns attribution "
-        "requested_input_tokens cached_tokens reasoning_tokens reasoning_token_source "
-        "shared_prefix_tokens prefix_id session turn session_turns schema_check "
-        "coalesced_chunks unresolved_chunks first_content_early_ns stale_retries unshown_tokens "
-        "server_timings "
-        "queue_wait_ns prefill_ns model_load_ns preemptions preempted_tokens "
-        "server_token_ns thinking_end_ns last_reasoning_ns thinking_end_reason critical_evictions "
-        "cut_after_ns end_before_cut answered_by contradiction label"
+        "first_event_ns first_nonempty_ns first_reasoning_ns first_content_ns last_content_ns "
+        "finished_ns input_tokens output_tokens requested_input_tokens requested_max_tokens "
+        "cached_tokens reasoning_tokens http_status coalesced_chunks unresolved_chunks "
+        "first_content_early_ns stale_retries unshown_tokens shared_prefix_tokens prefix_id session "
+        "turn session_turns queue_wait_ns prefill_ns model_load_ns preemptions preempted_tokens "
+        "thinking_end_ns last_reasoning_ns critical_evictions cut_after_ns reasoning_token_source "
+        "thinking_end_reason token_source outcome error finish_reason schema_check end_before_cut "
+        "answered_by contradiction chunk_ns chunk_tokens server_token_ns attribution server_timings "
+        "label"
     )
 
 

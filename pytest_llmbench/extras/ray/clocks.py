@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.columns.log import RecordLog
 from pytest_llmbench.generator.workers.protocol import Done
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import Instant, RequestRecord, of_kind
 from pytest_llmbench.model.records import MISSING, Records
 
 Instants = npt.NDArray[np.int64]
@@ -169,11 +169,7 @@ def mistake_of(line: ClockLine, host: str) -> str | None:
     return None
 
 
-INSTANTS = (
-    "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
-    "first_reasoning_ns", "first_content_ns", "thinking_end_ns", "last_reasoning_ns", "last_content_ns",
-    "finished_ns", "chunk_ns",
-)  # fmt: skip
+INSTANTS = (*of_kind(Instant), "chunk_ns")
 """The columns read from the worker's clock. The server's own (``server_token_ns``) and durations are not
 among them."""
 DONE_INSTANTS = ("started_ns", "ended_ns", "load_ended_ns", "decoded_ns")

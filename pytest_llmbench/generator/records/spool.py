@@ -23,8 +23,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import KINDS, RAGGED, Ragged
+from pytest_llmbench.model.record import RequestRecord, Several, of_kind
+from pytest_llmbench.model.records import KINDS, Ragged
 
 FLUSH_S = 0.25
 _TOGETHER = 16
@@ -46,7 +46,7 @@ _KINDS = tuple(
 )
 """Fields that hold members of an enumeration, which are written as numbers: place of the field, members,
 their codes."""
-_RAGGED = frozenset(name for names in RAGGED.values() for name in names)
+_RAGGED = frozenset(of_kind(Several))
 _TIMINGS = _NAMES.index("server_timings")
 Column = Sequence[Any]
 """The values of a field; a single one where all are the same."""

@@ -15,14 +15,8 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, per_request
-from pytest_llmbench.model.records import (
-    IN_RAGGED,
-    KINDS,
-    MISSING,
-    BoolColumn,
-    IntColumn,
-    Records,
-)
+from pytest_llmbench.model import records
+from pytest_llmbench.model.records import IN_RAGGED, KINDS, MISSING, BoolColumn, IntColumn, Records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,11 +27,7 @@ NO_PANDAS = "pip install 'pytest-llmbench[pandas]', or use the arrays"
 LATENCIES = tuple(f"{family}_ms" for family in FAMILIES)
 """The latency columns in milliseconds, defined as the metrics of the same name; NaN for a request that has
 none."""
-TEXTS = (
-    "label", "request_id", "phase", "class_label", "outcome", "token_source", "reasoning_token_source",
-    "error", "finish_reason", "schema_check", "thinking_end_reason", "end_before_cut",
-    "answered_by", "contradiction",
-)  # fmt: skip
+TEXTS = frozenset(("label", *KINDS, *records.TEXTS))
 COLUMNS = (
     "load",
     "label",

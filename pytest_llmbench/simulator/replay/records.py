@@ -17,8 +17,10 @@ from pytest_llmbench.model.record import OnRecord, Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import (
     KINDS,
     MISSING,
+    NUMBERS,
     OUTCOMES,
     PHASES,
+    TEXTS,
     TOKEN_SOURCES,
     BoolColumn,
     IntColumn,
@@ -281,14 +283,9 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
         "requested_max_tokens": _column(flights, "planned.max_tokens"),
         "finished_ns": _column(flights, "finished_ns"),
         "http_status": _column(flights, "http_status"),
-        **{name: np.zeros(len(flights), dtype=np.int64) for name in _NEVER},
         "error": _values(flights, "error"),
         "finish_reason": _values(flights, "finish_reason"),
         "schema_check": _values(flights, "schema_check"),
-        "answered_by": [None] * len(flights),
-        "contradiction": [None] * len(flights),
-    }
-    columns |= {
         "shared_prefix_tokens": _shared_tokens(flights),
         "prefix_id": _optional(_values(flights, "planned.prefix_id")),
     }
@@ -296,9 +293,9 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
     columns |= _of_sessions(flights)
     columns |= _of_engine(flights, steps)
     if not recording.generates:
-        return Records(**columns, **_of_documents(flights, recording))
-    columns |= _of_thinking(flights, chunks, recording)
-    return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, steps, recording))
+        return Records.filled(len(flights), columns | _of_documents(flights, recording))
+    columns |= _of_thinking(flights, chunks, recording) | _of_chunks(chunks)
+    return Records.filled(len(flights), columns | _of_reply(flights, chunks, steps, recording))
 
 
 def _of_ends(flights: Sequence[InFlight]) -> dict[str, Any]:
@@ -319,7 +316,7 @@ def _of_sessions(flights: Sequence[InFlight]) -> dict[str, Any]:
     """The columns of sessions: where each turn stands in its session."""
     turns = _values(flights, "planned.turn")
     if not any(turns):
-        return dict.fromkeys(("session", "turn", "session_turns"), np.full(len(flights), MISSING, np.int64))
+        return {}
     places = [(MISSING,) * 3 if turn is None else (turn.session, turn.number, turn.turns) for turn in turns]
     session, turn, session_turns = np.array(places, dtype=np.int64).T.copy()
     return {"session": session, "turn": turn, "session_turns": session_turns}
@@ -386,7 +383,6 @@ def _of_engine(flights: Sequence[InFlight], steps: Steps) -> dict[str, Any]:
     return {
         "queue_wait_ns": np.where(admitted_ns != MISSING, admitted_ns - accepted_ns, MISSING),
         "prefill_ns": np.where(begun, first_ns - admitted_ns, MISSING),
-        "model_load_ns": np.full(len(flights), MISSING, dtype=np.int64),
         "preemptions": np.array([MISSING if s is None else s.preemptions for s in in_engine], dtype=np.int64),
         "preempted_tokens": np.array(
             [MISSING if s is None else s.lost_tokens for s in in_engine], dtype=np.int64
@@ -427,19 +423,10 @@ def _of_documents(flights: Sequence[InFlight], recording: RecordOptions) -> dict
     ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
     cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
     answered = ok | (_column(flights, "http_status") >= 400)
-    none, nothing = np.full(len(flights), MISSING, dtype=np.int64), np.empty(0, dtype=np.int64)
-    source = np.full(len(flights), TOKEN_SOURCES.index(TokenSource.NONE), dtype=np.int8)
     return {
-        **dict.fromkeys(_OF_OUTPUT, none),
         "first_byte_ns": np.where(answered, _column(flights, "finished_ns"), MISSING),
         "input_tokens": np.where(ok, _column(flights, "planned.input_tokens"), MISSING),
         "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
-        "token_source": source,
-        "reasoning_token_source": source,
-        "thinking_end_reason": [None] * len(flights),
-        "chunk_offsets": np.zeros(len(flights) + 1, dtype=np.int64),
-        "server_token_offsets": np.zeros(len(flights) + 1, dtype=np.int64),
-        **dict.fromkeys(("chunk_ns", "chunk_tokens", "server_token_ns"), nothing),
     }
 
 
@@ -448,8 +435,8 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
     order = np.argsort(records.finished_ns, kind="stable")
     places, rows = order.tolist(), len(order)
     columns: dict[str, Iterable[Any]] = {name: repeat(value) for name, value in _BY_DEFAULT.items()}
-    columns |= {name: _told(getattr(records, name)[order]) for name in _ROW_NUMBERS}
-    columns |= {name: [getattr(records, name)[i] for i in places] for name in _ROW_TEXTS}
+    columns |= {name: _told(getattr(records, name)[order]) for name in NUMBERS}
+    columns |= {name: [getattr(records, name)[i] for i in places] for name in TEXTS}
     columns |= {name: [of[i] for i in getattr(records, name)[order].tolist()] for name, of in KINDS.items()}
     counts = np.diff(records.chunk_offsets)[order]
     columns |= {
@@ -479,32 +466,6 @@ def _parts(values: IntColumn, offsets: IntColumn, places: Sequence[int]) -> Iter
     return (values[bounds[i] : bounds[i + 1]].tolist() for i in places)
 
 
-_OF_OUTPUT = (
-    "first_event_ns", "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns",
-    "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "output_tokens", "reasoning_tokens",
-)  # fmt: skip
-"""Fields that are missing from the record of a reply without output."""
-_NEVER = (
-    "coalesced_chunks",
-    "unresolved_chunks",
-    "first_content_early_ns",
-    "stale_retries",
-    "unshown_tokens",
-)
-"""Fields of events that do not happen in virtual time."""
-_ROW_NUMBERS = (
-    "index", "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns",
-    "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns",
-    "input_tokens", "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens",
-    "reasoning_tokens", "http_status", *_NEVER, "shared_prefix_tokens", "prefix_id",
-    "session", "turn", "session_turns",
-    "queue_wait_ns", "prefill_ns", "model_load_ns", "preemptions", "preempted_tokens",
-    "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "cut_after_ns",
-)  # fmt: skip
-_ROW_TEXTS = (
-    "request_id", "class_label", "thinking_end_reason", "error", "finish_reason", "schema_check",
-    "end_before_cut", "answered_by", "contradiction",
-)  # fmt: skip
 _ROW = tuple(each.name for each in fields(RequestRecord))
 _BY_DEFAULT = {each.name: each.default for each in fields(RequestRecord)}
 """Default value of each field of a record, for the fields that a replay does not know."""
