@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def measured(
 ) -> dict[str, Any]:
     """The entry of the report of one open loop."""
     suite = _SUITE.format(rate=rate, requests=requests, longest=longest)
-    arguments = ["--llm-report=out", "--llm-remeasure=6", f"--llm-endpoint={url}", *options]
+    arguments = ["--llm-report=out", f"--llm-endpoint={url}", *options]
     run_in_process(pytester, suite, *arguments).assert_outcomes(passed=1)
     (entry,) = json.loads((pytester.path / "out" / "report.json").read_text("utf-8"))["tests"]
     return dict(entry)
@@ -43,6 +44,13 @@ def run_in_process(pytester: pytest.Pytester, suite: str, *options: str) -> pyte
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     pytester.makepyfile(test_suite=suite)
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
+
+
+def least_disturbed(errors_ms: Sequence[float]) -> float:
+    """The lowest decile of errors. A machine that is busy elsewhere adds to them, seldom to all: what is
+    asked is how exact the tool is where it is not held up. On a quiet machine half of them lie within a tenth
+    of a millisecond; the bounds of the tests are for a shared one."""
+    return statistics.quantiles(errors_ms, n=10)[0]
 
 
 def beside_truth(

@@ -77,9 +77,9 @@ def test_a_drip_is_slow_but_complete() -> None:
     assert row.finished_ns is not None
     assert truth.last_write_ns is not None
     assert row.first_byte_ns is not None
-    # Each chunk is about ten pieces of 16 bytes, 4 ms apart; the engine was done long before.
+    # Each chunk is about ten pieces of 16 bytes, 4 ms apart; the engine was done before.
     assert row.finished_ns - row.first_byte_ns >= TOKENS * 30e6
-    assert truth.last_write_ns - truth.received_ns < (row.finished_ns - row.first_byte_ns) / 2
+    assert row.finished_ns - truth.last_write_ns >= 30e6
 
 
 def test_a_buffering_proxy_gives_all_chunks_at_once() -> None:
