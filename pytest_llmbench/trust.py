@@ -109,5 +109,6 @@ def explain(error: ssl.SSLError, url: str) -> tuple[str, str]:
     for part, what, remedy in _HANDSHAKES:
         if part in reason:
             return f"TLS: {what}: {reason}", remedy
-    plain = url.replace("https:", "http:", 1).replace("wss:", "ws:", 1).replace("grpcs:", "grpc:", 1)
-    return f"TLS: the handshake failed: {reason}", f"if the port speaks plain HTTP, write {plain}"
+    scheme, _, rest = url.partition("://")
+    plain = f"{scheme.removesuffix('s')}://{rest.partition('/')[0]}"
+    return f"TLS: the handshake failed: {reason}", f"if the port speaks no TLS, begin its URL with {plain}"

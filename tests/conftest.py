@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from pkgutil import walk_packages
@@ -30,7 +31,6 @@ from pkgutil import walk_packages
 import certifi
 import pytest
 from however_late import however_late  # noqa: F401 - a fixture
-from hypothesis import HealthCheck, settings
 
 import pytest_llmbench
 from pytest_llmbench import redaction
@@ -84,10 +84,16 @@ for _variable in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", _PATIENT, derandomize=True)
-settings.register_profile("explore", _PATIENT, derandomize=False)
-settings.load_profile("same")
+_INSTALLED = find_spec("hypothesis") is not None
+if _INSTALLED:
+    from hypothesis import HealthCheck, settings
+
+    _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("same", _PATIENT, derandomize=True)
+    settings.register_profile("explore", _PATIENT, derandomize=False)
+    settings.load_profile("same")
+else:  # `pytest --help` in a clone where the package alone is installed
+    collect_ignore_glob = ["*"]
 
 _WAITING = {
     Path(__file__).parent / name
@@ -105,10 +111,14 @@ _WAITING = {
 """Folders of tests that start processes, and often wait for them."""
 
 
+def pytest_report_header() -> str | None:
+    return None if _INSTALLED else "the project's own tests are left out: they need pip install '.[test]'"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The process that only gives tests to those of pytest-xdist loads nothing for them. pytest-xdist would
     begin with the files of most tests, which are not the long ones."""
-    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+    if _INSTALLED and (hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)):
         for name in LOADED:
             import_module(name)
     if hasattr(config.option, "loadscopereorder"):

@@ -5,7 +5,9 @@ Type checkers and editors read ``builders.pyi`` instead, which ``marks/stub.py``
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
+from typing import NoReturn
 
 from pytest_llmbench.errors import UnknownMarkerError
 from pytest_llmbench.marks.builder import Builder, compare, no_regression, of_test
@@ -18,19 +20,35 @@ class LLMBench:
     compare = compare
     no_regression = no_regression
 
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        """UnknownMarkerError: a marker names its test."""
+        raise UnknownMarkerError("@llmbench names no test; write @llmbench.ttft(p99_ms=500) or another one")
+
     def __getattr__(self, name: str) -> Builder:
         """The builder of a test. UnknownMarkerError, which says what there is, for any other name."""
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in _tests():
-            known = [marker for marker in dir(self) if not marker.startswith("_")]
-            raise UnknownMarkerError(f"llmbench has no test {name!r}; there are: {', '.join(known)}")
+            raise UnknownMarkerError(f"llmbench has no test {name!r}; {_instead(name, dir(self))}")
         made = of_test(name)
         setattr(self, name, made)
         return made
 
     def __dir__(self) -> Iterable[str]:
         return {*super().__dir__(), *_tests()}
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    """What the author of an unknown marker may have meant."""
+    from pytest_llmbench.metrics.definitions import METRICS
+
+    if name in METRICS:
+        metric = METRICS[name]
+        limit = f"{name}.p50" if metric.is_family else name
+        return f"it is a metric: @llmbench.ttft(slo=[metric({limit!r}, {metric.unit!r}) <= …])"
+    markers = [marker for marker in known if not marker.startswith("_")]
+    close = difflib.get_close_matches(name, markers, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(markers)}"
 
 
 def _tests() -> Iterable[str]:

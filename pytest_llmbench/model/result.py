@@ -181,7 +181,7 @@ class VoidLoad:
     causes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TestResult:
     """The result of a test and, once judged, the three judgements.
 
@@ -231,6 +231,9 @@ class TestResult:
         """The facts about the SUT by their keys: results with equal facts are of the same system."""
         return {key: fact.value for key, fact in self.facts.under("sut").items()}
 
+    def __repr__(self) -> str:
+        return f"<result of {self.test}>"
+
     def judged(self, validity: Validity, compliance: Compliance | None, gate: Gate) -> TestResult:
         return replace(self, validity=validity, compliance=compliance, gate=gate)
 
@@ -248,6 +251,9 @@ class TestResult:
 
 class MetricView:
     """Attribute access to the metrics below a prefix; for a misspelt name the error lists what there is."""
+
+    def __repr__(self) -> str:
+        return f"<metrics {self._prefix}*>"
 
     def __init__(self, metrics: Mapping[str, Estimate], prefix: str) -> None:
         self._metrics = metrics

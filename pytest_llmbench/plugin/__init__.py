@@ -6,7 +6,7 @@ our own thin modules; everything heavy is imported inside the hook that needs it
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import pytest
 
@@ -34,6 +34,11 @@ from pytest_llmbench.plugin.session import SESSION, SessionReport, mark_mistake
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.declare(parser)
+
+
+def pytest_load_initial_conftests(args: Sequence[str]) -> None:
+    """pytest says of an option that it does not know only that."""
+    options.refuse_misspelt(args)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

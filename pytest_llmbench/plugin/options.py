@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+
+_NEARLY = 0.9
+"""Likeness from which on an unknown option is a misspelt one of ours: one letter in ten."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,19 @@ def declare(parser: pytest.Parser) -> None:
         if option.many:
             kind, default = "linelist", []
         parser.addini(option.ini, option.help, type=kind, default=default)
+
+
+def refuse_misspelt(arguments: Sequence[str]) -> None:
+    """UsageError for options that are nearly ours; all others may be a conftest's."""
+    known = {f"--llm-{option.name}" for option in OPTIONS}
+    given = [argument.partition("=")[0] for argument in arguments if argument.startswith("--llm-")]
+    mistakes = [
+        f"there is no option {name}; did you mean {close[0]}?"
+        for name in dict.fromkeys(given)
+        if name not in known and (close := difflib.get_close_matches(name, known, n=1, cutoff=_NEARLY))
+    ]
+    if mistakes:
+        raise pytest.UsageError("\n".join(mistakes))
 
 
 def values(config: pytest.Config) -> dict[str, Any]:

@@ -102,6 +102,12 @@ def with_answers(base: Workload, answers: Answers) -> Workload:
     return replace(base, answers=answers)
 
 
+_OF_MAKE_WORKLOAD = frozenset(
+    {"input_tokens", "output_tokens", "prefix_tokens", "prefix_fraction", "prefixes", "salt"}
+)
+"""Keywords of ``make_workload``, which authors write as keys of a mapping."""
+
+
 def mixed(parts: Mix, name: str = "") -> Mixture | SessionMix:
     """The mixture of ``{"profile:CHAT": 0.6, "rag": (mine, 0.4)}``; weights are relative to each other. If
     all parts are of sessions, each session is from one of them; else their turns are single requests.
@@ -128,6 +134,9 @@ def mixture_parts(parts: Mix) -> tuple[list[Part], list[str]]:
     made: list[Part] = []
     mistakes: list[str] = []
     given: Mapping[Any, Any] = parts  # a marker is not typed
+    if given and set(given) <= _OF_MAKE_WORKLOAD:
+        wanted = ", ".join(f"{name}={shown(value)}" for name, value in given.items())
+        return [], [f"a mapping is a mixture of workloads; write make_workload({wanted})"]
     for label, entry in given.items():
         pair = isinstance(entry, tuple | list) and len(entry) == 2
         wanted, weight = entry if pair else (label, entry)

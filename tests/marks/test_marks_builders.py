@@ -21,8 +21,16 @@ def keywords(name: str) -> dict[str, inspect.Parameter]:
 def test_the_names_are_those_of_the_tests_and_of_the_markers_beside_them() -> None:
     names = {name for name in dir(llmbench) if not name.startswith("_")}
     assert names == {*TESTS, "compare", "no_regression"}
-    with pytest.raises(UnknownMarkerError, match=r"no test 'tfft'; there are: capacity, compare, fairness"):
+    with pytest.raises(UnknownMarkerError, match=r"no test 'speed'; there are: capacity, compare, fairness"):
+        llmbench.speed  # noqa: B018
+    with pytest.raises(UnknownMarkerError, match=r"no test 'tfft'; did you mean ttft\?"):
         llmbench.tfft  # noqa: B018
+    with pytest.raises(
+        UnknownMarkerError, match=r"it is a metric: .*slo=\[metric\('tpot.p50', 'ms'\) <= …\]"
+    ):
+        llmbench.tpot  # noqa: B018
+    with pytest.raises(UnknownMarkerError, match=r"names no test; write @llmbench.ttft\(p99_ms=500\)"):
+        llmbench(lambda: None)
     assert not hasattr(llmbench, "__wrapped__")
 
 

@@ -131,7 +131,7 @@ def test_unknown_test_of_the_namespace(suite: Suite) -> None:
     )
     result = suite.run()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*llmbench has no test 'tfft'; there are: *ttft*"])
+    result.stdout.fnmatch_lines(["*llmbench has no test 'tfft'; did you mean ttft?*"])
 
 
 def test_a_mark_of_a_param_stands_before_one_of_the_function(suite: Suite) -> None:

@@ -62,6 +62,17 @@ def test_an_option_given_twice_is_a_mistake(suite: Suite) -> None:
     result.stderr.fnmatch_lines(["*--llm-model is given 2 times*: give it once"])
 
 
+def test_a_misspelt_option_is_named_with_the_one_that_is_meant(suite: Suite) -> None:
+    suite.write("def test_plain(): ...")
+    result = suite.run("--llm-endpont=replay", "--llm-scal", "quick")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["*no option --llm-endpont; did you mean --llm-endpoint?", "*--llm-scal; did you mean --llm-scale?"]
+    )
+    suite.write("def test_plain(): ...", "def pytest_addoption(parser): parser.addoption('--llm-jury')")
+    suite.run("--llm-jury=twelve").assert_outcomes(passed=1)
+
+
 def test_wrong_values_are_named(suite: Suite) -> None:
     suite.write(PLANNED)
     result = suite.run("--llm-plan", "--llm-runs=0", "--llm-seed=-1")

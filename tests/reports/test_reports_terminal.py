@@ -214,6 +214,13 @@ def test_failures_of_a_test_that_passed_are_told_where_no_column_has_them(report
     assert not any("completed" in line.text for line in closing_lines([passed], width=80)), "none failed"
 
 
+def test_a_body_that_failed_says_so_in_the_place_of_the_limit(report: Entry) -> None:
+    _, passed, _ = report["tests"]
+    passed |= {"outcome": "failed", "error": "AssertionError: assert 1.4 < 0.1\n  where 1.4 = …"}
+    row = closing_lines([passed], width=100)[1].text
+    assert row == "  test_p99  FAIL     beside its limits  AssertionError: assert 1.4 < 0.1"
+
+
 def test_a_figure_is_never_cut(report: Entry) -> None:
     undecided, bare, absent = report["tests"]
     bare["gate"]["objectives"] = []

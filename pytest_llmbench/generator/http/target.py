@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -197,12 +198,17 @@ def _tls_context(
 def _url_mistakes(parts: SplitResult) -> list[str]:
     known = parts.scheme in _DEFAULT_PORTS or parts.scheme in GRPC_SCHEMES
     if not known and transport_for(parts.scheme) is None:
+        if re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+(/.*)?|/.*)", parts.geturl()):
+            return [f"{_shown(parts)!r} names no scheme; write http://{_shown(parts)}"]
         return [f"{_shown(parts)!r} is no endpoint we can speak to; supported are {', '.join(SUPPORTED)}"]
     if parts.scheme == SCHEME:
         return socket_mistakes(unquote(parts.netloc))
     mistakes = []
     if parts.username is not None or parts.password is not None:
-        mistakes.append("the URL holds credentials; give them as a header, from the environment or a file")
+        mistakes.append(
+            "the URL holds credentials; put the key into the environment (LLM_API_KEY), or into the file of "
+            "--llm-api-key-file, and leave it out of the URL"
+        )
     try:
         if not parts.hostname:
             mistakes.append("the URL names no host")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_segments_that_both_have_are_not_repeated(base: str, path: str, joined: 
         ("grpc://:1", "names no host"),
         ("ws://:8000/v1", "names no host"),
         ("ftp://h", "supported are http://, https://, sim"),
-        ("localhost:8000", "supported are http://, https://, sim"),
+        ("localhost", "supported are http://, https://, sim"),
         ("", "supported are http://, https://, sim"),
         ("http://", "names no host"),
         ("http://:8000/v1", "names no host"),
@@ -170,3 +171,11 @@ def test_a_request_in_one_buffer() -> None:
         "x-request-id: run-7",
         "Content-Length: 7",
     ]
+
+
+@pytest.mark.parametrize("url", ["localhost:8000/v1", "127.0.0.1:8000", "host/v1", "[::1]:80/v1"])
+def test_an_address_without_a_scheme_is_shown_with_one(url: str) -> None:
+    with pytest.raises(SuiteError, match=re.escape(f"names no scheme; write http://{url}")):
+        Target.parse(url)
+    with pytest.raises(SuiteError, match="'nonsense' is no endpoint we can speak to; supported are http://"):
+        Target.parse("nonsense")
