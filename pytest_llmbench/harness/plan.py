@@ -99,7 +99,7 @@ def known_of(settings: Settings, offered: Offered = lambda _: {}) -> Known:
         facts = disclosure(scenario.engine, scenario.router)
     if file is not None:
         facts = facts | file.facts
-    fresh = engine or (file is not None and file.endpoint.reset.path is not None)
+    fresh = engine or (file is not None and file.tables.endpoint.reset.path is not None)
     infos, options = {"": VariantInfo("", Facts(), fresh)}, {"": "" if engine else _options(facts)}
     for name, variant in declared_variants(sut, file, offered(sut.endpoint)).items():
         own = variant.facts

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,20 +15,14 @@ from pydantic_core import ErrorDetails
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS, OUTPUT_LIMITS, OWN_HEADERS, present
 from pytest_llmbench.probes.sut_schema import (
-    Endpoint,
-    Prices,
-    Reasoning,
-    Request,
-    ServerTimes,
     SUTTables,
     Table,
+    Tokenizer,
     Variants,
     VariantTable,
     table_at,
     values_of,
-    variant_contradictions,
 )
 from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.error_replies import beginning
@@ -37,18 +30,12 @@ from pytest_llmbench.wire.error_replies import beginning
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
-_PLACE = r"(?:field|header):\S+"
-_NOT_FACTS = ("endpoint", "request", "prices")
+_NOT_FACTS = ("endpoint", "request", "prices", "variants")
 _WHOLE_FACTS = ("network.ttft_adjustment",)
 """Tables that are one fact each, instead of one for every key."""
 
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
 """Keys whose values are never repeated in messages: somebody may have put an API key there by mistake."""
-
-_TAKE_TOKEN_IDS = ("auto", "openai-completions", "sglang-generate", "vllm-grpc", "sglang-grpc")
-_PROMPTS = ("messages", "prompt", "input", "inputs", "input_ids", "text_input")
-_OURS = ("model", *_PROMPTS, "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
-"""Body fields that the workload and the load generator decide."""
 
 _REMOVED = {
     "json_messages": "messages over WebSocket that a file describes are no longer measured: leave the table "
@@ -85,36 +72,31 @@ class SUTFile:
     path: Path
     facts: Facts
     """Everything disclosed, by the dotted names of the keys, with ``Origin.DECLARED``."""
-    endpoint: Endpoint
-    request: Request
-    prices: Prices
-    variants: Mapping[str, VariantTable] = field(default_factory=dict)
-    reasoning: Reasoning = field(default_factory=Reasoning)
-    server_times: ServerTimes = field(default_factory=ServerTimes)
+    tables: SUTTables
     tokenizer: HuggingFaceTokenizer | None = None
     """The tokenizer that ``tokenizer.file`` names; None without one."""
 
     @property
     def header_env(self) -> dict[str, str]:
         """Header name → name of the environment variable that holds its value."""
-        return {name: reference.env for name, reference in self.endpoint.headers.items()}
+        return {name: reference.env for name, reference in self.tables.endpoint.headers.items()}
 
     @property
     def api_key_file(self) -> Path | None:
-        return self._beside(self.endpoint.api_key_file)
+        return self._beside(self.tables.endpoint.api_key_file)
 
     @property
     def ca_file(self) -> Path | None:
-        return self._beside(self.endpoint.ca_file)
+        return self._beside(self.tables.endpoint.ca_file)
 
     @property
     def client(self) -> ClientCertificate | None:
         """The certificate for servers that demand one; None without one."""
-        cert_file = self._beside(self.endpoint.client_cert_file)
+        cert_file = self._beside(self.tables.endpoint.client_cert_file)
         return (
             None
             if cert_file is None
-            else ClientCertificate(cert_file, self._beside(self.endpoint.client_key_file))
+            else ClientCertificate(cert_file, self._beside(self.tables.endpoint.client_key_file))
         )
 
     def _beside(self, name: str | None) -> Path | None:
@@ -124,26 +106,19 @@ class SUTFile:
 def read_sut_file(path: Path) -> SUTFile:
     """Read and check a SUT file. Raises one SuiteError that lists every mistake in it."""
     content = _parse(path)
-    variants = {"variants": content.pop("variants")} if "variants" in content else {}
     mistakes: list[str] = []
     tables = _validated(SUTTables, content, mistakes)
-    mistakes += _contradictions(content)
-    named = _validated(Variants, variants, mistakes)
-    mistakes += _variant_mistakes(variants)
-    tokenizer = _tokenizer(_table(content, "tokenizer"), path, mistakes)
-    if tables is None or named is None or mistakes:
+    tokenizer = _tokenizer(tables.tokenizer, path, mistakes)
+    if mistakes:
         raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=_REMEDY)
-    parts = (tables.endpoint, tables.request, tables.prices, named.variants, tables.reasoning)
-    facts = _told_by(tokenizer, tables, path) | _facts(tables, path)
-    return SUTFile(path, facts, *parts, tables.server_times, tokenizer)
+    return SUTFile(path, _told_by(tokenizer, tables, path) | _facts(tables, path), tables, tokenizer)
 
 
 def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTable]:
     """Variants that are not from a file: name → table of the same shape. Raises one SuiteError."""
-    content, mistakes = {"variants": given}, []  # type: tuple[dict[str, Any], list[str]]
-    named = _validated(Variants, content, mistakes)
-    mistakes += _variant_mistakes(content)
-    if named is None or mistakes:
+    mistakes: list[str] = []
+    named = _validated(Variants, {"variants": given}, mistakes)
+    if mistakes:
         raise SuiteError.from_mistakes(mistakes, where=where, remedy=_REMEDY)
     return named.variants
 
@@ -154,32 +129,60 @@ def variant_facts(table: VariantTable, source: str) -> Facts:
     return Facts.of(Origin.DECLARED, dict(_flat(stated, "")), source)
 
 
-def _validated(kind: type[T], content: Mapping[str, Any], mistakes: list[str]) -> T | None:
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        mistakes += dict.fromkeys(_explain(detail) for detail in error.errors(include_url=False))
-        return None
+def _validated(kind: type[T], content: Mapping[str, Any], mistakes: list[str]) -> T:
+    """The tables as far as they are valid. What is wrong with the others is added to ``mistakes``, and so is
+    what does not go together in tables of which every known key is valid."""
+    left, broken = dict(content), set[tuple[int | str, ...]]()
+    while True:
+        try:
+            made = kind.model_validate(left)
+            break
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+        mistakes += dict.fromkeys(map(_explain, details))
+        for detail in details:
+            left, table = _without(left, detail["loc"])
+            broken |= set() if detail["type"] == "extra_forbidden" else {table}
+    mistakes += [told for path, told in _contradictions(made, ()) if path not in broken]
+    return made
 
 
-def _tokenizer(table: Mapping[str, Any], path: Path, mistakes: list[str]) -> HuggingFaceTokenizer | None:
+def _without(
+    content: Mapping[str, Any], path: tuple[int | str, ...]
+) -> tuple[dict[str, Any], tuple[int | str, ...]]:
+    """A copy without the key that a mistake is about, and the path of the table that had it."""
+    name, inner = str(path[0]), content.get(str(path[0]))
+    if isinstance(inner, Mapping) and len(path) > 1 and path[1] in inner:
+        kept, table = _without(inner, path[1:])
+        return {**content, name: kept}, (name, *table)
+    return {key: value for key, value in content.items() if key != name}, ()
+
+
+def _contradictions(table: Table, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    yield from ((path, told) for told in table.contradictions(_dotted(path)))
+    for name in sorted(table.model_fields_set):
+        value = getattr(table, name)
+        inner = value if isinstance(value, dict) else {"": value}
+        for key, each in inner.items():
+            if isinstance(each, Table):
+                yield from _contradictions(each, (*path, name, *filter(None, [key])))
+
+
+def _tokenizer(table: Tokenizer, path: Path, mistakes: list[str]) -> HuggingFaceTokenizer | None:
     """The tokenizer of the file that the table names; its mistakes are added to ``mistakes``."""
-    named = table.get("file")
-    if not isinstance(named, str) or not named.strip():
+    if table.file is None:
         return None
     try:
-        found = read_tokenizer(path.parent / Path(named.strip()).expanduser())
+        found = read_tokenizer(path.parent / Path(table.file).expanduser())
     except SuiteError as error:
         mistakes.append(f"tokenizer.file: {error.where}: {error.what} ({error.remedy})")
         return None
-    size, own = table.get("vocab_size"), table.get("name", found.name)
-    if isinstance(size, int) and size != found.vocabulary_size:
+    if table.vocab_size not in (None, found.vocabulary_size):
+        told = f"tokenizer.vocab_size is {table.vocab_size}, and tokenizer.file has {found.vocabulary_size}"
+        mistakes.append(f"{told}: leave it out")
+    if table.counting_option == "B" and table.reference not in (None, table.name or found.name):
         mistakes.append(
-            f"tokenizer.vocab_size is {size}, and tokenizer.file has {found.vocabulary_size}: leave it out"
-        )
-    if table.get("counting_option") == "B" and table.get("reference", own) != own:
-        mistakes.append(
-            f"tokenizer.reference is {_toml(table['reference'])}, and tokens are counted by tokenizer.file: "
+            f"tokenizer.reference is {_toml(table.reference)}, and tokens are counted by tokenizer.file: "
             "leave that out, or name it as the reference"
         )
     return found
@@ -293,8 +296,8 @@ def _explain(detail: ErrorDetails) -> str:
     if kind == "extra_forbidden" and path[0] in _REMOVED:
         return f"{path[0]}: {_REMOVED[str(path[0])]}"
     if kind == "extra_forbidden":
-        table = _table_class(path[:-1])
-        known = [*table.model_fields, *(() if path[:-1] else ("variants",))] if table else []
+        table = table_at(path[:-1])
+        known = [*table.model_fields] if table else []
         return f"{_dotted(path)}: unknown key{_suggestion(str(path[-1]), known)}{_about_keys(path)}"
     if any(name in _SECRET_BEARING for name in path):
         return f"{_dotted(path)}: not the name of a {'file' if 'api_key_file' in path else 'variable'}"
@@ -316,13 +319,8 @@ def _is_branch(part: str) -> bool:
 
 
 def _allowed(path: Sequence[int | str]) -> str:
-    table = _table_class(path[:-1])
+    table = table_at(path[:-1])
     return values_of(table.model_fields[str(path[-1])].annotation) if table else "another value"
-
-
-def _table_class(path: Sequence[int | str]) -> type[Table] | None:
-    """The class of the table at ``path`` from the top of the file; None if there is none."""
-    return table_at(path[2:], VariantTable) if path[:1] == ["variants"] else table_at(path)
 
 
 def _dotted(path: Sequence[int | str]) -> str:
@@ -348,140 +346,3 @@ def _toml(value: object) -> str:
         return beginning(json.dumps(value, ensure_ascii=False), _MOST_SHOWN)
     except (TypeError, ValueError):  # dates and times, which TOML has and JSON has not
         return beginning(str(value), _MOST_SHOWN)
-
-
-def _contradictions(content: Mapping[str, Any]) -> list[str]:
-    """Mistakes: keys that are valid each, and do not go together."""
-    sut, tokenizer, request = (_table(content, name) for name in ("sut", "tokenizer", "request"))
-    hardware, adjustment = _table(sut, "hardware"), _table(_table(content, "network"), "ttft_adjustment")
-    endpoint, found = _table(content, "endpoint"), list[str]()
-    if sut.get("boundary") == "custom" and not sut.get("components"):
-        found.append("sut.boundary is custom: list what lies inside it in sut.components")
-    if hardware.get("disclosed") is False and len(hardware) > 1:
-        given = ", ".join(name for name in hardware if name != "disclosed")
-        found.append(f"sut.hardware.disclosed is false, yet {given} is given: leave out one or the other")
-    if tokenizer.get("counting_option") == "B" and not tokenizer.get("reference"):
-        found.append("tokenizer.counting_option is B: name the reference tokenizer in tokenizer.reference")
-    if adjustment.get("applied") is True:
-        missing = [name for name in ("amount_ms", "method") if name not in adjustment]
-        found += [
-            f"network.ttft_adjustment.{name} is missing: an adjustment is documented" for name in missing
-        ]
-    if "api_key_env" in endpoint and "api_key_file" in endpoint:
-        found.append("endpoint.api_key_env and endpoint.api_key_file are both given: choose one")
-    if endpoint.get("insecure") is True and "ca_file" in endpoint:
-        found.append("endpoint.insecure is true, so endpoint.ca_file would not be used: choose one")
-    prices = [
-        name for name in ("input_per_million", "output_per_million") if name in _table(content, "prices")
-    ]
-    if len(prices) == 1:
-        found.append(f"prices.{prices[0]} alone gives no cost: state both prices, 0 for what is free")
-    if "client_key_file" in endpoint and "client_cert_file" not in endpoint:
-        found.append("endpoint.client_key_file is the key of a certificate: give client_cert_file too")
-    if "reset" in endpoint and "path" not in _table(endpoint, "reset"):
-        found.append("endpoint.reset.path is missing: which call empties the caches?")
-    return (
-        found
-        + _request_mistakes(request, endpoint)
-        + _reasoning_mistakes(_table(content, "reasoning"))
-        + _time_mistakes(_table(content, "server_times"))
-        + _body_mistakes(_table(request, "extra_body"), "request.extra_body")
-    )
-
-
-def _request_mistakes(request: Mapping[str, Any], endpoint: Mapping[str, Any]) -> list[str]:
-    extra, found = _table(request, "extra_body"), []
-    if request.get("prompt") == "token_ids" and endpoint.get("api", "auto") not in _TAKE_TOKEN_IDS:
-        found.append(
-            f"request.prompt is token_ids, which {endpoint['api']} cannot carry: endpoint.api = "
-            '"openai-completions"'
-        )
-    if request.get("prompt", "text") == "text" and endpoint.get("api") == "sglang-grpc":
-        found.append('endpoint.api is sglang-grpc, which takes no text: request.prompt = "token_ids"')
-    omitted = request.get("omit")
-    if isinstance(omitted, list) and any(name in extra for name in omitted if isinstance(name, str)):
-        found.append("request.omit and request.extra_body name the same field: choose one")
-    found += _chunk_token_mistakes(request, endpoint)
-    session = request.get("session_header")
-    if isinstance(session, str) and session.lower() in OWN_HEADERS:
-        found.append(f"request.session_header: header {session!r} is set by the load generator itself")
-    if isinstance(session, str) and session.lower() in map(str.lower, _table(endpoint, "headers")):
-        found.append(f"request.session_header and endpoint.headers both name {session}: choose one")
-    return found
-
-
-def _chunk_token_mistakes(request: Mapping[str, Any], endpoint: Mapping[str, Any]) -> list[str]:
-    """Mistakes of ``request.chunk_tokens`` together with other keys. The schema reports a value that is not
-    valid."""
-    asked = request.get("chunk_tokens")
-    fields = CHUNK_TOKEN_FIELDS.get(asked, {}) if isinstance(asked, str) else {}
-    omitted = request.get("omit")
-    found = []
-    for name in fields:
-        if name in _table(request, "extra_body"):
-            found.append(f"request.chunk_tokens and request.extra_body both send {name}: choose one")
-        if isinstance(omitted, list) and name in omitted:
-            found.append(f"request.chunk_tokens is {asked}, which needs {name}: take it out of request.omit")
-    api = endpoint.get("api", "auto")
-    if fields and api not in ("auto", "openai-chat", "openai-completions"):
-        found.append(f"request.chunk_tokens is {asked}, which {api} does not have: leave it out")
-    return found
-
-
-def _reasoning_mistakes(reasoning: Mapping[str, Any]) -> list[str]:
-    found = []
-    if reasoning.get("starts_thinking") is True and reasoning.get("tags", "auto") in ("auto", "none"):
-        found.append(
-            "reasoning.starts_thinking needs the form of the closing tag: set reasoning.tags to one by name"
-        )
-    for name, series in (("end_reason", r"[^\s{}]+\{[^\s{}]+\}"), ("critical_evictions", r"[^\s{}]+")):
-        place = reasoning.get(name)
-        if isinstance(place, str) and not re.fullmatch(f"{_PLACE}|metric:{series}", place.strip()):
-            of_page = "metric:NAME{LABEL}" if name == "end_reason" else "metric:NAME"
-            found.append(f"reasoning.{name} is {place!r}: write one of field:NAME, header:NAME, {of_page}")
-    return found
-
-
-def _time_mistakes(times: Mapping[str, Any]) -> list[str]:
-    found = []
-    for name in ("queue_wait", "prefill"):
-        place = times.get(name)
-        if isinstance(place, str) and not re.fullmatch(_PLACE, place.strip()):
-            forms = "field:NAME, header:NAME, header:Server-Timing:ENTRY"
-            found.append(f"server_times.{name} is {place!r}: write one of {forms}")
-    if "unit" in times and not times.keys() & {"queue_wait", "prefill"}:
-        found.append("server_times.unit alone says nothing: which time is it that of?")
-    return found
-
-
-def _variant_mistakes(content: Mapping[str, Any]) -> list[str]:
-    variants = _table(content, "variants")
-    found = variant_contradictions(variants)
-    for name in variants:
-        variant = _table(variants, name)
-        found += _body_mistakes(
-            _table(_table(variant, "request"), "extra_body"), f"variants.{name}.request.extra_body"
-        )
-        found += _body_mistakes(
-            {"json": _table(_table(variant, "control"), "body")}, f"variants.{name}.control.body"
-        )
-    return found
-
-
-def _body_mistakes(extra: Mapping[str, Any], where: str) -> list[str]:
-    found = [f"{where}.{name}: the plugin decides this field" for name in _OURS if name in extra]
-    if where.endswith("extra_body"):
-        nested = [name for name in present(extra, OUTPUT_LIMITS) if name not in _OURS]
-        found += [f"{where}.{name}: the plugin decides how long a reply may be" for name in nested]
-    if "ignore_eos" in extra:
-        found.append(f"{where}.ignore_eos: set request.ignore_eos, so that it is declared")
-    try:
-        json.dumps(extra, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        found.append(f"{where} cannot be sent as JSON: {error}")
-    return found
-
-
-def _table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = content.get(name)
-    return value if isinstance(value, dict) else {}

@@ -6,6 +6,7 @@ of ``[variants.NAME]`` are one SUT in several states, and how each is reached.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType, UnionType
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pytest_llmbench.endpoint_urls import PORT
+from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS, OUTPUT_LIMITS, OWN_HEADERS, present
 from pytest_llmbench.model.session import SESSION_HEADER
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -22,6 +24,13 @@ HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|
 HeaderNameOrNone = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]*$")]
 Switch = Literal["enabled", "disabled"]
 Filter = Literal["enabled", "disabled", "absent", "unknown"]
+
+
+_PLACE = r"(?:field|header):\S+"
+_TAKE_TOKEN_IDS = ("auto", "openai-completions", "sglang-generate", "vllm-grpc", "sglang-grpc")
+_PROMPTS = ("messages", "prompt", "input", "inputs", "input_ids", "text_input")
+_OURS = ("model", *_PROMPTS, "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
+"""Body fields that the workload and the load generator decide."""
 
 
 class Table(BaseModel):
@@ -35,6 +44,32 @@ class Table(BaseModel):
         protected_namespaces=(),
         defer_build=True,  # most sessions have no SUT file
     )
+
+    def contradictions(self, at: str) -> Iterator[str]:  # noqa: ARG002 - each table has its own
+        """Mistakes: keys that are valid each, and do not go together. ``at``: where the table stands."""
+        yield from ()
+
+
+def _unsendable(extra: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Mistakes in further fields of a body."""
+    yield from (f"{where}.{name}: the plugin decides this field" for name in _OURS if name in extra)
+    if where.endswith("extra_body"):
+        for name in present(extra, OUTPUT_LIMITS):
+            if name not in _OURS:
+                yield f"{where}.{name}: the plugin decides how long a reply may be"
+    if "ignore_eos" in extra:
+        yield f"{where}.ignore_eos: set request.ignore_eos, so that it is declared"
+    try:
+        json.dumps(extra, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        yield f"{where} cannot be sent as JSON: {error}"
+
+
+def _no_place(table: Table, name: str, pattern: str, forms: str, at: str) -> Iterator[str]:
+    """Mistake: the key names no place where a server could say something."""
+    place = getattr(table, name)
+    if place is not None and not re.fullmatch(pattern, place):
+        yield f"{at}.{name} is {place!r}: write one of {forms}"
 
 
 class Model(Table):
@@ -65,6 +100,11 @@ class Hardware(Table):
         default=None, ge=0, description="Memory of one accelerator in GiB; with `cpu`, memory of the machine."
     )
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        given = [name for name in type(self).model_fields if name in self.model_fields_set - {"disclosed"}]
+        if self.disclosed is False and given:
+            yield f"{at}.disclosed is false, yet {', '.join(given)} is given: leave out one or the other"
+
 
 class Software(Table):
     engine: Text | None = Field(default=None, description="Serving software, such as `vLLM`.")
@@ -86,6 +126,10 @@ class System(Table):
     model: Model = Model()
     hardware: Hardware = Hardware()
     software: Software = Software()
+
+    def contradictions(self, at: str) -> Iterator[str]:
+        if self.boundary == "custom" and not self.components:
+            yield f"{at}.boundary is custom: list what lies inside it in {at}.components"
 
 
 class SpecialTokens(Table):
@@ -125,6 +169,10 @@ class Tokenizer(Table):
     )
     special: SpecialTokens = SpecialTokens()
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        if self.counting_option == "B" and not self.reference:
+            yield f"{at}.counting_option is B: name the reference tokenizer in {at}.reference"
+
 
 class Clock(Table):
     topology: Literal["single_machine", "distributed"] | None = Field(
@@ -148,6 +196,11 @@ class Adjustment(Table):
     )
     amount_ms: float | None = Field(default=None, ge=0, description="How much, in ms; needed when applied.")
     method: Text | None = Field(default=None, description="How the amount was found; needed when applied.")
+
+    def contradictions(self, at: str) -> Iterator[str]:
+        for name in ("amount_ms", "method") if self.applied else ():
+            if getattr(self, name) is None:
+                yield f"{at}.{name} is missing: an adjustment is documented"
 
 
 class Network(Table):
@@ -231,6 +284,10 @@ class Reset(Table):
         description="Path on the server, such as `/reset_prefix_cache`, of the call that empties its caches.",
     )
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        if self.path is None:
+            yield f"{at}.path is missing: which call empties the caches?"
+
 
 class Endpoint(Table):
     model: Text | None = Field(
@@ -280,6 +337,14 @@ class Endpoint(Table):
     insecure: bool = Field(default=False, description="`true`: the server's certificate is not checked.")
     reset: Reset = Reset()
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        if self.api_key_env and self.api_key_file:
+            yield f"{at}.api_key_env and {at}.api_key_file are both given: choose one"
+        if self.insecure and self.ca_file:
+            yield f"{at}.insecure is true, so {at}.ca_file would not be used: choose one"
+        if self.client_key_file and not self.client_cert_file:
+            yield f"{at}.client_key_file is the key of a certificate: give client_cert_file too"
+
 
 class Request(Table):
     prompt: Literal["text", "token_ids"] = Field(
@@ -313,6 +378,19 @@ class Request(Table):
         'keep a session on one replica. `""`: none is sent.',
     )
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        if set(self.omit) & self.extra_body.keys():
+            yield f"{at}.omit and {at}.extra_body name the same field: choose one"
+        chunked = f"{at}.chunk_tokens"
+        for name in CHUNK_TOKEN_FIELDS[self.chunk_tokens]:
+            if name in self.extra_body:
+                yield f"{chunked} and {at}.extra_body both send {name}: choose one"
+            if name in self.omit:
+                yield f"{chunked} is {self.chunk_tokens}, which needs {name}: take it out of {at}.omit"
+        if self.session_header.lower() in OWN_HEADERS:
+            yield f"{at}.session_header: header {self.session_header!r} is set by the load generator itself"
+        yield from _unsendable(self.extra_body, f"{at}.extra_body")
+
 
 class Reasoning(Table):
     tags: Literal["auto", "think", "kimi", "gpt-oss", "none"] = Field(
@@ -339,6 +417,14 @@ class Reasoning(Table):
         "`metric:SERIES` of its metrics page.",
     )
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        if self.starts_thinking and self.tags in ("auto", "none"):
+            yield f"{at}.starts_thinking needs the form of the closing tag: set {at}.tags to one by name"
+        for name, series in (("end_reason", r"[^\s{}]+\{[^\s{}]+\}"), ("critical_evictions", r"[^\s{}]+")):
+            of_page = "metric:NAME{LABEL}" if name == "end_reason" else "metric:NAME"
+            forms = f"field:NAME, header:NAME, {of_page}"
+            yield from _no_place(self, name, f"{_PLACE}|metric:{series}", forms, at)
+
 
 class ServerTimes(Table):
     queue_wait: Text | None = Field(
@@ -355,6 +441,13 @@ class ServerTimes(Table):
         description="Unit of both. The durations of `Server-Timing` are ms.",
     )
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        forms = "field:NAME, header:NAME, header:Server-Timing:ENTRY"
+        for name in ("queue_wait", "prefill"):
+            yield from _no_place(self, name, _PLACE, forms, at)
+        if self.model_fields_set == {"unit"}:
+            yield f"{at}.unit alone says nothing: which time is it that of?"
+
 
 class Prices(Table):
     input_per_million: float | None = Field(
@@ -369,73 +462,11 @@ class Prices(Table):
     )
     date: Text | None = Field(default=None, description="Day on which that price was taken.")
 
-
-class SUTTables(Table):
-    """A whole SUT file without its variants."""
-
-    production_sample_check: Text | None = Field(
-        default=None, description="Where a check against samples of production traffic is to be found."
-    )
-    sut: System = System()
-    tokenizer: Tokenizer = Tokenizer()
-    clock: Clock = Clock()
-    network: Network = Network()
-    guardrails: Guardrails = Guardrails()
-    warmup: Warmup = Warmup()
-    publication: Publication = Publication()
-    isolation: Isolation = Isolation()
-    endpoint: Endpoint = Endpoint()
-    request: Request = Request()
-    reasoning: Reasoning = Reasoning()
-    server_times: ServerTimes = ServerTimes()
-    prices: Prices = Prices()
-
-
-def inner_table(annotation: Any) -> type[Table] | None:
-    """The table class that a field may hold; None if it holds none."""
-    choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    tables = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, Table)]
-    return tables[0] if tables else None
-
-
-def table_at(path: Sequence[int | str], top: type[Table] = SUTTables) -> type[Table] | None:
-    """The table class at ``path`` below ``top``; None if there is none."""
-    table: type[Table] | None = top
-    for part in path:
-        field = table.model_fields.get(str(part)) if table else None
-        table = inner_table(field.annotation) if field else None
-    return table
-
-
-def reference_rows(table: type[Table] = SUTTables, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """(dotted key, values, meaning) of every key, in the order of the reference page."""
-    for name, field in table.model_fields.items():
-        inner = inner_table(field.annotation)
-        if inner is not None and field.description is None:
-            yield from reference_rows(inner, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", values_of(field.annotation), field.description or ""
-
-
-_WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
-
-
-def values_of(annotation: Any) -> str:
-    """The values that a key of this type may have, in words."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is Any:
-        return "any value"
-    if origin is Annotated:
-        return values_of(arguments[0])
-    if origin is Literal:
-        return ", ".join(f"`{value}`" for value in arguments)
-    if origin in (Union, UnionType):
-        return " or ".join(values_of(argument) for argument in arguments if argument is not NoneType)
-    if origin is list:
-        return f"list of {values_of(arguments[0])}"
-    if origin is dict or inner_table(annotation) is not None:
-        return "table"
-    return _WORDS[annotation]
+    def contradictions(self, at: str) -> Iterator[str]:
+        both = {"input_per_million": self.input_per_million, "output_per_million": self.output_per_million}
+        given = [name for name, price in both.items() if price is not None]
+        if len(given) == 1:
+            yield f"{at}.{given[0]} alone gives no cost: state both prices, 0 for what is free"
 
 
 WAYS = ("url", "command", "control", "request", "preset")
@@ -459,6 +490,11 @@ class Call(Table):
         default=None, ge=100, le=599, description="Status that means success. Default: any of 200 to 299."
     )
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        if (self.path is None) == (self.url is None):
+            yield f"{at}: give either path or url"
+        yield from _unsendable({"json": self.body or {}}, f"{at}.body")
+
 
 class Health(Table):
     path: Path = Field(
@@ -477,6 +513,9 @@ class FurtherRequest(Table):
     headers: dict[HeaderName, EnvRef] = Field(
         default_factory=dict, description='Further headers, each as `name = { env = "VARIABLE" }`.'
     )
+
+    def contradictions(self, at: str) -> Iterator[str]:
+        yield from _unsendable(self.extra_body, f"{at}.extra_body")
 
 
 class VariantTable(Table):
@@ -524,6 +563,24 @@ class VariantTable(Table):
         """The member of ``WAYS`` by which the variant is reached."""
         return next(way for way in ("command", *WAYS) if getattr(self, way) is not None)
 
+    def contradictions(self, at: str) -> Iterator[str]:
+        name = at.removeprefix("variants.")
+        if not _NAME.match(name):
+            yield f"variants.{name!r}: a name has letters, digits, dots, dashes and underscores"
+        ways = [way for way in WAYS if getattr(self, way) is not None]
+        if not ways:
+            yield f"{at} says not how it is reached: give one of {', '.join(WAYS)}"
+        elif len(ways) > 1 and ways != ["url", "command"]:
+            yield f"{at} is reached in {len(ways)} ways ({', '.join(ways)}): choose one"
+        if self.command is None:
+            for key in _OF_A_COMMAND:
+                if key in self.model_fields_set:
+                    yield f"{at}.{key} belongs to a command, and there is none"
+        elif self.url is None and not any(PORT in word for word in (*self.command, *self.env.values())):
+            yield f"{at}.command: say where it answers, with url, or with {PORT} in the command or its env"
+        if self.restore is not None and self.control is None:
+            yield f"{at}.restore undoes a control call, and there is none"
+
 
 class Variants(Table):
     """The table ``[variants]`` as a whole, so that mistakes carry the name of their variant."""
@@ -531,45 +588,88 @@ class Variants(Table):
     variants: dict[str, VariantTable] = Field(default_factory=dict)
 
 
-def variant_contradictions(variants: Mapping[str, Any]) -> list[str]:
-    """Mistakes: keys of variants that are valid each, and do not go together."""
-    found = []
-    for name, table in variants.items():
-        if not _NAME.match(name):
-            found.append(f"variants.{name!r}: a name has letters, digits, dots, dashes and underscores")
-        if isinstance(table, Mapping):
-            found += [f"variants.{name}{mistake}" for mistake in _mistakes(table)]
-    return found
+class SUTTables(Variants):
+    """A whole SUT file."""
+
+    production_sample_check: Text | None = Field(
+        default=None, description="Where a check against samples of production traffic is to be found."
+    )
+    sut: System = System()
+    tokenizer: Tokenizer = Tokenizer()
+    clock: Clock = Clock()
+    network: Network = Network()
+    guardrails: Guardrails = Guardrails()
+    warmup: Warmup = Warmup()
+    publication: Publication = Publication()
+    isolation: Isolation = Isolation()
+    endpoint: Endpoint = Endpoint()
+    request: Request = Request()
+    reasoning: Reasoning = Reasoning()
+    server_times: ServerTimes = ServerTimes()
+    prices: Prices = Prices()
+
+    def contradictions(self, at: str) -> Iterator[str]:  # noqa: ARG002 - it is the top
+        request, endpoint = self.request, self.endpoint
+        if request.prompt == "token_ids" and endpoint.api not in _TAKE_TOKEN_IDS:
+            told = f"request.prompt is token_ids, which {endpoint.api} cannot carry"
+            yield f'{told}: endpoint.api = "openai-completions"'
+        if request.prompt == "text" and endpoint.api == "sglang-grpc":
+            yield 'endpoint.api is sglang-grpc, which takes no text: request.prompt = "token_ids"'
+        chunked = ("auto", "openai-chat", "openai-completions")
+        if CHUNK_TOKEN_FIELDS[request.chunk_tokens] and endpoint.api not in chunked:
+            told = f"request.chunk_tokens is {request.chunk_tokens}, which {endpoint.api} does not have"
+            yield f"{told}: leave it out"
+        if request.session_header.lower() in map(str.lower, endpoint.headers):
+            named = request.session_header
+            yield f"request.session_header and endpoint.headers both name {named}: choose one"
 
 
-def _mistakes(table: Mapping[str, Any]) -> Iterator[str]:
-    ways = [way for way in WAYS if way in table]
-    if not ways:
-        yield f" says not how it is reached: give one of {', '.join(WAYS)}"
-    elif len(ways) > 1 and ways != ["url", "command"]:
-        yield f" is reached in {len(ways)} ways ({', '.join(ways)}): choose one"
-    if "command" not in table:
-        for key in _OF_A_COMMAND:
-            if key in table:
-                yield f".{key} belongs to a command, and there is none"
-    elif "url" not in table and PORT not in _words(table):
-        yield f".command: say where it answers, with url, or with {PORT} in the command or its env"
-    for key in ("control", "restore"):
-        call = table.get(key)
-        if isinstance(call, Mapping) and ("path" in call) == ("url" in call):
-            yield f".{key}: give either path or url"
-    if "restore" in table and "control" not in table:
-        yield ".restore undoes a control call, and there is none"
-    reset = table.get("reset")
-    if isinstance(reset, Mapping) and "path" not in reset:
-        yield ".reset.path is missing: which call empties the caches?"
-    sut = table.get("sut")
-    if isinstance(sut, Mapping) and sut.get("boundary") == "custom" and not sut.get("components"):
-        yield ".sut.boundary is custom: list what lies inside it in sut.components"
+def inner_table(annotation: Any) -> type[Table] | None:
+    """The table class that a field may hold; None if it holds none."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    tables = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, Table)]
+    return tables[0] if tables else None
 
 
-def _words(table: Mapping[str, Any]) -> str:
-    command, env = table.get("command"), table.get("env")
-    words: Sequence[Any] = command if isinstance(command, list) else [PORT]
-    values = env.values() if isinstance(env, Mapping) else ()
-    return " ".join(str(word) for word in (*words, *values))
+def table_at(path: Sequence[int | str]) -> type[Table] | None:
+    """The class of the table at ``path`` from the top of the file; None if there is none."""
+    table: type[Table] | None = SUTTables
+    if path[:1] == ["variants"]:
+        table, path = VariantTable, path[2:]
+    for part in path:
+        field = table.model_fields.get(str(part)) if table else None
+        table = inner_table(field.annotation) if field else None
+    return table
+
+
+def reference_rows(table: type[Table] = SUTTables, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(dotted key, values, meaning) of every key, in the order of the reference page."""
+    for name, field in table.model_fields.items():
+        inner = inner_table(field.annotation)
+        if name == "variants":  # a page of their own
+            continue
+        if inner is not None and field.description is None:
+            yield from reference_rows(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", values_of(field.annotation), field.description or ""
+
+
+_WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
+
+
+def values_of(annotation: Any) -> str:
+    """The values that a key of this type may have, in words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return "any value"
+    if origin is Annotated:
+        return values_of(arguments[0])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(values_of(argument) for argument in arguments if argument is not NoneType)
+    if origin is list:
+        return f"list of {values_of(arguments[0])}"
+    if origin is dict or inner_table(annotation) is not None:
+        return "table"
+    return _WORDS[annotation]

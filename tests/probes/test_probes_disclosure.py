@@ -53,12 +53,15 @@ def test_the_example_is_read():
         "amount_ms": 0.0,
         "method": "none",
     }
-    assert example.endpoint.model == "meta-llama/Llama-3.1-8B-Instruct"
+    assert example.tables.endpoint.model == "meta-llama/Llama-3.1-8B-Instruct"
     assert example.header_env == {"x-tenant": "GATEWAY_TENANT"}
     assert example.ca_file == EXAMPLE.parent / "our-ca.pem"
-    assert example.request.extra_body == {"seed": 7, "chat_template_kwargs": {"enable_thinking": False}}
-    assert example.request.ignore_eos
-    assert example.prices.input_per_million == 0.15
+    assert example.tables.request.extra_body == {
+        "seed": 7,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    assert example.tables.request.ignore_eos
+    assert example.tables.prices.input_per_million == 0.15
 
 
 def test_the_example_shows_every_key():
@@ -101,9 +104,9 @@ def test_facts_are_declared_and_name_the_file(read, tmp_path):
 def test_an_empty_file_states_nothing(read):
     empty = read("")
     assert len(empty.facts) == 0
-    assert empty.endpoint.api == "auto"
-    assert empty.request.prompt == "text"
-    assert not empty.request.ignore_eos
+    assert empty.tables.endpoint.api == "auto"
+    assert empty.tables.request.prompt == "text"
+    assert not empty.tables.request.ignore_eos
     assert empty.api_key_file is None
 
 
@@ -269,7 +272,7 @@ def test_paths_start_where_the_file_lies(read, tmp_path):
 
 
 def test_variants_of_the_example():
-    variants = read_sut_file(EXAMPLE).variants
+    variants = read_sut_file(EXAMPLE).tables.variants
     assert {name: table.way for name, table in variants.items()} == {
         "cache_enabled": "command",
         "guardrails_full": "url",
@@ -325,6 +328,31 @@ def test_all_mistakes_of_variants_are_told_with_the_others(read):
     ):
         assert line in told
     assert "sk-canary" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        # what is wrong was given all the same
+        ('tokenizer = { counting_option = "B", reference = 3 }', ["tokenizer.reference is 3"]),
+        ("variants.x.command = 3", ["variants.x.command is 3"]),
+        ('endpoint.reset.path = "x"', ['endpoint.reset.path is "x"']),
+        # what is unknown, or wrong in a table within, hides nothing
+        (
+            'variants.x = { command = ["s"], env = { A = 1 }, hea = 1, sut = { profile = 1 } }',
+            ["variants.x.env", "variants.x.hea", "variants.x.sut.profile", "variants.x.command: say where"],
+        ),
+        (
+            'request.prompt = "token_ids"\n'
+            'endpoint = { api = "tgi-generate", insecure = true, ca_file = "c" }',
+            ["endpoint.insecure is true", "request.prompt is token_ids, which tgi-generate cannot carry"],
+        ),
+    ],
+)
+def test_exactly_the_mistakes_that_an_author_made(read, text, mistakes):
+    told = mistakes_of(read, text)
+    assert all(mistake in told for mistake in mistakes)
+    assert re.findall(r"sut.toml: (\d+) mistakes\n", told) == [str(len(mistakes))] * (len(mistakes) > 1)
 
 
 def test_a_misspelt_table_of_variants(read):

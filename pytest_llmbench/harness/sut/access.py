@@ -67,10 +67,12 @@ class SUTAccess:
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:
         """The access to a SUT. Raises SuiteError where a required key or header is not set."""
-        key_file = settings.api_key_file or (file.api_key_file if file is not None else None)
+        key_env, key_file = None, settings.api_key_file
+        if file is not None and key_file is None:
+            key_env, key_file = file.tables.endpoint.api_key_env, file.api_key_file
         credentials = read_credentials(
             os.environ,
-            key_env=file.endpoint.api_key_env if file is not None and settings.api_key_file is None else None,
+            key_env=key_env,
             key_file=key_file,
             header_env=file.header_env if file is not None else None,
         )
@@ -88,7 +90,7 @@ class SUTAccess:
         named = self._named_proxy
         if self.file is None:
             return Access(self.credentials, insecure=self.insecure, proxy=named, http2=self.http2)
-        insecure = self.insecure or self.file.endpoint.insecure
+        insecure = self.insecure or self.file.tables.endpoint.insecure
         file = self.file
         return Access(
             self.credentials,
@@ -121,7 +123,7 @@ class SUTAccess:
     def asking(self) -> RequestForm:
         if self.file is None:
             return RequestForm("text", self.sut.ignore_eos, dict(self.sut.extra_body))
-        request = self.file.request
+        request = self.file.tables.request
         # null: encoding takes it for a field that is not sent
         own: dict[str, Any] = {**dict.fromkeys(request.omit), **CHUNK_TOKEN_FIELDS[request.chunk_tokens]}
         body: dict[str, Any] = {**own, **request.extra_body, **self.sut.extra_body}
@@ -147,7 +149,7 @@ class SUTAccess:
 
         if self.file is None:
             return Declared()
-        table, times = self.file.reasoning, self.file.server_times
+        table, times = self.file.tables.reasoning, self.file.tables.server_times
         return Declared(
             InlineReasoning(table.tags, table.starts_thinking),
             table.end_reason or "",
@@ -161,7 +163,7 @@ class SUTAccess:
     def session_header(self) -> str:
         """The name of the header with the session of a turn. Empty: none is sent, also if a header of the
         author with that name goes with every request."""
-        name = self.file.request.session_header if self.file is not None else SESSION_HEADER
+        name = self.file.tables.request.session_header if self.file is not None else SESSION_HEADER
         return "" if name.lower() in map(str.lower, self.credentials.headers) else name
 
     @property
@@ -177,12 +179,12 @@ class SUTAccess:
 
     @property
     def model(self) -> str | None:
-        return self.sut.model or (self.file.endpoint.model if self.file is not None else None)
+        return self.sut.model or (self.file.tables.endpoint.model if self.file is not None else None)
 
     @property
     def api(self) -> str:
         if self.file is not None and self.sut.api == "auto":
-            return self.file.endpoint.api
+            return self.file.tables.endpoint.api
         return self.sut.api
 
     def target(self, url: str) -> Target:

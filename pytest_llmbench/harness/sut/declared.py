@@ -93,7 +93,7 @@ def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]
         from pytest_llmbench.probes.disclosure import read_variants, variant_facts
 
         if file is not None:
-            for name, table in file.variants.items():
+            for name, table in file.tables.variants.items():
                 found[name] = Variant(name, table, variant_facts(table, str(file.path)), file.path.parent)
         for name, table in read_variants(offered, HOOK).items():
             found[name] = Variant(name, table, variant_facts(table, HOOK), here)
@@ -128,7 +128,7 @@ def prices_of(settings: Settings) -> Prices | None:
     file = sut_file_of(settings)
     if file is None:
         return None
-    prices = file.prices
+    prices = file.tables.prices
     if prices.input_per_million is None or prices.output_per_million is None:
         return None
     return Prices(prices.input_per_million, prices.output_per_million, prices.currency)
@@ -146,7 +146,7 @@ def hourly_price(file: Path | None) -> HourlyPrice | None:
     """The price per hour in dollars; None where the SUT file gives none, or gives it in another currency."""
     if file is None:
         return None
-    prices = _read(file).prices
+    prices = _read(file).tables.prices
     if prices.per_hour is None or prices.currency != "USD":
         return None
     return HourlyPrice(prices.per_hour, prices.date)

@@ -221,10 +221,12 @@ def _endpoint(sut_access: SUTAccess, variants: Mapping[str, Variant]) -> Endpoin
 
 def _add_variants(executor: VariantExecutor, sut_access: SUTAccess, variants: Mapping[str, Variant]) -> None:
     base, file = executor.servers[""], sut_access.file
-    if file is not None and file.endpoint.reset.path is not None and sut_access.sut.was_there_before:
+    if file is not None and file.tables.endpoint.reset.path is not None and sut_access.sut.was_there_before:
         from pytest_llmbench.harness.sut.variant_servers import reset_of
 
-        base.reset = reset_of(file.endpoint.reset, lambda: executor.base.base_url, sut_access, "the SUT")
+        base.reset = reset_of(
+            file.tables.endpoint.reset, lambda: executor.base.base_url, sut_access, "the SUT"
+        )
     for variant in variants.values():
         if variant.way == "preset":  # declared of the embedded engine alone
             executor.add(cast("Preset", base).variant(variant))
