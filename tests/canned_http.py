@@ -166,3 +166,11 @@ def engine() -> dict[str, Canned]:
         "POST /v1/chat/completions": chat,
         "POST /v1/completions": completion,
     }
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever proxies the environment of the test run has."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)

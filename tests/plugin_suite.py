@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pytest_apart import WITHOUT_OTHERS
 
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.store.records_reader import records_lines
 
 SMALL_WARMUP = """
@@ -74,3 +76,9 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
         """
     )
     return Suite(pytester)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine.start("fast") as running:
+        yield running

@@ -7,7 +7,7 @@ import re
 import pytest
 from cited_tests import ROOT, cited, missing
 
-from pytest_llmbench.extras.grpc import OVER_GRPC
+from pytest_llmbench.registry import extras
 from pytest_llmbench.wire.catalogue import DIALECTS
 
 PAGE = (ROOT / "docs/reference/engines.md").read_text("utf-8")
@@ -23,6 +23,7 @@ def test_what_it_was_held_against_is_shown(row: str) -> None:
 
 def test_what_was_not_tried_is_named() -> None:
     tried = {name for row in ROWS for name in re.findall(r"`([\w-]+)`", row)}
-    untried = (set(DIALECTS) | set(OVER_GRPC)) - tried
+    further = {name for extra in extras() for transport in extra.transports for name in transport.dialects}
+    untried = (set(DIALECTS) | further) - tried
     assert {name for name in untried if f"`{name}`" not in PAGE} == set()
     assert missing(PAGE) == []

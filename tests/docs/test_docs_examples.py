@@ -13,16 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http2_server import hypercorn
+from documented import BLOCK, PAGES, ROOT, of_extras, run_blocks
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
 """The page whose tests run against a server, as its readers do it."""
-OVER_HTTP2 = ROOT / "docs/how-to/measure-over-http2.md"
-"""The page whose tests run against a server of another maker."""
 QUARTER = "replay:fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 SEARCHING = {ROOT / "docs/reference/tests.md", ROOT / "docs/how-to/measure-sessions.md"}
 """Pages of searches, which on an engine of a quarter of the speed send a quarter of the requests."""
@@ -41,11 +37,13 @@ WITH: dict[Path, tuple[str, ...]] = {
         "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=least_loaded",
     ),
     ROOT / "docs/how-to/compare-systems.md": ("--llm-endpoint=other=replay:h100-8b",),
-    OVER_HTTP2: ("--llm-http=2",),
 }
 """Options without which the examples of a page are mistakes."""
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-EXAMPLES = {page: blocks for page in PAGES if (blocks := BLOCK.findall(page.read_text("utf-8")))}
+EXAMPLES = {
+    page: blocks
+    for page in PAGES
+    if (blocks := [each for each in BLOCK.findall(page.read_text("utf-8")) if not of_extras(page, each)])
+}
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 _HOOK = (ROOT / "docs/generate.py").read_text("utf-8")
@@ -59,37 +57,13 @@ def engine() -> Iterator[EmbeddedEngine]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def over_http2() -> Iterator[str]:
-    with hypercorn() as url:
-        yield url
-
-
 @pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
     endpoint = QUARTER if page in SEARCHING else "replay"
     if page == SERVED:
         endpoint = request.getfixturevalue("engine").url
-    elif page == OVER_HTTP2:
-        endpoint = request.getfixturevalue("over_http2")
-    # Measured in this process: to start one that measures takes longer than what most pages measure.
-    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\nllm_workers = 0\n")
-    blocks = EXAMPLES[page]
-    pytester.makepyfile(**{f"test_block_{i}": block for i, block in enumerate(blocks, start=1)})
-    result = pytester.runpytest_inprocess(
-        "-p",
-        "no:cacheprovider",
-        "-rA",
-        f"--llm-endpoint={endpoint}",
-        "--llm-scale=quick",
-        "--llm-inconclusive=pass",
-        *WITH.get(page, ()),
-    )
-    outcomes = result.parseoutcomes()
-    assert set(outcomes) <= {"passed", "warnings"}, outcomes
-    for i in range(1, len(blocks) + 1):
-        result.stdout.fnmatch_lines_random([f"PASSED test_block_{i}.py::*"])
+    run_blocks(pytester, EXAMPLES[page], endpoint, *WITH.get(page, ()))
 
 
 def test_links_lead_somewhere() -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from h2.events import StreamReset
-from http2_script import EVENTS, Peer, peers
-from planned_load import TextWorkload
+from cut_loads import LONG, MS, SLOW, Impatient, assert_aborted_where_cut, ends
 from scripted_server import (
     DONE,
     HEAD,
@@ -40,58 +36,23 @@ from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.record import Outcome
-from pytest_llmbench.model.records import MISSING, OUTCOMES
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.timing.clock import MonotonicClock
-from pytest_llmbench.wire.catalogue import dialect, dialect_at
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.adapted import Cuts
-from pytest_llmbench.workloads.catalogue import with_cuts
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload
-from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]
 MakePlan = Callable[..., LoadPlan]
 
-MS = 1_000_000
-TOKENS = 400
-LONG = with_cuts(SyntheticWorkload("long", Fixed(20), Fixed(TOKENS)), Cuts(0.5, Uniform(50, 250)))
-"""Replies take at least two seconds of the engine below; half of them are cut long before."""
-SLOW = "fast?step_base_us=5000&context_limit_tokens=2000"
 IN_BAND = HEAD + chunked((event({"error": {"message": "out of memory"}}), DONE))
 FIRST = HEAD + chunk(text_event("one"))
-
-
-@dataclass(frozen=True)
-class Impatient(TextWorkload):
-    """Request i is cut after ``after_ms[i]``; 0: its user waits."""
-
-    after_ms: tuple[int, ...] = ()
-
-    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
-        texts = super().requests(count, seed)
-        pairs = zip(texts, self.after_ms, strict=True)
-        return [PlannedRequest(r.index, 8, 1, text=r.text, cut_after_ns=ms * MS or None) for r, ms in pairs]
-
-    def specification(self) -> Mapping[str, Any]:
-        return {"cuts": list(self.after_ms)}
-
-
-def ends(seen: Observation) -> list[tuple[str, str | None, str | None]]:
-    """Outcome, end before the cut and error of each request, in the order of the plan."""
-    records = seen.records
-    rows = zip(records.index, records.outcome, records.end_before_cut, records.error, strict=True)
-    return [
-        (OUTCOMES[outcome].value, end, error) for _, outcome, end, error in sorted(rows, key=lambda r: r[0])
-    ]
 
 
 def test_a_request_that_is_cut_closes_its_connection(
@@ -173,47 +134,6 @@ def test_what_the_session_s_end_stops_is_cancelled(
     assert seen.records.cut_after_ns[0] == 15_000 * MS
 
 
-def test_over_http2_the_stream_is_reset_and_the_others_go_on(serve: Serve, plan: MakePlan) -> None:
-    opened: list[Peer] = []
-
-    def turn(peer: Peer) -> None:
-        first, second = peer.next(), peer.next()
-        assert first is not None
-        assert second is not None
-        peer.send(first.head(EVENTS) + first.data(STREAM[0]) + second.head(EVENTS) + second.data(STREAM[0]))
-        peer.until(StreamReset)
-        peer.send(second.data(b"".join(STREAM[1:])) + second.data(b"", end=True))
-        assert peer.next() is None
-
-    server = serve(peers(turn, opened), read_body=False)
-    with LoadGenerator(Target.parse(server.url, http2=True), OpenAIChat(), model="m") as generator:
-        seen = generator.run(plan(2, workload=Impatient(after_ms=(150, 0)), load=ClosedLoop(2)))
-    server.stop()
-    assert ends(seen) == [("cut_by_user", None, None), ("ok", None, None)]
-    (reset,) = opened[0].got(StreamReset)
-    assert reset.error_code == 8  # CANCEL
-    assert len(opened) == 1
-
-
-def test_over_http2_the_connection_stays_also_where_nothing_had_come(serve: Serve, plan: MakePlan) -> None:
-    opened: list[Peer] = []
-
-    def turn(peer: Peer) -> None:
-        assert peer.next() is not None
-        peer.until(StreamReset)
-        second = peer.next()
-        assert second is not None
-        peer.send(second.reply())
-        assert peer.next() is None
-
-    server = serve(peers(turn, opened), read_body=False)
-    with LoadGenerator(Target.parse(server.url, http2=True), OpenAIChat(), model="m") as generator:
-        seen = generator.run(plan(2, workload=Impatient(after_ms=(100, 0))))
-    server.stop()
-    assert ends(seen) == [("cut_by_user", None, None), ("ok", None, None)]
-    assert len(opened) == 1
-
-
 def generate() -> tuple[Callable[..., AsyncIterator[str]], list[str]]:
     """A model that ends no reply by itself, and what ended its calls."""
     ends_of: list[str] = []
@@ -274,47 +194,12 @@ def test_in_process_the_call_is_cancelled(made: Any, plan: MakePlan) -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EmbeddedEngine]:
-    with EmbeddedEngine.start(SLOW, grpc=True) as engine:
+    with EmbeddedEngine.start(SLOW) as engine:
         yield engine
 
 
-def truth_of(engine: EmbeddedEngine, ids: Sequence[str]) -> dict[str, GroundTruth]:
-    """What the engine says of these requests, once it has heard of the end of each."""
-    until = time.monotonic() + 20
-    while True:
-        told = {entry.request_id: entry for entry in engine.ground_truth()}
-        if set(ids) <= told.keys() or time.monotonic() > until:
-            return {name: told[name] for name in ids}
-        time.sleep(0.05)
-
-
-def assert_aborted_where_cut(seen: Observation, engine: EmbeddedEngine, requests: int) -> None:
-    records = seen.records
-    planned = {request.index: request.cut_after_ns for request in LONG.requests(requests, 1)}
-    waited = list(planned.values()).count(None)
-    assert 0 < waited < requests
-    assert (records.ok.sum(), records.has_outcome(Outcome.CUT_BY_USER).sum()) == (waited, requests - waited)
-    truth = truth_of(engine, list(records.request_id))
-    for row, name in enumerate(records.request_id):
-        after_ns, true = planned[records.index[row]], truth[name]
-        assert true.aborted == (after_ns is not None)
-        if after_ns is None:
-            assert records.output_tokens[row] == true.output_tokens == TOKENS
-        else:
-            assert records.cut_after_ns[row] == after_ns
-            assert records.finished_ns[row] - records.submitted_ns[row] >= after_ns
-            # It gave what we read, a little more on the way, and then no more.
-            assert max(records.output_tokens[row], 0) <= true.output_tokens < TOKENS
-
-
-@pytest.mark.parametrize("way", ["http", "websocket", "vllm-grpc", "kserve-grpc"])
-def test_the_engine_aborts_what_is_cut(engine: EmbeddedEngine, plan: MakePlan, way: str) -> None:
-    url, spoken = engine.url, dialect("openai-chat")
-    if way == "websocket":
-        url, spoken = url.replace("http://", "ws://"), dialect("openai-responses")
-    elif way != "http":
-        url, spoken = f"grpc://{engine.grpc_target}", dialect_at("grpc://h:1", way)
-    with LoadGenerator(Target.parse(url), spoken, model=engine.model) as generator:
+def test_the_engine_aborts_what_is_cut(engine: EmbeddedEngine, plan: MakePlan) -> None:
+    with LoadGenerator(Target.parse(engine.url), OpenAIChat(), model=engine.model) as generator:
         seen = generator.run(plan(8, workload=LONG, load=ClosedLoop(4)))
     assert_aborted_where_cut(seen, engine, 8)
 

@@ -6,13 +6,11 @@ import asyncio
 import base64
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
 import trustme
-from http2_server import hypercorn
 from relays import ProxyLog, http_proxy, in_front_of
 
 from pytest_llmbench.errors import SuiteError, SUTError
@@ -83,22 +81,6 @@ def test_over_tls_the_proxy_sees_a_tunnel_and_no_prompt(over_tls: str, workers: 
     assert seen.records.counts()["ok"] == 6
     assert set(log.asked) == {f"CONNECT {urlsplit(over_tls).netloc} HTTP/1.1"}
     assert b"chat/completions" not in log.inside
-
-
-@pytest.mark.parametrize("tls", [False, True])
-def test_http2_goes_through_a_tunnel(tmp_path: Path, tls: bool) -> None:
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    issued = trustme.CA().issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(str(certificate))
-    issued.private_key_pem.write_to_path(str(key))
-    options = ("--certfile", str(certificate), "--keyfile", str(key)) if tls else ()
-    with hypercorn(*options, tls=tls) as url, http_proxy() as log:
-        seen = measured(url, log.url, workers=1, insecure=tls, http="2")
-    assert seen.records.counts()["ok"] == 6
-    assert seen.selfcheck.transport == "http/2"
-    connects = [line for line in log.asked if line.startswith("CONNECT")]
-    assert set(connects) == {f"CONNECT {urlsplit(url).netloc} HTTP/1.1"}
-    assert len(connects) >= 2, "the connection that asks for HTTP/2, and the load's"
 
 
 def test_the_proxy_of_the_environment_has_its_password(

@@ -21,6 +21,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["pytest_llmbench"]):
+        sys.path.append(str(Path(__file__).parents[1]))
         from fuzz_targets import TARGETS
     target, seeds = TARGETS[name]
     folder = corpus / name
@@ -34,6 +35,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
 
 
 def main() -> int:
+    sys.path.append(str(Path(__file__).parents[1]))
     from fuzz_targets import TARGETS
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])

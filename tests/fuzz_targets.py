@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import atexit
 import json
+import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import cache
@@ -19,18 +20,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from grpc_replies import FRAMES, REPLIES, SETTINGS
 from hostile_server import ABSURD_PAGE, event, words
 from small_tokenizer import byte_level, content_of
 
 from pytest_llmbench.compare.calibration import Noise
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.extras.foreign.reading import read_foreign
-from pytest_llmbench.extras.foreign.vllm_serving_tests import read_serving_tests
-from pytest_llmbench.extras.grpc import OVER_GRPC
-from pytest_llmbench.extras.grpc.messages import prefixed
-from pytest_llmbench.extras.grpc.status import status_of
-from pytest_llmbench.extras.http2.client import Http2Client, Stream, request_bytes
 from pytest_llmbench.generator.http.reply_parser import NotHTTPError, ReplyParser
 from pytest_llmbench.harness.comparison.calibrate import table
 from pytest_llmbench.harness.execution.loads import LOADS_SCHEMA, read_loads
@@ -67,7 +61,7 @@ from pytest_llmbench.store.records_reader import read_records
 from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
 from pytest_llmbench.store.traces.rows import Rows
-from pytest_llmbench.wire.catalogue import DIALECTS, dialect_at
+from pytest_llmbench.wire.catalogue import DIALECTS
 from pytest_llmbench.wire.claims import refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed
 from pytest_llmbench.wire.dialect import Dialect
@@ -79,12 +73,10 @@ from pytest_llmbench.wire.uniform import read_uniform
 from pytest_llmbench.workloads.lengths import Uniform
 
 Target = Callable[[bytes], None]
-_HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/s/M"), (":authority", "h:1")]
-_REQUEST = request_bytes(_HEADERS, prefixed(b"ask"))
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
 
-def _cut(data: bytes) -> list[bytes]:
+def cut(data: bytes) -> list[bytes]:
     """The first byte says how often, the rest is cut evenly."""
     body = data[1:]
     size = max(1, len(body) // (1 + data[0] % 8)) if data else 1
@@ -93,7 +85,7 @@ def _cut(data: bytes) -> list[bytes]:
 
 def http(data: bytes) -> None:
     """A response in several reads; then as one."""
-    pieces = _cut(data)
+    pieces = cut(data)
     with suppress(NotHTTPError):
         parser, received = ReplyParser(), b""
         for piece in pieces:
@@ -115,16 +107,12 @@ def http(data: bytes) -> None:
 
 def stream(data: bytes) -> None:
     """The events of a reply, quickly and exactly, whole and in pieces; then all that is made of them."""
-    _read(data, DIALECTS.values())
+    read(data, DIALECTS.values())
 
 
-def messages(data: bytes) -> None:
-    """As ``stream``, of the messages of a gRPC call."""
-    _read(data, (dialect_at("grpc://h:1", name) for name in OVER_GRPC))
-
-
-def _read(data: bytes, dialects: Iterable[Dialect]) -> None:
-    pieces = _cut(data)
+def read(data: bytes, dialects: Iterable[Dialect]) -> None:
+    """The events of a reply in these dialects, whole and in pieces; then all that is made of them."""
+    pieces = cut(data)
     reads = [(piece, 1_000 * (at + 1)) for at, piece in enumerate(pieces)]
     at_once = [(b"".join(pieces), 1_000)] if pieces else []
     for spoken in dialects:
@@ -145,42 +133,6 @@ def _read(data: bytes, dialects: Iterable[Dialect]) -> None:
         exact.fill(record)
         record.requested_max_tokens, record.finished_ns, record.dispatched_ns = 16, 10_000, 0
         refuse_impossible(record, 100, len(data))
-
-
-def call(data: bytes) -> None:
-    """What comes on a connection of HTTP/2 with two streams, in several reads; then as one."""
-    pieces = _cut(data)
-    said = []
-    for reads in (pieces, [b"".join(pieces)]):
-        client = Http2Client()
-        client.opening()
-        streams = [client.begin(_REQUEST) for _ in range(2)]
-        received = dict.fromkeys((stream.stream_id for stream in streams), b"")
-        over: list[int] = []
-        for each in reads:
-            found = client.feed(each)
-            for stream in found.progress:
-                received[stream.stream_id] += stream.data
-            over += [stream.stream_id for stream in found.over]
-            client.to_send()
-        assert len(set(over)) == len(over), "a stream ends once"
-        for stream in streams:
-            status_of(stream.trailers)
-        said.append(
-            (
-                received,
-                sorted(over),
-                [_heard(stream) for stream in streams],
-                client.problem,
-                client.going_away,
-            )
-        )
-        client.closing()
-    assert said[0] == said[1]
-
-
-def _heard(stream: Stream) -> tuple[object, ...]:
-    return stream.status, stream.headers, stream.trailers, stream.is_over, stream.reset, stream.unprocessed
 
 
 def _values(summary: StreamSummary) -> dict[str, Any]:
@@ -207,12 +159,12 @@ def _folder() -> Path:
     return Path(folder)
 
 
-def _of_a_file(name: str, read: Callable[[Path], object]) -> Target:
+def of_a_file(name: str, reader: Callable[[Path], object]) -> Target:
     def target(data: bytes) -> None:
         path = _folder() / name
         path.write_bytes(data)
         with suppress(LLMBenchError):
-            read(path)
+            reader(path)
 
     return target
 
@@ -356,53 +308,34 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
             + event({"choices": [{"text": "a", "finish_reason": None}], "usage": {"prompt_tokens": 1}}),
         ],
     ),
-    "messages": (messages, [bytes([at]) + b"".join(each) for at, each in enumerate(REPLIES.values())]),
-    "call": (call, [bytes([at]) + SETTINGS + each for at, each in enumerate(FRAMES)]),
     "page": (page, [ABSURD_PAGE.encode()]),
-    "report": (_of_a_file("report.json", read_report), [json.dumps(_REPORT.plain()).encode()]),
-    "baseline": (_of_a_file("baseline.json", read_baseline), [json.dumps(_BASELINE.plain()).encode()]),
-    "foreign result": (
-        _of_a_file("result.json", read_foreign),
-        [
-            b'{"model_id": "m", "num_prompts": 2, "request_rate": "inf", "completed": 2, "duration": 1.5, '
-            b'"max_concurrency": 2, "output_throughput": 9.0, "p99_ttft_ms": 3.0, "median_tpot_ms": 1e3}',
-            b'{"metadata": {"version": 2}, "benchmarks": [{"config": {"strategy": {"type_": "constant", '
-            b'"rate": 2.0}}, "metrics": {"request_latency": {"successful": {"percentiles": {"p50": 1}}}}}]}',
-        ],
-    ),
-    "journal": (_of_a_file("journal.jsonl", _journal), ["\n".join(map(json.dumps, _JOURNAL)).encode()]),
-    "calibration": (_of_a_file("calibration.json", _calibration), [json.dumps(_CALIBRATION).encode()]),
-    "selftest": (_of_a_file("selftest.json", _selftest), [json.dumps(_SELFTEST).encode()]),
+    "report": (of_a_file("report.json", read_report), [json.dumps(_REPORT.plain()).encode()]),
+    "baseline": (of_a_file("baseline.json", read_baseline), [json.dumps(_BASELINE.plain()).encode()]),
+    "journal": (of_a_file("journal.jsonl", _journal), ["\n".join(map(json.dumps, _JOURNAL)).encode()]),
+    "calibration": (of_a_file("calibration.json", _calibration), [json.dumps(_CALIBRATION).encode()]),
+    "selftest": (of_a_file("selftest.json", _selftest), [json.dumps(_SELFTEST).encode()]),
     "loads": (
-        _of_a_file("loads.json", lambda path: rebuilt(read_loads(path).get("setting"))),
+        of_a_file("loads.json", lambda path: rebuilt(read_loads(path).get("setting"))),
         [json.dumps(_LOADS).encode()],
     ),
     "catalogue": (
-        _of_a_file("catalogue.json", read_catalogue),
+        of_a_file("catalogue.json", read_catalogue),
         [
             json.dumps(
                 dict.fromkeys((INPUT, OUTPUT, SYSTEM), _LENGTHS) | {"number_of_turns": _LENGTHS}
             ).encode()
         ],
     ),
-    "list of tests": (
-        _of_a_file("serving-tests.json", read_serving_tests),
-        [
-            b'[{"test_name": "t", "qps_list": [1, "inf"], "server_parameters": {"model": "m"}, '
-            b'"client_parameters": {"model": "m", "backend": "vllm", "dataset_name": "random", '
-            b'"random_input_len": 5, "random_output_len": 6, "num_prompts": 7}}]'
-        ],
-    ),
     "tokenizer": (
-        _of_a_file("tokenizer.json", read_tokenizer),
+        of_a_file("tokenizer.json", read_tokenizer),
         [content_of(byte_level())],
     ),
     "records": (
-        _of_a_file("records.jsonl", lambda path: dict(read_records(path))),
+        of_a_file("records.jsonl", lambda path: dict(read_records(path))),
         ["\n".join(map(json.dumps, _RECORDS)).encode()],
     ),
     "rows": (
-        _of_a_file("rows.jsonl", _jsonl),
+        of_a_file("rows.jsonl", _jsonl),
         [
             b'{"timestamp": 1, "input_length": 2, "output_length": 3, "hash_ids": [1]}\n',
             b'{"TIMESTAMP": "2023-11-16 18:15:46.68", "ContextTokens": 4, "GeneratedTokens": 1}\n',
@@ -415,18 +348,69 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
         ],
     ),
     "csv": (
-        _of_a_file("rows.csv", lambda path: read_trace(path, "csv")),
+        of_a_file("rows.csv", lambda path: read_trace(path, "csv")),
         [b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,4,1\n"],
     ),
     "sut": (
-        _of_a_file("sut.toml", read_sut_file),
-        [(Path(__file__).parents[2] / "docs" / "examples" / "sut.toml").read_bytes()],
+        of_a_file("sut.toml", read_sut_file),
+        [(Path(__file__).parents[1] / "docs" / "examples" / "sut.toml").read_bytes()],
     ),
     "workloads": (
-        _of_a_file("workloads.toml", read_workload_file),
+        of_a_file("workloads.toml", read_workload_file),
         [b'[workloads.a]\ninput_tokens = 5\noutput_tokens = { kind = "uniform", min = 1, max = 2 }\n'],
     ),
 }
 """Name: what is done with the bytes, and where to begin."""
 
 __all__ = ["TARGETS"]
+
+
+def begin(target: Target, seeds: Sequence[bytes]) -> None:
+    """Feed a target with what it begins with, and with what is no such thing at all."""
+    for seed in (*seeds, b"", b"\x00", b"\xff" * 50, b"[" * 100, *(seed[: len(seed) // 2] for seed in seeds)):
+        target(seed)
+
+
+_HERE = "another value"
+OTHER_VALUES = (
+    b"1e999", b"-1e300", b"NaN", b"1" + b"0" * 5000, b"1" + b"0" * 30, b"-1", b"0", b"true", b"null", b'"x"',
+    b'"\\ud83d"', b'"' + b"9" * 5000 + b'"', b"[]", b"{}", b'["x"]', b'{"x": "x"}', b"[" * 60 + b"]" * 60,
+    b"[" * 100_000, b'{"$array": [1], "dtype": "' + b"9" * 5000 + b'"}',
+)  # fmt: skip
+
+
+def with_other_values(target: Target, seeds: Sequence[bytes]) -> None:
+    """Feed a target of JSON with every value in turn, or a sample of them, replaced by another."""
+    changed = [each for seed in seeds for each in _with_other_values(seed)]
+    for data in random.Random(1).sample(changed, min(120, len(changed))):
+        target(data)
+
+
+def _with_other_values(seed: bytes) -> Iterator[bytes]:
+    lines = seed.splitlines()
+    for number, line in enumerate(lines):
+        content = json.loads(line)
+        for place in list(_places(content)):
+            told = json.dumps(_replaced(content, place, _HERE)).encode()
+            for other in OTHER_VALUES:
+                changed = told.replace(json.dumps(_HERE).encode(), other, 1)
+                yield b"\n".join([*lines[:number], changed, *lines[number + 1 :]])
+
+
+def _places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    inner = (
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content if isinstance(content, list) else ())
+    )
+    for key, value in inner:
+        yield from _places(value, (*path, key))
+
+
+def _replaced(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    changed = content.copy()
+    changed[path[0]] = _replaced(content[path[0]], path[1:], value)
+    return changed

@@ -25,7 +25,7 @@ def hypercorn(*options: str, tls: bool = False) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         where = ("--bind", f"fd://{listener.fileno()}")
-        path = os.pathsep.join([str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([str(_HERE), str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         child = subprocess.Popen(
             [sys.executable, "-m", "hypercorn", *where, *options, "http2_app:app"],
             cwd=_HERE,

@@ -1,0 +1,39 @@
+"""The Python blocks of the documentation, run as test files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OVER_HTTP2 = ROOT / "docs/how-to/measure-over-http2.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def of_extras(page: Path, block: str) -> bool:
+    """Whether a block needs an extra of this package."""
+    return page == OVER_HTTP2 or "llmbench.non_generative" in block
+
+
+def run_blocks(pytester: pytest.Pytester, blocks: Sequence[str], endpoint: str, *options: str) -> None:
+    """Run each block as a test file; all tests have to pass."""
+    # Measured in this process: to start one that measures takes longer than what most pages measure.
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\nllm_workers = 0\n")
+    pytester.makepyfile(**{f"test_block_{i}": block for i, block in enumerate(blocks, start=1)})
+    result = pytester.runpytest_inprocess(
+        "-p",
+        "no:cacheprovider",
+        "-rA",
+        f"--llm-endpoint={endpoint}",
+        "--llm-scale=quick",
+        "--llm-inconclusive=pass",
+        *options,
+    )
+    outcomes = result.parseoutcomes()
+    assert set(outcomes) <= {"passed", "warnings"}, outcomes
+    for i in range(1, len(blocks) + 1):
+        result.stdout.fnmatch_lines_random([f"PASSED test_block_{i}.py::*"])
