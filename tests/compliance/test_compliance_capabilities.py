@@ -13,12 +13,14 @@ _OPEN_LOOP = "tests/generator/test_generator_open_loop.py::test_open_loop_keeps_
 _CLOSED_LOOP = "tests/generator/test_generator_closed_loop.py::test_closed_loop_keeps_concurrency"
 _SUBMITTED = "tests/generator/test_generator_instants.py::test_submitted_when_last_byte_has_left"
 _FIRST_CONTENT = "tests/generator/test_generator_instants.py::test_first_content_is_a_parsed_data_event"
-_WEBSOCKET = "tests/generator/test_generator_websocket.py::test_a_message_has_the_instant_of_its_last_byte"
-_GRPC = "tests/generator/test_generator_grpc.py"
+_WEBSOCKET = (
+    "tests/extras/websocket/test_generator_websocket.py::test_a_message_has_the_instant_of_its_last_byte"
+)
+_GRPC = "tests/extras/grpc/test_generator_grpc.py"
 _GRPC_MESSAGE = f"{_GRPC}::test_a_message_has_the_instant_of_its_last_byte"
 _GRPC_SUBMITTED = f"{_GRPC}::test_the_submission_is_that_of_the_last_part"
 _GRPC_FIRST_TOKEN = (
-    "tests/wire/test_wire_grpc_dialects.py::test_the_first_token_is_in_the_first_message_with_one"
+    "tests/extras/grpc/test_wire_grpc_dialects.py::test_the_first_token_is_in_the_first_message_with_one"
 )
 _NO_CONTENT = (
     "tests/generator/test_generator_instants.py::test_whitespace_and_reasoning_are_not_first_content"
