@@ -2,7 +2,7 @@
 
     python benchmarks/bench_coordinator.py [REQUESTS] [TOKENS]
 
-Two workers' shares are made up, spooled, read, shifted onto another clock, written as columns and merged, as
+Two workers' shares are made up, spooled, read, made columns, shifted onto another clock and merged, as
 ``--llm-workers ray`` has it done. Times are CPU times of this process.
 """
 
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.columns.log import RecordLog, together
 from pytest_llmbench.extras.ray.clocks import ClockLine, ClockOffset, shifted_record, shifted_records
-from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.sharding import Deal
 from pytest_llmbench.model.observation import ClockAnchor
@@ -92,17 +92,25 @@ def read_all(path: Path) -> int:
     return sum(len(batch) for batch in SpoolReader(path).batches())
 
 
+def columns_of(path: Path) -> Records:
+    log = RecordLog()
+    for columns in SpoolReader(path).columns():
+        log.extend(Records.from_columns(columns))
+    return log.records()
+
+
 def main(requests: int, tokens: int) -> None:
     line = ClockLine(ClockOffset(-5_000_000, 300_000, 0, 8), ClockOffset(-5_000_100, 300_000, 10**9, 8))
     share = requests // 2
     each: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        spool, columns = directory / "spool", directory / "columns"
+        spool = directory / "spool"
         spooled(spool, 0, share, tokens)
         each["spool, written by a worker"] = sum(spooling) / share
         sizes = {"spool": spool.stat().st_size / share}
         each["spool, read for on_record"] = cpu_s(lambda: read_all(spool))[0] / share
+        each["spool, read into columns"] = cpu_s(lambda: columns_of(spool))[0] / share
         written(directory / "lines", 5000, tokens)
         few = [record(index, tokens) for index in range(2000)]
         each["one record shifted (on its node)"] = (
@@ -111,14 +119,10 @@ def main(requests: int, tokens: int) -> None:
         parts = []
         for number in (0, 1):
             part = Records.from_rows(record(number + 2 * place, tokens) for place in range(share))
-            each["columns, written"] = cpu_s(lambda part=part: write_columns(part, columns))[0] / share
-            sizes["columns"] = columns.stat().st_size / share
-            took, part = cpu_s(lambda: read_columns(columns))
-            each["columns, read"] = took / share
             took, _ = cpu_s(lambda part=part: shifted_records(part, line))
             each["columns, shifted"] = took / share
             parts.append(part)
-        took, whole = cpu_s(lambda: merged(parts))
+        took, whole = cpu_s(lambda: together(parts))
         assert len(whole) == 2 * share
         each["two shares merged"] = took / len(whole)
     few_requests = min(2000, requests)

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_llmbench.columns.log import RecordLog
 from pytest_llmbench.generator.http.request_head import RequestHead
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.records.supply import Supply
 from pytest_llmbench.generator.workers.sharding import Deal
@@ -59,7 +59,6 @@ class Parts:
         records = [_record(index) for index in range(count)]
         parts = cls(count, directory, requests, with_text(requests), blocks, records)
         parts.spooled()
-        write_columns(Records.from_rows(parts.records), directory / "columns")
         return parts
 
     def all(self) -> dict[tuple[str, str], Part]:
@@ -71,10 +70,9 @@ class Parts:
             ("measuring", "unpacking a request"): self.unpacked,
             ("measuring", "encoding it"): self.encoded,
             ("measuring", "packing a record"): self.spooled,
-            ("both", "unpacking it"): self.read,
+            ("pytest's", "unpacking it"): self.read,
             ("pytest's", "its line, compressed"): self.written,
-            ("measuring", "columns of the records, once they are over"): self.columns,
-            ("pytest's", "reading them"): self.columns_read,
+            ("pytest's", "columns of the records"): self.columns,
         }
 
     def texts(self) -> None:
@@ -118,11 +116,11 @@ class Parts:
             for record in self.records:
                 writer.write(record)
 
-    def columns(self) -> None:
-        write_columns(Records.from_rows(self.records), self.directory / "columns")
-
-    def columns_read(self) -> int:
-        return len(merged([read_columns(self.directory / "columns")]))
+    def columns(self) -> int:
+        log = RecordLog()
+        for columns in SpoolReader(self.directory / "spool").columns():
+            log.extend(Records.from_columns(columns))
+        return len(log.records())
 
 
 def _plan(count: int) -> LoadPlan:

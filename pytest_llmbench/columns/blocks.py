@@ -8,14 +8,11 @@ be put in another order.
 
 from __future__ import annotations
 
-import json
-import struct
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -223,7 +220,6 @@ def _offsets(counts: Array) -> IntColumn:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-_TRAILER = struct.Struct("<Q")
 _TYPES = {**PER_REQUEST, **PER_ENTRY}
 
 
@@ -272,33 +268,15 @@ def _failed(error: OSError) -> StoreError:
 
 
 class BlockFile:
-    """A file of blocks, each in order in itself, whatever their order among each other. To be closed.
+    """A temporary file of blocks, each in order in itself, whatever their order among each other. To be
+    closed."""
 
-    Without a path the file is a temporary one.
-    """
-
-    def __init__(self, path: Path | None = None, *, existing: bool = False) -> None:
-        if path is None:
-            self._file = temporary_file()
-        else:
-            self._file = path.open("rb" if existing else "w+b", buffering=0)
+    def __init__(self) -> None:
+        self._file = temporary_file()
         weakref.finalize(self, self._file.close)
         self._end = 0
         self.places: list[Place] = []
         self.vocabulary = Vocabulary()
-
-    @classmethod
-    def opened(cls, path: Path) -> Self:
-        """Open a file that was sealed, perhaps by another process."""
-        file = cls(path, existing=True)
-        size = file._file.seek(0, 2)
-        file._file.seek(size - _TRAILER.size)
-        (length,) = _TRAILER.unpack(file._file.read(_TRAILER.size))
-        file._file.seek(size - _TRAILER.size - length)
-        told = json.loads(file._read(length))
-        file.vocabulary = Vocabulary(told["texts"])
-        file.places = [Place(**place) for place in told["places"]]
-        return file
 
     def append(self, block: Block) -> None:
         """Append a block. It has to be in order; its codes are those of ``vocabulary``."""
@@ -328,12 +306,6 @@ class BlockFile:
             {name: column(name, place.requests) for name in PER_REQUEST},
             {name: column(name, place.entries[name]) for name in PER_ENTRY},
         )
-
-    def seal(self) -> None:
-        """Write the positions of the blocks to the file, for :meth:`opened`."""
-        told = {"texts": self.vocabulary.texts, "places": [vars(place) for place in self.places]}
-        packed = json.dumps(told).encode()
-        self._write(np.frombuffer(packed + _TRAILER.pack(len(packed)), dtype=np.uint8))
 
     def close(self) -> None:
         self._file.close()

@@ -99,13 +99,12 @@ def _chosen(records: Records, mask: BoolColumn) -> Iterator[Records]:
 class StoredWriter:
     """Writes blocks in order of submission; their total sizes are known before."""
 
-    def __init__(self, places: Sequence[Place], *, one_vocabulary: bool = True) -> None:
-        """``places`` of all blocks that will be appended, in any order. Without ``one_vocabulary`` their
-        codes are going to be changed."""
+    def __init__(self, places: Sequence[Place]) -> None:
+        """``places`` of all blocks that will be appended, in any order."""
         self._file = temporary_file()
         self._requests = sum(place.requests for place in places)
         self._entries = {name: sum(place.entries[name] for place in places) for name in PER_ENTRY}
-        self._constants = _constants(places, one_vocabulary)
+        self._constants = _constants(places)
         self._starts: dict[str, int] = {}
         self._at: dict[str, int] = {}
         self._reached = dict.fromkeys(ENTRIES, 0)
@@ -169,7 +168,7 @@ class StoredWriter:
         write_all(self._file, values)
 
 
-def _constants(places: Sequence[Place], one_vocabulary: bool) -> Mapping[str, int]:
+def _constants(places: Sequence[Place]) -> Mapping[str, int]:
     """Columns with the same number in every row of every block; those need no place in the file."""
     if not places:
         return {}
@@ -177,34 +176,29 @@ def _constants(places: Sequence[Place], one_vocabulary: bool) -> Mapping[str, in
     for place in places[1:]:
         found = {name: value for name, value in found.items() if place.constants.get(name) == value}
     # An entry column that one block has nothing of is no constant of that block, and is stored then.
-    return {name: value for name, value in found.items() if one_vocabulary or name not in CODED}
+    return found
 
 
-def merged(files: Sequence[BlockFile]) -> StoredRecords:
-    """All requests of several files, in order of submission as ``Records.from_rows`` orders them.
+def merged(file: BlockFile) -> StoredRecords:
+    """All requests of a file, in order of submission as ``Records.from_rows`` orders them.
 
     Blocks that are in order in themselves become Records that are in order as a whole, a block at a time:
     they are gone through by their first keys, and what a block holds is kept back until no later block can
     begin before it. So memory follows the overlap of the blocks, which is what was in flight at once, not
     their number.
     """
-    vocabulary = Vocabulary()
-    recodings = [vocabulary.recoding(file.vocabulary.texts) for file in files]
-    places = [(place, number) for number, file in enumerate(files) for place in file.places]
-    places.sort(key=lambda entry: entry[0].first_key)
-    writer = StoredWriter([place for place, _ in places], one_vocabulary=len(files) == 1)
+    places = sorted(file.places, key=lambda place: place.first_key)
+    writer = StoredWriter(places)
     try:
         waiting: Block | None = None
-        for position, (place, number) in enumerate(places):
-            block = files[number].read(place)
-            if len(files) > 1:
-                block = _recoded(block, recodings[number])
+        for position, place in enumerate(places):
+            block = file.read(place)
             waiting = block if waiting is None else joined([waiting, block]).in_order()
             if position + 1 < len(places):
-                waiting = _passed_on(waiting, places[position + 1][0].first_key, writer)
+                waiting = _passed_on(waiting, places[position + 1].first_key, writer)
         if waiting is not None:
             writer.append(waiting)
-        return writer.records(vocabulary.texts)
+        return writer.records(file.vocabulary.texts)
     finally:
         writer.close()
 
@@ -220,10 +214,6 @@ def _passed_on(waiting: Block, next_key: int, writer: StoredWriter) -> Block | N
         writer.append(waiting.taken(places[:ready]))
         return waiting.taken(places[ready:])
     return waiting
-
-
-def _recoded(block: Block, codes: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Block:
-    return Block(dict(block.columns) | {name: codes[block.columns[name]] for name in CODED}, block.entries)
 
 
 MEMORY_BYTES = 32 * 1024 * 1024
@@ -271,7 +261,7 @@ class RecordLog:
     def records(self) -> Records:
         """All requests added, in order of submission."""
         if self._file is not None:
-            return merged([self._file])
+            return merged(self._file)
         if not self._blocks:
             return Records.from_rows(())
         whole = self._blocks[0].in_order() if len(self._blocks) == 1 else joined_in_order(self._blocks)
@@ -289,3 +279,20 @@ class RecordLog:
         for block in self._blocks:
             self._file.append(block.in_order())
         self._blocks.clear()
+
+
+def together(
+    parts: Sequence[Records], *, memory_bytes: int = MEMORY_BYTES, block_rows: int = BLOCK
+) -> Records:
+    """All requests of several workers, in order of submission. Each part is in order already."""
+    filled = [part for part in parts if len(part)]
+    if len(filled) < 2:
+        return filled[0] if filled else Records.from_rows(())
+    log = RecordLog(memory_bytes=memory_bytes)
+    try:
+        for part in filled:
+            for block in part.blocks(block_rows):
+                log.extend(block)
+        return log.records()
+    finally:
+        log.close()

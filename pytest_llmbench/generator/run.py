@@ -37,7 +37,6 @@ from pytest_llmbench.generator.measurement import Gate, Load, Measurement
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests, kept_prompt
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.row_log import RowLog
-from pytest_llmbench.generator.records.spool import SpoolWriter
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
@@ -91,11 +90,11 @@ class LoadGenerator:
     It has an event loop and a thread of its own, so :meth:`run` may be called from plain functions and from
     within somebody's running loop alike (which it then holds up). ``on_progress`` is called in that thread:
     keep it quick. ``kernel_stamps``: reads have the kernel's receive times where there are any (Linux).
-    ``count_text`` counts what the server does not, by the tokenizer that ``counted_by`` names. ``spool``:
-    what the ``on_record`` of :meth:`run` writes the records of a plan to, if it does; a long run is read back
-    from it. A ``target`` of WebSockets or gRPC wants a dialect with a form for it; any other
-    raises SuiteError. ``transport``: what carries requests in place of HTTP, in the loop of
-    ``thread``, which is closed with the generator. Use as a context manager, or :meth:`close` it.
+    ``count_text`` counts what the server does not, by the tokenizer that ``counted_by`` names. ``keeps``:
+    False where the ``on_record`` of :meth:`run` keeps the records, and the Observation is to have none. A
+    ``target`` of WebSockets or gRPC wants a dialect with a form for it; any other raises SuiteError.
+    ``transport``: what carries requests in place of HTTP, in the loop of ``thread``, which is closed with the
+    generator. Use as a context manager, or :meth:`close` it.
 
     A worker's share is read from its file as it is sent. Any other plan is drawn whole before it starts, some
     KiB for each request: drawing while load is running would hold up the reads for milliseconds at a time.
@@ -122,7 +121,7 @@ class LoadGenerator:
         loop_factory: LoopFactory = fastest_loop,
         gate: Gate | None = None,
         kernel_stamps: bool = True,
-        spool: Callable[[], SpoolWriter | None] | None = None,
+        keeps: bool = True,
         declared: Declared | None = None,
         session_header: str = SESSION_HEADER,
         transport: Transport | None = None,
@@ -137,7 +136,7 @@ class LoadGenerator:
         self._declared = declared or Declared()
         self._session_deadline_ns = session_deadline_ns
         self._loop_factory, self._limits = loop_factory, limits or LoadLimits()
-        self._gate, self._spool = gate, spool
+        self._gate, self._keeps = gate, keeps
         way = _way_to(target, dialect, model, session_header)
         self._dialect, self._head = way.dialect, way.head
         self._transport = transport or way.transport(self._clock, kernel_stamps)
@@ -210,7 +209,7 @@ class LoadGenerator:
         else:
             load, connections = self._load_of(plan, self._requests_of(plan))
         taken_at = anchor(self._clock)
-        rows = RowLog(None if self._spool is None else self._spool())
+        rows = RowLog(keeps=self._keeps)
         try:
             measurement = self._execute(plan, load, connections, rows, on_record)
             records = rows.records()

@@ -55,30 +55,20 @@ def switches_since(before: tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def self_check(load: Load, records: Records, counters: Counters) -> SelfCheck:
-    """The self-check of a load. Send lags need a schedule: a closed loop of requests has none to be late
-    against. A turn of a session is due when what it waits for has ended and its pause is over.
+    """The self-check of a load. Where the records are kept elsewhere, what they tell comes by
+    :func:`of_records` later.
 
     CPU is the process's (user + system), main thread and all; what waits for a due time yields to the loop
     and costs a little of it. Loop lag includes the loop timer's rounding of up to 1 ms.
     """
-    lags = np.empty(0, dtype=np.int64) if isinstance(load, ClosedLoop) else _send_lags(records)
-    tenth = max(1, len(lags) // 10)
     loop_lags = np.asarray(counters.loop_lags_ns, dtype=np.int64)
     return SelfCheck(
-        send_lag_p50_ns=_percentile(lags, 50),
-        send_lag_p99_ns=_percentile(lags, 99),
-        send_lag_max_ns=_percentile(lags, 100),
-        send_lag_first_tenth_p50_ns=_percentile(lags[:tenth], 50),
-        send_lag_last_tenth_p50_ns=_percentile(lags[-tenth:], 50),
         loop_lag_p99_ns=_percentile(loop_lags, 99),
         loop_lag_max_ns=_percentile(loop_lags, 100),
         cpu_share=counters.cpu_ns / counters.wall_ns if counters.wall_ns > 0 else None,
         reads=counters.reads,
-        content_chunks=len(records.chunk_ns),
-        coalesced_chunks=int(records.coalesced_chunks[records.coalesced_chunks != MISSING].sum()),
         connections_prewarmed=counters.connections_prewarmed,
         connections_opened=counters.connections_opened,
-        stale_retries=int(records.stale_retries[records.stale_retries != MISSING].sum()),
         gc_collections=counters.gc_collections,
         peak_in_flight=counters.peak_in_flight,
         clock=counters.clock,
@@ -91,9 +81,28 @@ def self_check(load: Load, records: Records, counters: Counters) -> SelfCheck:
         **_of_stamping(counters.stamping),
         waited_for_core_share=counters.waited_for_core_share,
         stolen_share=counters.stolen_share,
-        unresolved_chunks=int(records.unresolved_chunks.clip(0).sum()),
-        **_of_slots(load, records),
+        **of_records(load, records),
     )
+
+
+def of_records(load: Load, records: Records) -> dict[str, Any]:
+    """The fields of a self-check that the records tell. Send lags need a schedule: a closed loop of requests
+    has none to be late against. A turn of a session is due when what it waits for has ended and its pause is
+    over."""
+    lags = np.empty(0, dtype=np.int64) if isinstance(load, ClosedLoop) else _send_lags(records)
+    tenth = max(1, len(lags) // 10)
+    return {
+        "send_lag_p50_ns": _percentile(lags, 50),
+        "send_lag_p99_ns": _percentile(lags, 99),
+        "send_lag_max_ns": _percentile(lags, 100),
+        "send_lag_first_tenth_p50_ns": _percentile(lags[:tenth], 50),
+        "send_lag_last_tenth_p50_ns": _percentile(lags[-tenth:], 50),
+        "content_chunks": len(records.chunk_ns),
+        "coalesced_chunks": int(records.coalesced_chunks.clip(0).sum()),
+        "stale_retries": int(records.stale_retries.clip(0).sum()),
+        "unresolved_chunks": int(records.unresolved_chunks.clip(0).sum()),
+        **_of_slots(load, records),
+    }
 
 
 def _of_stamping(stamping: Stamping) -> dict[str, Any]:

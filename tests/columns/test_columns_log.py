@@ -83,7 +83,7 @@ def test_streams_of_any_length(chunks: int) -> None:
 def test_an_empty_log() -> None:
     same(RecordLog().records(), Records.from_rows(()))
     with BlockFile() as file:
-        assert len(merged([file])) == 0
+        assert len(merged(file)) == 0
 
 
 def test_parts_and_selections_of_stored_records_are_those_of_records() -> None:
@@ -129,20 +129,6 @@ def test_a_file_goes_with_its_records() -> None:
     del column
     gc.collect()
     assert open_files() == before
-
-
-def test_several_files_with_vocabularies_of_their_own(tmp_path: Path) -> None:
-    made = rows(400)
-    files = []
-    for worker in range(3):
-        own = Records.from_rows(row for row in made if row.index % 3 == worker)
-        with BlockFile(tmp_path / str(worker)) as file:
-            file.vocabulary = Vocabulary([f"of worker {worker}"])
-            for block in own.blocks(30):
-                file.append(block_of(block, file.vocabulary))
-            file.seal()
-        files.append(BlockFile.opened(tmp_path / str(worker)))
-    same(merged(files), Records.from_rows(made))
 
 
 def test_a_block_is_what_it_was_made_of() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.columns.blocks import BlockFile, block_of, records_of
-from pytest_llmbench.columns.log import merged
-from pytest_llmbench.generator.records.columns import spooled_records
+from pytest_llmbench.columns.log import RecordLog, merged
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import (
@@ -106,12 +105,15 @@ def test_a_column_comes_back_from_arrays_of_every_form(name: str, tmp_path: Path
     for row in rows:
         spool.write(row)
     spool.close()
-    same(spooled_records(SpoolReader(tmp_path / "spool")), records)
+    (columns,) = SpoolReader(tmp_path / "spool").columns()
+    log = RecordLog()
+    log.extend(Records.from_columns(columns))
+    same(log.records(), records)
     with BlockFile() as file:
         block = block_of(records, file.vocabulary)
         file.append(block)
         same(records_of(file.read(file.places[0]), file.vocabulary), records)
-        same(merged([file]), records)
+        same(merged(file), records)
     same(Records.from_rows(rows_of(records)), records)
 
 

@@ -9,7 +9,7 @@ from pytest_llmbench.extras.ray.worker_actor import WorkerActor
 
 ray: Any = importlib.import_module("ray")
 
-THREADS = {"send": 1, "receive": 1, "clock": 1, "columns": 1}
+THREADS = {"send": 1, "receive": 1, "clock": 1}
 """One thread each, so that messages arrive in order and nothing waits behind :meth:`WorkerActor.receive`."""
 
 
@@ -23,4 +23,3 @@ class RayWorkerActor(WorkerActor):
     send = ray.method(concurrency_group="send")(WorkerActor.send)
     receive = ray.method(concurrency_group="receive")(WorkerActor.receive)
     clock = ray.method(concurrency_group="clock")(WorkerActor.clock)
-    columns = ray.method(concurrency_group="columns")(WorkerActor.columns)

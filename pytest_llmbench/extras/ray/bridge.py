@@ -17,6 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from io import FileIO
 from ipaddress import ip_address
 from multiprocessing.connection import Connection, Pipe, wait
@@ -47,7 +48,6 @@ from pytest_llmbench.extras.ray.messages import (
     ending_file,
 )
 from pytest_llmbench.extras.ray.worker_actor import Greeting, Heard, Machine
-from pytest_llmbench.generator.records.columns import read_columns, write_columns
 from pytest_llmbench.generator.workers.protocol import Done, Go, Line, Requests, Setup, Work, own_version
 
 _FRESH_NS = 2_000_000_000
@@ -158,19 +158,14 @@ class ActorRelay:
         self.line.close()
 
     def _finished(self, done: Done) -> Done:
-        """The end of a plan by our clock, with the file of columns brought here and shifted to our clock
-        too."""
+        """The end of a plan by our clock. The records came by the offset at the start: what the clocks have
+        drifted since is still to be put right."""
         line = replace(self.clock.after(self.actor), start=self._start)
-        arriving = self.setup.columns.with_suffix(".arriving")
-        with FileIO(arriving, "w") as file:
-            while piece := self.actor.call("columns", file.tell()):
-                file.write(piece)
         if line.same:
-            arriving.replace(self.setup.columns)
             return done
-        write_columns(shifted_records(read_columns(arriving), line), self.setup.columns)
-        arriving.unlink()
-        return shifted_done(done, line)
+        return replace(
+            shifted_done(done, line), on_our_clock=partial(shifted_records, line=line.since_start())
+        )
 
     def _wait_for_handed(self) -> None:
         handed, self._handed = self._handed, None

@@ -100,6 +100,11 @@ class ClockLine:
         apart_ns = max(0, self.end.at_ns - self.start.at_ns)
         return moved_ns > self.start.error_ns + self.end.error_ns + WORST_DRIFT_PPM * 1e-6 * apart_ns
 
+    def since_start(self) -> ClockLine:
+        """What is left to be added to instants that have the offset at the start already."""
+        moved_ns = self.end.offset_ns - self.start.offset_ns
+        return ClockLine(replace(self.start, offset_ns=0), replace(self.end, offset_ns=moved_ns))
+
     @property
     def same(self) -> bool:
         """Whether nothing has to be added."""

@@ -25,8 +25,6 @@ from pytest_llmbench.generator.workers.protocol import Done, Failed, Setup, Work
 
 LONELY_S = 60.0
 """The time after which an actor that is not asked for news ends its worker."""
-PIECE_BYTES = 32 * 2**20
-"""Files travel in pieces of this size, so that no process holds one as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +123,6 @@ class WorkerActor:
             ending = self._ending
         over = ending is not None or any(isinstance(message, Done | Failed) for message in said)
         return Heard(said, self._feed.news(over=over) if self._feed is not None else b"", ending)
-
-    def columns(self, at: int) -> bytes:
-        """A piece of the worker's file of columns; empty at its end."""
-        assert self._member is not None
-        with self._member.setup.columns.open("rb") as file:
-            file.seek(at)
-            return file.read(PIECE_BYTES)
 
     def end(self) -> None:
         """Let the worker end by itself and remove its files."""

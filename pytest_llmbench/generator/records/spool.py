@@ -31,7 +31,7 @@ _TOGETHER = 16
 """Records that are packed together: some 30 µs of the loop's time."""
 _BATCH_BYTES = 64 * 1024
 """The bytes read at a time, some 400 short records: as objects they take ten times that."""
-_COLUMN_BATCH_BYTES = 1024 * 1024
+COLUMN_BATCH_BYTES = 1024 * 1024
 """Number of bytes read at a time where columns are made of the records: making them takes half a millisecond,
 however few there are."""
 
@@ -146,6 +146,12 @@ class SpoolReader:
         self._path = path
         self._at = 0
 
+    def unread_bytes(self) -> int:
+        """The bytes that have not been read yet; 0 if there is no such file."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._path.stat().st_size - self._at
+        return 0
+
     def read(self) -> list[RequestRecord]:
         """The records that were completed since the last call; none if there is no such file."""
         return [record for batch in self.batches() for record in batch]
@@ -155,7 +161,7 @@ class SpoolReader:
         for frames in self._frames(batch_bytes):
             yield [record for count, columns in frames for record in _records(count, columns)]
 
-    def columns(self, batch_bytes: int = _COLUMN_BATCH_BYTES) -> Iterator[dict[str, Any]]:
+    def columns(self, batch_bytes: int = COLUMN_BATCH_BYTES) -> Iterator[dict[str, Any]]:
         """The values of each field, as ``Records.from_columns`` takes them, in batches."""
         for frames in self._frames(batch_bytes):
             counts = [count for count, _ in frames]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
+from pytest_llmbench.columns.log import RecordLog
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.records.columns import read_columns, spooled_records
-from pytest_llmbench.generator.records.spool import SpoolReader
+from pytest_llmbench.generator.records.spool import COLUMN_BATCH_BYTES, SpoolReader
 from pytest_llmbench.generator.workers.protocol import (
     Done,
     Failed,
@@ -57,28 +57,38 @@ class Part:
         self.moved_ns: int | None = None
         """The instant at which something last came in on a response under way."""
         self.records = Records.from_rows(())
-        self._spool = SpoolReader(member.setup.spool)
+        self._spool, self._kept = SpoolReader(member.setup.spool), SpoolReader(member.setup.spool)
+        self._log = RecordLog()
         self._heard_s = time.monotonic()
         self._asked_s: float | None = None
         self._patience = patience or WorkerPatience()
 
     def clear(self) -> None:
         """Away with what an earlier plan left."""
-        for path in (self.member.setup.spool, self.member.setup.columns):
-            path.unlink(missing_ok=True)
+        self.member.setup.spool.unlink(missing_ok=True)
 
     def spooled(self) -> Iterator[RequestRecord]:
         """Requests that have ended since the last call; read as they are taken."""
         for batch in self._spool.batches():
             yield from batch
 
-    def salvage(self) -> None:
-        """Take the requests that the worker had written down as its records, in place of its columns."""
-        self.records = spooled_records(SpoolReader(self.member.setup.spool))
+    def keep(self) -> None:
+        """Put what the worker has spooled into columns, where that is worth while."""
+        if self._kept.unread_bytes() >= COLUMN_BATCH_BYTES:
+            self._keep_all()
 
-    def collect(self, done: Done) -> None:
-        self.records = read_columns(self.member.setup.columns)
+    def end(self, done: Done | None = None) -> None:
+        """Nothing more will come. ``done``: how the share ended; None where the worker did not tell."""
+        self._keep_all()
+        self.records = self._log.records()
+        self._log.close()
+        if done is not None and done.on_our_clock is not None:
+            self.records = done.on_our_clock(self.records)
         self.done, self.over = done, True
+
+    def _keep_all(self) -> None:
+        for columns in self._kept.columns():
+            self._log.extend(Records.from_columns(columns))
 
     def tell(self, progress: Progress) -> None:
         self.progress = progress
@@ -201,17 +211,15 @@ class Coordinator:
 
     def _take(self, part: Part, message: object) -> None:
         if message is None:
-            part.over = True
-            part.salvage()
+            part.end()
             self.stop(f"{part.name} {part.member.ending()}")
             part.member.kill()  # and nothing of it is left
         elif isinstance(message, Failed):
-            part.over = True
-            part.salvage()
+            part.end()
             self.mistake = self.mistake or message.mistake
             self.stop(f"{part.name} failed: {message.why}")
         elif isinstance(message, Done):
-            part.collect(message)
+            part.end(message)
             if message.stopped is not None and self.stopped is None:
                 self.stopped = message.stopped
                 self._stop_all(message.stopped)
@@ -237,6 +245,9 @@ class Coordinator:
             self.stop(told or f"{gone.name} ended before the start")
 
     def _hand_on(self) -> None:
+        for part in self.parts:
+            if not part.over:
+                part.keep()
         if self._on_record is None and self.watch is None:
             return
         ended: list[RequestRecord] = []

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from pytest_llmbench.columns.log import together
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.loop_thread import result_of
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.records.columns import merged
+from pytest_llmbench.generator.selfcheck import of_records
 from pytest_llmbench.generator.unused_memory import give_back_unused_memory
 from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator, WorkerPatience
 from pytest_llmbench.generator.workers.pool import WorkerPool as LocalCrew
@@ -302,7 +303,12 @@ _SUMMED = {
 def merged_observation(plan: LoadPlan, coordinator: Coordinator, anchor: ClockAnchor) -> Observation:
     """Records by submission; the self-check as :func:`merged_selfcheck` says; the rest of the whole load."""
     done = [part.done for part in coordinator.parts if part.done is not None]
-    records = merged([part.records for part in coordinator.parts])
+    checks = [
+        replace(part.done.selfcheck, **of_records(plan.load, part.records))
+        for part in coordinator.parts
+        if part.done is not None
+    ]
+    records = together([part.records for part in coordinator.parts])
     start_ns = coordinator.start_ns
     if start_ns is None:  # it was over before it began
         start_ns = min((each.started_ns for each in done), default=time.monotonic_ns())
@@ -315,9 +321,7 @@ def merged_observation(plan: LoadPlan, coordinator: Coordinator, anchor: ClockAn
         started_ns=start_ns,
         ended_ns=max((start_ns, *(each.ended_ns for each in done), *_known(records.finished_ns))),
         anchor=anchor,
-        selfcheck=done[0].selfcheck
-        if done and len(coordinator.parts) == 1
-        else merged_selfcheck([each.selfcheck for each in done], records),
+        selfcheck=checks[0] if done and len(coordinator.parts) == 1 else merged_selfcheck(checks, records),
         in_flight_at_end=sum(each.in_flight_at_end for each in done),
         interrupted=coordinator.cause or _interrupted(done, coordinator.stopped),
         sequence_sha256=_digest(plan, _begun(plan, records)),

@@ -22,7 +22,6 @@ from pytest_llmbench.generator.host_watch import raise_priority
 from pytest_llmbench.generator.limits import raise_descriptors
 from pytest_llmbench.generator.loops import Pacer
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.records.columns import write_columns
 from pytest_llmbench.generator.records.spool import SpoolWriter
 from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.run import LoadGenerator
@@ -62,7 +61,6 @@ class Worker:
         self._line = line
         self._priority = priority
         self._setup = setup
-        self._spool: SpoolWriter | None = None
         self._supply: Supply | None = None
         """Requests of the next plan, as far as they have arrived."""
         self._go: asyncio.Future[int] | None = None
@@ -84,7 +82,7 @@ class Worker:
             declared=setup.declared,
             session_header=setup.session_header,
             gate=self._wait_for_go,
-            spool=lambda: self._spool,
+            keeps=False,
         )
         if setup.count_text and setup.counts_early:
             _tokenizer(setup)
@@ -143,15 +141,15 @@ class Worker:
         self._executing.start()
 
     def _execute(self, plan: LoadPlan, supply: Supply) -> None:
-        spool = self._spool = SpoolWriter(self._setup.spool)
+        spool = SpoolWriter(self._setup.spool)
         try:
             try:
                 assert isinstance(plan.workload, DealtWorkload)
                 seen = self._generator.run(plan.with_(workload=plan.workload.stocked(supply)), spool.write)
                 decoded_ns = time.monotonic_ns()
+                spool.flush()  # which tells of a disk that has failed
             finally:
                 spool.close()
-            write_columns(seen.records, self._setup.columns)
             told = replace(seen.selfcheck, priority=self._priority)
             self._line.send(replace(_done(seen), selfcheck=told, decoded_ns=decoded_ns))
         except SuiteError as error:

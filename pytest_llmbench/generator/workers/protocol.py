@@ -11,7 +11,7 @@ import pickle
 import select
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -30,11 +30,12 @@ from pytest_llmbench.wire.declared import Declared
 
 if TYPE_CHECKING:  # what few sessions hand over is imported by those that do
     from pytest_llmbench.http_proxy import HttpProxy
+    from pytest_llmbench.model.records import Records
     from pytest_llmbench.tokens.hugging_face import TokenizerFile
     from pytest_llmbench.trust import ClientCertificate
     from pytest_llmbench.wire.dialect import PromptForm
 
-PROTOCOL = 8
+PROTOCOL = 9
 
 
 def own_version() -> str:
@@ -86,7 +87,7 @@ class Setup:
     session_header: str = SESSION_HEADER
     """The header with the id of the session, for turns of sessions; empty: none."""
     directory: Path = Path()
-    """The directory for spools and columns; private to the coordinator and its workers."""
+    """The directory for spools; private to the coordinator and its workers."""
     number: int = 0
     cpu: int | None = None
     """The core to stay on, as far as the system allows it."""
@@ -95,11 +96,6 @@ class Setup:
     def spool(self) -> Path:
         """Ended requests of the plan that is running."""
         return self.directory / f"worker-{self.number}.spool"
-
-    @property
-    def columns(self) -> Path:
-        """Everything about the plan that has ended."""
-        return self.directory / f"worker-{self.number}.npz"
 
     @property
     def log(self) -> Path:
@@ -172,7 +168,7 @@ class ProgressReport:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a worker's plan, without the records: those lie in its file of columns."""
+    """What came of a worker's plan, without the records and what they tell: those lie in its spool."""
 
     started_ns: int
     ended_ns: int
@@ -184,6 +180,8 @@ class Done:
     facts: Mapping[str, Fact]
     decoded_ns: int | None = None
     """Instant at which all records had been made; None where that is not known."""
+    on_our_clock: Callable[[Records], Records] | None = None
+    """Corrects the records where the worker's clock has drifted against ours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class StandInActor:
 
     def __init__(self, machines: Machines) -> None:
         self.foreman = StandInWorkerActor(machines)
-        self._threads = {name: ThreadPoolExecutor(1) for name in ("send", "receive", "clock", "columns")}
+        self._threads = {name: ThreadPoolExecutor(1) for name in ("send", "receive", "clock")}
         self.dead: str | None = None
 
     def start(self, method: str, *arguments: object) -> Future[Any]:

@@ -187,8 +187,11 @@ def test_all_instants_of_the_worker_are_moved_and_nothing_else() -> None:
     columns = Records.from_rows([given, failed])
     expected = Records.from_rows([moved, shifted_record(failed, drifting)])
     shifted = shifted_records(columns, drifting)
+    by_start = Records.from_rows([shifted_record(each, line(-500 * S, -500 * S)) for each in (given, failed)])
+    put_right = shifted_records(by_start, drifting.since_start())
     for field in fields(Records):
         assert list(getattr(shifted, field.name)) == list(getattr(expected, field.name)), field.name
+        assert list(getattr(put_right, field.name)) == list(getattr(expected, field.name)), field.name
 
 
 def test_the_ends_of_a_plan_are_moved() -> None:

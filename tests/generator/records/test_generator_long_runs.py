@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.log import StoredRecords
-from pytest_llmbench.generator.records.columns import merged, read_columns, spooled_records, write_columns
+from pytest_llmbench.columns.log import RecordLog, StoredRecords, together
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.distributed import peak_in_flight
@@ -60,18 +59,13 @@ def test_rows_beyond_the_room_go_to_a_spool_and_come_back(
     assert not list(tmp_path.glob("*.spool"))
 
 
-def test_rows_that_somebody_spools_anyway_are_not_written_twice(tmp_path: Path) -> None:
+def test_rows_that_somebody_else_keeps_are_only_counted() -> None:
     made = rows(300)
-    spool = SpoolWriter(tmp_path / "spool")
-    log = RowLog(spool, memory_bytes=30_000)
+    log = RowLog(keeps=False)
     for row in made:
-        spool.write(row)
         log.append(row)
-    same(log.records(), Records.from_rows(made))
-    assert log._own is None
-    log.close()
-    spool.close()
-    assert SpoolReader(tmp_path / "spool").read() == made
+    assert (len(log), len(log.records())) == (300, 0)
+    assert log.last_finished_ns == max(row.finished_ns or 0 for row in made)
 
 
 def test_a_spool_is_read_in_batches(tmp_path: Path) -> None:
@@ -116,22 +110,21 @@ def test_columns_of_a_spool_are_those_of_its_rows(shift: int, tmp_path: Path) ->
     for row in made:
         writer.write(row)
     writer.close()
-    found = spooled_records(SpoolReader(tmp_path / "spool"))
+    (columns,) = SpoolReader(tmp_path / "spool").columns()
+    log = RecordLog()
+    log.extend(Records.from_columns(columns))
+    found = log.records()
     same(found, Records.from_rows(made))
     assert found.index.tolist().index(200 - shift) == (52 if shift else 0)
     assert found.chunk_tokens.tolist().count(-1) == 2
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
-def test_columns_of_workers_are_merged_in_order(memory_bytes: int, tmp_path: Path) -> None:
-    parts = []
-    for worker in range(3):
-        write_columns(Records.from_rows(rows(500, worker, 3)), tmp_path / str(worker))
-        parts.append(read_columns(tmp_path / str(worker), memory_bytes))
-    assert all(isinstance(part, StoredRecords) == (memory_bytes == 1000) for part in parts)
-    together = merged(parts, memory_bytes=memory_bytes, block_rows=40)
-    assert isinstance(together, StoredRecords) == (memory_bytes == 1000)
-    same(together, Records.from_rows(rows(500)))
+def test_columns_of_workers_are_merged_in_order(memory_bytes: int) -> None:
+    parts = [Records.from_rows(rows(500, worker, 3)) for worker in range(3)]
+    found = together(parts, memory_bytes=memory_bytes, block_rows=40)
+    assert isinstance(found, StoredRecords) == (memory_bytes == 1000)
+    same(found, Records.from_rows(rows(500)))
 
 
 @pytest.mark.parametrize("seed", range(5))

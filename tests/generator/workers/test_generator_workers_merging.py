@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_llmbench.columns.log import together
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.coordinator import Part
 from pytest_llmbench.generator.workers.distributed import merged_selfcheck, peak_in_flight
@@ -56,22 +56,50 @@ def same(one: Records, other: Records) -> None:
         assert type(mine) is type(theirs), name
 
 
+def same_values(one: Records, other: Records) -> None:
+    for name in one.__dataclass_fields__:
+        assert list(getattr(one, name)) == list(getattr(other, name)), name
+
+
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_merged_columns_are_those_of_all_rows_together(tmp_path: Path, workers: int) -> None:
+def test_merged_columns_are_those_of_all_rows_together(workers: int) -> None:
     chance = random.Random(3)
     rows = [row(index, chance.randrange(60) or None, chunks=index % 4) for index in range(80)]
-    parts = []
-    for own in range(workers):
-        write_columns(Records.from_rows(rows[own::workers]), tmp_path / f"{own}.npz")
-        parts.append(read_columns(tmp_path / f"{own}.npz"))
-    same(merged(parts), Records.from_rows(rows))
+    parts = [Records.from_rows(rows[own::workers]) for own in range(workers)]
+    same(together(parts), Records.from_rows(rows))
 
 
-def test_parts_without_requests_merge(tmp_path: Path) -> None:
+def test_parts_without_requests_merge() -> None:
     empty = Records.from_rows(())
-    write_columns(empty, tmp_path / "none.npz")
-    same(merged([read_columns(tmp_path / "none.npz"), empty]), empty)
-    same(merged([empty, Records.from_rows([row(4, 7, 2)])]), Records.from_rows([row(4, 7, 2)]))
+    same(together([empty, empty]), empty)
+    same(together([empty, Records.from_rows([row(4, 7, 2)])]), Records.from_rows([row(4, 7, 2)]))
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
+def test_a_part_keeps_what_its_worker_spooled_up_to_the_cut(
+    memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_llmbench.generator.workers.coordinator.COLUMN_BATCH_BYTES", 3000)
+    monkeypatch.setattr("pytest_llmbench.columns.log.MEMORY_BYTES", memory_bytes)
+    member: Any = SimpleNamespace(setup=Setup(Address("http://127.0.0.1:9/v1"), "x", "m", directory=tmp_path))
+    rows = [row(index, 1000 - index, chunks=index % 4) for index in range(90)]
+    part = Part(member, 1)
+    spool = SpoolWriter(member.setup.spool, flush_s=60)
+    seen: list[RequestRecord] = []
+    for at, each in enumerate(rows):
+        spool.write(each)
+        if at % 20 == 0:
+            spool.flush()
+            part.keep()
+            seen += part.spooled()
+    spool.close()
+    whole = member.setup.spool.read_bytes()
+    member.setup.spool.write_bytes(whole[:-1])
+    part.end()
+    seen += part.spooled()
+    assert 0 < len(part.records) < 90
+    assert seen == rows[: len(seen)]
+    same_values(part.records, Records.from_rows(seen))
 
 
 def test_a_spool_gives_each_record_once_and_leaves_out_what_is_not_there_whole(tmp_path: Path) -> None:
@@ -103,6 +131,11 @@ def test_a_disk_that_fails_is_told_to_the_generator() -> None:
     writer.close()
     with pytest.raises(OSError, match="No space left"):
         writer.write(row(1, 1))
+    at_the_end = SpoolWriter(Path("/dev/full"), flush_s=60)
+    at_the_end.write(row(1, 1))
+    with pytest.raises(OSError, match="No space left"):
+        at_the_end.flush()
+    at_the_end.close()
 
 
 def test_the_self_check_is_that_of_the_worst_worker_and_counts_are_sums() -> None:
