@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmbench.columns.blocks import Block, BlockFile, Vocabulary, block_of, records_of
+from pytest_llmbench.columns.blocks import BlockFile
 from pytest_llmbench.columns.log import RecordLog, StoredRecords, merged
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
@@ -129,15 +129,6 @@ def test_a_file_goes_with_its_records() -> None:
     del column
     gc.collect()
     assert open_files() == before
-
-
-def test_a_block_is_what_it_was_made_of() -> None:
-    records = Records.from_rows(rows(90))
-    vocabulary = Vocabulary()
-    block = block_of(records, vocabulary)
-    assert isinstance(block, Block)
-    same(records_of(block, vocabulary), records)
-    assert block.in_order() is block
 
 
 def test_texts_are_sequences() -> None:

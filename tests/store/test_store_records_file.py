@@ -76,34 +76,22 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
     )
 
 
-OPTIONAL = [each for each in dataclasses.fields(RequestRecord) if each.default is not dataclasses.MISSING]
-NUMBER = st.sampled_from([None, 0, 3])
-VALUES: dict[str, st.SearchStrategy[Any]] = {
-    each.name: st.sampled_from([None, 0, 5, 7, 9]) for each in OPTIONAL if each.name.endswith("_ns")
-} | {
-    "chunk_ns": st.sampled_from([(), [5], [5, 9], [0, 0], [9, 5, 7], [5, 9, 5]]),
-    "chunk_tokens": st.sampled_from([(), [1], [1, 1], [2, 1], [0, 0]]),
-    "server_token_ns": st.sampled_from([(), [3], [3, 3, 8]]),
-    "input_tokens": NUMBER,
-    "requested_input_tokens": NUMBER,
-    "requested_max_tokens": NUMBER,
-    "server_timings": st.sampled_from([{}, {"queue_s": 0.5}]),
-    "outcome": st.sampled_from(list(Outcome)),
-    "token_source": st.sampled_from(list(TokenSource)),
-    "reasoning_token_source": st.sampled_from(list(TokenSource)),
-    "thinking_end_reason": st.sampled_from([None, "hard_cap"]),
-    "critical_evictions": st.sampled_from([None, 0, 2]),
-    "end_before_cut": st.sampled_from([None, "ok", "timeout"]),
-    "answered_by": st.sampled_from([None, "m-small"]),
-    "output_tokens": NUMBER,
-    "first_content_early_ns": st.sampled_from([0, 5]),
-    "attribution": st.sampled_from(["none", "exact"]),
-    "class_label": st.sampled_from(["", "chat"]),
-    "cached_tokens": NUMBER,
-    "shared_prefix_tokens": NUMBER,
-    "http_status": st.sampled_from([None, 0, 200]),
-    "finish_reason": st.sampled_from([None, "", "stop"]),
-    "coalesced_chunks": st.sampled_from([0, 1]),
+BY_KIND: dict[str, list[Any]] = {
+    "Instant": [None, 0, 5, 7, 9],
+    "Number": [None, 0, 3],
+    "Whole": [0, 5],
+    "Text": ["", "chat"],
+    "Words": [None, "", "stop"],
+    "SourceOf": list(TokenSource),
+    "OutcomeOf": list(Outcome),
+    "Several": [(), [1], [1, 1], [5, 9], [0, 0], [9, 5, 7]],
+    "str": ["none", "exact"],
+    "dict[str, float]": [{}, {"queue_s": 0.5}],
+}
+VALUES = {
+    each.name: st.sampled_from(BY_KIND[str(each.type)])
+    for each in dataclasses.fields(RequestRecord)
+    if each.name not in ("index", "request_id", "phase")
 }
 
 

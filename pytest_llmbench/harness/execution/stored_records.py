@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.execution.loads import read_loads
 from pytest_llmbench.model.records import Records
@@ -100,15 +98,8 @@ def _split(path: Path, rows: Sequence[int]) -> list[Records]:
                 + (f"; {found.dropped}" if found.dropped else ""),
                 where=str(path),
             )
-        parts.append(_rows(rest, taken, taken + count))
+        parts.append(rest.part(taken, taken + count))
         taken += count
     if taken < len(rest) or next(runs, None) is not None:
         raise StoreError("there are more records than the loads had requests", where=str(path))
     return parts
-
-
-def _rows(records: Records, start: int, end: int) -> Records:
-    if (start, end) == (0, len(records)):
-        return records
-    positions = np.arange(len(records))
-    return records.select((positions >= start) & (positions < end))

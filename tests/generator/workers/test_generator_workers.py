@@ -489,7 +489,7 @@ ORPHANS = """
 
 
 def test_workers_do_not_outlive_a_coordinator_that_is_killed(serve: Serve, temporary: Path) -> None:
-    script = textwrap.dedent(ORPHANS).format(tests=str(Path(__file__).parents[1]), url=serve(reply()).url)
+    script = textwrap.dedent(ORPHANS).format(tests=str(Path(__file__).parents[2]), url=serve(reply()).url)
     run = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)}
     )

@@ -119,10 +119,15 @@ def test_a_spool_gives_each_record_once_and_leaves_out_what_is_not_there_whole(t
     writer.close()
     seen += reader.read()
     assert seen == rows
-    os.truncate(path, path.stat().st_size - 5)
-    kept = SpoolReader(path).read()
-    assert kept == rows[: len(kept)]
-    assert 10 <= len(kept) < 20
+    counts = []
+    for size in range(path.stat().st_size, -1, -1):  # every cut
+        os.truncate(path, size)
+        kept = SpoolReader(path).read()
+        assert kept == rows[: len(kept)]
+        counts.append(len(kept))
+    assert counts == sorted(counts, reverse=True)
+    assert (counts[0], counts[-1]) == (20, 0)
+    assert 10 <= counts[1] < 20
 
 
 def test_a_disk_that_fails_is_told_to_the_generator() -> None:
