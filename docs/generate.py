@@ -350,6 +350,30 @@ def clauses_page() -> str:
     return "\n".join(parts)
 
 
+def findings_page() -> str:
+    """The table of findings and notes."""
+    from pytest_llmbench.model.wording.findings import FINDINGS
+    from pytest_llmbench.model.wording.notes import NOTES
+
+    def row(identity: str, severity: str = "") -> Sequence[str]:
+        sentence = {**FINDINGS, **NOTES}[identity]
+        texts = code(sentence.text) + (f"<br>if not ok: {code(sentence.advice)}" if sentence.advice else "")
+        return (f'<a id="{identity}"></a>{code(identity)}', *([severity] if severity else []), texts)
+
+    findings = [row(each, "voids" if FINDINGS[each].voids else "warns") for each in sorted(FINDINGS)]
+    return (
+        f"# Findings and notes\n\n{_MADE} Each finding of `validity.findings` and each note in "
+        "`report.json` has the id of its sentence and the parameters that fill it; verdicts read these, "
+        "never the sentence. `{name}` is a parameter, `{value}` and `{limit}` are the numbers of the "
+        "finding; `[…]` stands where its parameters are given, `[name?…]` where that one is true, "
+        "`[name!…]` where it is not. The part of an id before the dot is the `check`. A few checks void the "
+        "run in some cases and warn in others: the report's `voids` counts.\n\n## Findings\n\n"
+        + table(("id", "if not ok", "sentence"), findings)
+        + "\n## Notes, and parts of sentences\n\n"
+        + table(("id", "sentence"), [row(each) for each in sorted(NOTES)])
+    )
+
+
 def ambiguities_page() -> str:
     """What the draft leaves open and how it is read here, from the same file."""
     from pytest_llmbench.compliance.audit import ambiguities
@@ -459,6 +483,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/profiles.md": profiles_page,
     "reference/generated/clauses.md": clauses_page,
     "reference/generated/ambiguities.md": ambiguities_page,
+    "reference/generated/findings.md": findings_page,
     "reference/generated/schema.md": schema_page,
     "about/contributing.md": root_page("CONTRIBUTING.md"),
     "about/changelog.md": root_page("CHANGELOG.md"),

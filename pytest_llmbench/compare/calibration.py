@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.compare.log_ratio import LogRatio
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import Better, Finding
@@ -142,12 +143,14 @@ def tight_limits(objectives: Sequence[Objective], noise: Mapping[str, Noise]) ->
         share = own.false_alarms(objective.limit)
         if share > MOST_FALSE_ALARMS:
             found.append(
-                _finding(
-                    f"{objective} is tighter than the noise of this system: about {share:.0%} of its runs "
-                    f"lie beyond, though nothing has changed (noise {own.cv:.1%} between {own.runs} "
-                    f"calibrated runs); a limit of {own.proposed:.4g} {own.unit} would not be",
-                    share,
-                    MOST_FALSE_ALARMS,
+                Finding.of(
+                    "limit_within_noise",
+                    value=share,
+                    limit=MOST_FALSE_ALARMS,
+                    objective=str(objective),
+                    noise=Amount(own.cv, "ratio"),
+                    runs=own.runs,
+                    proposed=Amount(own.proposed, own.unit),
                 )
             )
     return found
@@ -165,18 +168,6 @@ def tight_margins(
         half = own.halfwidth(runs, paired=paired)
         if half > margin:
             found.append(
-                _finding(
-                    f"a change of {metric} by {margin:.1%} is within the noise of this system: equal builds "
-                    f"may come out at up to ±{half:.1%} with {runs} runs each, which is inconclusive; allow "
-                    "more, or measure more runs",
-                    half,
-                    margin,
-                )
+                Finding.of("limit_within_noise.margin", value=half, limit=margin, metric=metric, runs=runs)
             )
     return found
-
-
-def _finding(message: str, value: float, limit: float) -> Finding:
-    return Finding(
-        "limit_within_noise", ok=False, voids=False, message=message, value=value, limit=limit, unit="ratio"
-    )

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.runs import FloatArray
 
 _SIGNIFICANT = 0.01
@@ -38,15 +40,15 @@ def output_lengths(baseline: FloatArray, candidate: FloatArray) -> Finding | Non
     change = means[1] / means[0] - 1.0 if means[0] > 0 else 0.0
     of_note = abs(delta) >= _LARGEST_DELTA or abs(change) >= _LARGEST_CHANGE
     ok = not (of_note and p_value < _SIGNIFICANT)
-    advice = "" if ok else ": the arms do not answer alike, so throughput and times per request mislead"
-    return Finding(
+    return Finding.of(
         "output_lengths",
-        ok=ok,
-        voids=False,
-        message=f"{means[1]:.1f} output tokens per request against {means[0]:.1f} of the baseline "
-        f"({change:+.1%}, Cliff's delta {delta:+.3f}, p {p_value:.2g}){advice}",
-        value=delta,
-        limit=_LARGEST_DELTA,
+        ok,
+        delta,
+        _LARGEST_DELTA,
+        candidate=means[1],
+        baseline=means[0],
+        change=Amount(change, "ratio"),
+        p=p_value,
     )
 
 
@@ -74,29 +76,15 @@ def cache_apart(baseline: float | None, candidate: float | None) -> Finding | No
     """
     apart = abs((candidate or 0.0) - (baseline or 0.0))
     ok = apart <= MOST_CACHED_APART
+    about: dict[str, Any] = {}
     if baseline is None or candidate is None:
         if ok:
             return None
-        which = "the baseline" if candidate is None else "the candidate"
-        message = (
-            f"{apart:.1%} of the input of {which} came from a prefix cache, and of the other arm it is not "
-            "known: where both addresses lead to one engine, each arm finds what the other left; switch the "
-            "cache off"
-        )
+        case, about["of_baseline"] = "cache_of_arms.one_known", candidate is None
     else:
-        advice = "" if ok else ": one arm profits from a cache that the other does not have, or filled for it"
-        message = (
-            f"{candidate:.1%} of the input came from a prefix cache, {baseline:.1%} in the baseline{advice}"
-        )
-    return Finding(
-        "cache_of_arms",
-        ok=ok,
-        voids=False,
-        message=message,
-        value=apart,
-        limit=MOST_CACHED_APART,
-        unit="ratio",
-    )
+        case = "cache_of_arms"
+        about = {"candidate": Amount(candidate, "ratio"), "baseline": Amount(baseline, "ratio")}
+    return Finding.of(case, ok, apart, MOST_CACHED_APART, **about)
 
 
 HARDWARE = ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
@@ -166,19 +154,19 @@ def rules(found: Mapping[str, Evidence]) -> list[Finding]:
         for name, own in found["comparison.boundaries"].items()
     }
     return [
-        _rule("same_requests", "requests, seeds and arrivals", found["comparison.sequences"]),
-        _rule("same_load", "load model and parameters", loads),
-        _rule("same_boundary", "boundary of the system", boundaries),
-        _rule("same_hardware", "accelerators", found["comparison.hardware"]),
-        _rule("same_tokenizer", "tokenizer", tokenizers),
+        _rule("same_requests", found["comparison.sequences"]),
+        _rule("same_load", loads),
+        _rule("same_boundary", boundaries),
+        _rule("same_hardware", found["comparison.hardware"]),
+        _rule("same_tokenizer", tokenizers),
     ]
 
 
 def hardware_is_equal(found: Mapping[str, Evidence]) -> bool:
-    return _rule("", "", found["comparison.hardware"]).ok
+    return _rule("same_hardware", found["comparison.hardware"]).ok
 
 
-def _rule(check: str, what: str, entries: Evidence) -> Finding:
+def _rule(check: str, entries: Evidence) -> Finding:
     keys = dict.fromkeys(key for entry in entries.values() for key in entry)
     unknown = [key for key in keys if any(entry.get(key) is None for entry in entries.values())]
     differing = [
@@ -186,11 +174,14 @@ def _rule(check: str, what: str, entries: Evidence) -> Finding:
         for key in keys
         if key not in unknown and len({repr(entry.get(key)) for entry in entries.values()}) > 1
     ]
-    shown = "; ".join(
-        f"{key} is " + ", ".join(f"{entry.get(key)} on {name}" for name, entry in entries.items())
+    other = tuple(
+        Note.of(
+            "differing",
+            fact=key,
+            values=tuple(f"{entry.get(key)} on {name}" for name, entry in entries.items()),
+        )
         for key in differing
     )
-    said = [f"other on each: {shown}"] if shown else []
-    said += [f"not known of every system: {', '.join(unknown)}"] if unknown else []
-    message = f"{what}: {'; '.join(said) or 'the same on all systems'}"
-    return Finding(check, ok=not said, voids=False, message=message)
+    same = not differing and not unknown
+    both = bool(differing and unknown)
+    return Finding.of(check, same, same=same, both=both, differing=other, unknown=tuple(unknown))

@@ -13,6 +13,7 @@ from pytest_llmbench.compare.regression import better_of, compared, compared_by_
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.definitions import metric_unit
 from pytest_llmbench.model.judgement import Comparison, Finding
+from pytest_llmbench.model.sentences import Note
 
 SHOWN_MARGIN = 0.05
 """The margin of metrics that nobody set a limit for: they are shown, and decide nothing."""
@@ -131,17 +132,15 @@ def comparisons(
 
 
 def nothing_decides(
-    limits: Sequence[RegressionLimit], found: Sequence[Comparison] = (), why: str | None = None
+    limits: Sequence[RegressionLimit], found: Sequence[Comparison] = (), why: Note | None = None
 ) -> tuple[Finding, ...]:
     """The warning that limits were given of which none decides about a test; none where one does, or none
     were given. ``why``: default: it has no such metric."""
     if not limits or any(each.gated for each in found):
         return ()
-    named = ", ".join(dict.fromkeys(limit.metric for limit in limits))
-    given = ", ".join(dict.fromkeys(limit.origin for limit in limits))
-    why = why or f"the test has no {named}"
-    message = f"{why}: {given} decides nothing here, however much slower the system got"
-    return (Finding("nothing_compared", ok=False, voids=False, message=message),)
+    metrics = tuple(dict.fromkeys(limit.metric for limit in limits))
+    given = tuple(dict.fromkeys(limit.origin for limit in limits))
+    return (Finding.of("nothing_compared", why=why, lacking=metrics if why is None else None, limits=given),)
 
 
 def _values(name: str, arm: ByRun, other: ByRun) -> Sequence[float | None]:

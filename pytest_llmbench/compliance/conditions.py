@@ -23,6 +23,7 @@ from pytest_llmbench.compliance.evidence_view import (
     reported,
 )
 from pytest_llmbench.metrics.itl import server_clock_holds
+from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.model.draft import FEWEST_LENGTHS
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.observation import Observation
@@ -255,6 +256,9 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "gateway": _gateway_inside,
         "warm": lambda view: not _seen_cold(view),
         "cold-start": _fact_is("cold_start", True),
+        "cold-start-shown": lambda view: (
+            view.fact("cold_start") is True or bool(cold_starts(view.evidence.records).any())
+        ),
         "distributed": _distributed,
         "distributed-sub-ms": _both(_distributed, _sub_ms_required),
         "distributed-ntp": _both(_distributed, _fact_is("clock.method", "ntp")),

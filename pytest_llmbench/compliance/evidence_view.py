@@ -112,7 +112,7 @@ _STREAMING = {
     "streaming.single_token_share": "share of content chunks of one token, where chunk tokens are known",
     "streaming.chunk_handling": "what becomes of chunks with several tokens, in words",
     "streaming.itl_option": "direct, A, B or C (section 4.6)",
-    "streaming.itl_option_reason": "why that one, and from which run or by whom",
+    "streaming.itl_option_from": "label of the level whose streams chose it, or `marker`: the author did",
     "streaming.server_timestamps_available": "true when the server gives the instant of every token",
     "streaming.chunk_sizes": "mapping: chunks, mean, p50, p99, max tokens per content chunk",
 }

@@ -63,11 +63,15 @@ class Tested:
                 end_ns = int(ends[unreplaced])
         return (end_ns - self.run.started_ns) / 1e9
 
-    def point(self, metric: str) -> float:
+    def known(self, metric: str) -> float | None:
         estimate = self.level.metrics.get(metric)
-        if estimate is None or estimate.point is None:
+        return None if estimate is None else estimate.point
+
+    def point(self, metric: str) -> float:
+        point = self.known(metric)
+        if point is None:
             raise NoEvidenceError(f"{metric} of level {self.label}")
-        return estimate.point
+        return point
 
     @property
     def out_of_memory(self) -> int:

@@ -36,15 +36,17 @@ from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Scale, Setting
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note, as_told, read_note
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.store.files import document_of, read_report
 from pytest_llmbench.store.objects import rebuilt
-from pytest_llmbench.store.schema import Report, TestEntry
+from pytest_llmbench.store.schema import FindingEntry, NoteEntry, Report, TestEntry
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.catalogue import workload
 
@@ -172,16 +174,27 @@ def _as_told(entry: TestEntry, result: TestResult) -> TestResult:
     """The result with what only its session knew."""
     budget = Budget()
     own = {finding.check for finding in validity_of(result, budget).findings}
-    told = tuple(finding for finding in entry.validity.findings if finding.check not in own)
-    missing = tuple(note for note in result.notes if note not in entry.notes)
+    told = tuple(_finding(each) for each in entry.validity.findings if each.check not in own)
+    data = dict(enumerate(entry.note_data))
+    noted = [_noted(data.get(index), text) for index, text in enumerate(entry.notes)]
+    missing = tuple(note for note in result.notes if str(note) not in entry.notes)
     published = {name: fact.value for name, fact in entry.facts.items() if fact.source == EXPORT_SEQUENCE}
     return replace(
         result,
         facts=result.facts | Facts.of(Origin.GENERATOR, published, EXPORT_SEQUENCE),
         findings=(*result.findings, *told),
-        notes=(*entry.notes, *missing),
+        notes=(*noted, *missing),
         comparisons=tuple(entry.comparisons),
     )
+
+
+def _finding(told: FindingEntry) -> Finding:
+    note = _noted(told.note, told.message)
+    return Finding(told.check, told.ok, told.voids, note, told.value, told.limit, told.unit)
+
+
+def _noted(data: NoteEntry | None, text: str) -> Note:
+    return as_told(text) if data is None else read_note(data.id, data.parameters, text)
 
 
 def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) -> _Driven:

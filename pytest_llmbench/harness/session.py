@@ -35,6 +35,7 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, HostLimits,
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.result import INSTANCE, TestResult
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.files import there_are_saved
 from pytest_llmbench.store.records_file import not_on_disk
@@ -51,35 +52,6 @@ if TYPE_CHECKING:
 ProgressSink = Callable[[LoadPlan | None, Any], None]
 """Called with the load being sent, None before the first one, and its progress: a
 :class:`~pytest_llmbench.generator.progress.Progress`, or words."""
-UNCHECKED = Finding(
-    "certificate_checked",
-    ok=False,
-    voids=False,
-    message="the server's certificate was not checked (--llm-insecure, or insecure in the SUT file): what "
-    "answered may not be the server that was meant, and the API key went to whatever did",
-)
-"""Finding that goes with every result of a server whose certificate was not checked."""
-
-IN_CLEAR = Finding(
-    "key_encrypted",
-    ok=False,
-    voids=False,
-    message="the key went to a public address without encryption (http, ws or grpc): whoever stands in "
-    "between can read it; use https, wss or grpcs, and another key from now on",
-)
-"""Finding that goes with every result of a server on a public address that got a key in the clear."""
-
-
-def _through(proxy: str) -> Finding:
-    """Finding that goes with every result of requests that were sent through a proxy of the author's
-    choice."""
-    return Finding(
-        "measured_through_proxy",
-        ok=False,
-        voids=False,
-        message=f"requests went through the proxy {proxy} (--llm-proxy): its time, and what it holds back, "
-        "is in every figure",
-    )
 
 
 @dataclass(frozen=True)
@@ -230,16 +202,16 @@ class BenchSession:
             more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
         )
 
-    def _announced(self, request: MeasurementRequest, limits: Sequence[RegressionLimit]) -> tuple[str, ...]:
+    def _announced(self, request: MeasurementRequest, limits: Sequence[RegressionLimit]) -> tuple[Note, ...]:
         """What a test with a budget of time will find, shown before its first load; nothing without one."""
         if request.budget_s is None:
             return ()
         from pytest_llmbench.harness.comparison.budget import announcement
 
-        text = announcement(request, limits if self.settings.baseline_endpoint is not None else ())
+        note = announcement(request, limits if self.settings.baseline_endpoint is not None else ())
         if self.on_announcement is not None:
-            self.on_announcement(text)
-        return (text,)
+            self.on_announcement(str(note))
+        return (note,)
 
     def _with_spreads(self, request: MeasurementRequest, *, virtual: bool) -> MeasurementRequest:
         """The request with what earlier sessions saved of the noise of its load."""
@@ -287,31 +259,22 @@ class BenchSession:
         """
         beyond = () if opened.virtual else self._beyond(result, opened)
         again = (*self._sent_before.findings(nodeid), *self._sent_by_others(opened))
-        unchecked = (UNCHECKED,) if opened.facts.value("endpoint.certificate_checked") is False else ()
-        in_clear = (IN_CLEAR,) if opened.facts.value("endpoint.key_in_clear") else ()
-        proxy = opened.facts.value("endpoint.proxy")
-        proxied = (_through(proxy),) if proxy not in (None, "none") else ()
-        found = (
-            *result.findings,
-            *unchecked,
-            *in_clear,
-            *proxied,
-            *beyond,
-            *(() if definition.name in SENDS_AGAIN else again),
-        )
-        return replace(result, notes=(*opened.notes, *result.notes), findings=found)
+        found = [*result.findings]
+        if opened.facts.value("endpoint.certificate_checked") is False:
+            found.append(Finding.of("certificate_checked"))
+        if opened.facts.value("endpoint.key_in_clear"):
+            found.append(Finding.of("key_encrypted"))
+        if (proxy := opened.facts.value("endpoint.proxy")) not in (None, "none"):
+            found.append(Finding.of("measured_through_proxy", proxy=proxy))
+        found += [*beyond, *(() if definition.name in SENDS_AGAIN else again)]
+        return replace(result, notes=(*opened.notes, *result.notes), findings=tuple(found))
 
     def _sent_by_others(self, opened: OpenSUT) -> tuple[Finding, ...]:
         """Prompts by a name of the user's own go to a server that may know them: also where its prefix cache
         is declared off, as what answers may be a cache of whole replies."""
         if self.settings.prompts == AUTO or not SUT(opened.endpoint).was_there_before:
             return ()
-        option = f"--llm-prompts={self.settings.prompts}"
-        message = (
-            f"earlier sessions with {option} may have sent the same prompts to this server, and its prefix "
-            "cache, or one of whole replies, may hold them: leave that option out"
-        )
-        return (Finding("prompts_of_others", ok=False, voids=False, message=message),)
+        return (Finding.of("prompts_of_others", option=f"--llm-prompts={self.settings.prompts}"),)
 
     def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:
         from pytest_llmbench.harness.selftest import certificate

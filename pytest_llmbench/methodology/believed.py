@@ -18,6 +18,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 
 Test = Callable[[Any, Setting], Procedure[TestResult]]
 _Hidden = dict[int, tuple[Records, Records, str]]
@@ -60,5 +61,5 @@ def _as_it_came(result: TestResult, hidden: _Hidden) -> TestResult:
         for key, run in zip(bare, result.observations, strict=True)
     )
     whys = dict.fromkeys(hidden[key][2] for key in bare if key in hidden)
-    notes = (f"no figure per token: {why}" for why in whys)
+    notes = (Note.of("no_figure_per_token", why=why) for why in whys)
     return replace(result, observations=came, notes=(*result.notes, *notes))

@@ -6,12 +6,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.record import MOST_FAILED_SHARE, NO_FAILURES, Outcome
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.sentences import Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +28,17 @@ def of_sessions(seen: Sequence[Observation]) -> list[Records]:
     return [run.records for run in seen if isinstance(run.plan.load, SessionLoad)]
 
 
-def kinds_of_failure(records: Sequence[Records]) -> str:
-    """How many requests failed in which way, and the first error as the server put it, in brackets; empty
-    where none failed."""
+def kinds_of_failure(records: Sequence[Records]) -> dict[str, Any]:
+    """How many requests failed in which way, and the first error as the server put it; empty where none
+    failed."""
     counts = sum((Counter(own.counts()) for own in records), Counter[str]())
-    kinds = ", ".join(
-        f"{count} {name}" for name, count in counts.items() if name not in NO_FAILURES and count
-    )
     told = (pair for own in records for pair in zip(own.error, own.failed, strict=True))
-    first = next((error for error, bad in told if bad and error), None)
-    return "" if not kinds else f" ({kinds}; first error: {first})" if first else f" ({kinds})"
+    kinds = tuple(
+        Note.of("outcome", count=count, name=str(name))
+        for name, count in counts.items()
+        if name not in NO_FAILURES and count
+    )
+    return {"kinds": kinds, "first_error": next((error for error, bad in told if bad and error), None)}
 
 
 def error_budget(records: Records, budget: Budget) -> Finding:
@@ -45,22 +49,16 @@ def error_budget(records: Records, budget: Budget) -> Finding:
     failed = int(records.failed.sum())
     share = failed / submitted if submitted else float(not len(records))
     ok = len(records) > 0 and share <= budget.max_error_share and share < 1
-    detail = kinds_of_failure([records]) if failed else ""
-    if counts[Outcome.TIMEOUT]:
-        detail += (
-            f"; {counts[Outcome.TIMEOUT]} were given up by the load generator's own deadlines, which "
-            "--llm-timeout or timeout_s extends"
-        )
-    if share == 1 and budget.max_error_share >= 1:
-        detail += "; without one good request nothing was measured, whatever the budget"
-    return Finding(
+    return Finding.of(
         "error_budget",
-        ok=ok,
-        voids=True,
-        message=f"{failed} of {submitted} requests failed, budget {budget.max_error_share:.1%}{detail}",
-        value=share,
-        limit=budget.max_error_share,
-        unit="ratio",
+        ok,
+        share,
+        budget.max_error_share,
+        failed=failed,
+        requests=submitted,
+        timeouts=counts[Outcome.TIMEOUT] or None,
+        none_good=share == 1 and budget.max_error_share >= 1,
+        **kinds_of_failure([records]),
     )
 
 
@@ -69,15 +67,12 @@ def raised_budget(records: Records, budget: Budget) -> Finding | None:
     if budget.max_error_share <= budget.usual_share:
         return None
     judged, failed = int(records.judged.sum()), int(records.failed.sum())
-    return Finding(
+    return Finding.of(
         "raised_error_budget",
-        ok=False,
-        voids=False,
-        message=f"the error budget was raised to {budget.max_error_share:.1%} of the requests, usually "
-        f"{budget.usual_share:.1%}: {failed} of {judged} failed, and no latency is of them",
         value=budget.max_error_share,
         limit=budget.usual_share,
-        unit="ratio",
+        failed=failed,
+        requests=judged,
     )
 
 
@@ -87,17 +82,15 @@ def given_up(records: Records) -> Finding | None:
     if not gone:
         return None
     timeouts = int(records.has_outcome(Outcome.TIMEOUT).sum())
-    how = f"{timeouts} at a deadline of ours" if timeouts else ""
-    how += f"{', ' if how else ''}{gone - timeouts} with the load" if gone > timeouts else ""
-    return Finding(
+    return Finding.of(
         "given_up",
-        ok=False,
-        voids=False,
-        message=f"{gone} of {judged} requests were given up on ({how}): they took longer than was waited, so "
-        f"percentiles above {100 * (1 - gone / judged):.4g} % and means have no upper end",
         value=gone / judged,
         limit=0,
-        unit="ratio",
+        gone=gone,
+        requests=judged,
+        at_deadline=timeouts or None,
+        with_load=gone - timeouts or None,
+        known=Amount(1 - gone / judged, "ratio"),
     )
 
 
@@ -114,13 +107,7 @@ def sessions_cut_off(seen: Sequence[Observation], budget: Budget) -> Finding | N
         return None
     cut, unsent = sum(run.cut_off for run in jobs), sum(run.unsent for run in jobs)
     share = cut / sessions
-    return Finding(
-        "sessions_cut_off",
-        ok=share <= budget.max_error_share,
-        voids=True,
-        message=f"{cut} of {sessions} sessions were cut off by a turn that did not end well, and {unsent} "
-        f"turns never sent; budget {budget.max_error_share:.1%}",
-        value=share,
-        limit=budget.max_error_share,
-        unit="ratio",
+    most = budget.max_error_share
+    return Finding.of(
+        "sessions_cut_off", share <= most, share, most, cut=cut, sessions=sessions, unsent=unsent
     )

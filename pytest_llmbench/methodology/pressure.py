@@ -21,6 +21,7 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import load_end_ns
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -28,6 +29,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -69,14 +71,15 @@ class Signs:
     def _queues(self) -> bool:
         return (self.queued or 0) >= max(FEWEST_QUEUED, LEAST_QUEUED * self.readings)
 
-    def __str__(self) -> str:
-        told = [f"{self.preemptions:g} preemptions"] if self.preemptions else ["no preemption"]
-        told = [] if self.preemptions is None else told
-        told += [f"{self.out_of_memory} out-of-memory errors"] if self.out_of_memory else []
-        told += [] if self.kv_use is None else [f"KV cache use up to {self.kv_use:.0%}"]
+    @property
+    def told(self) -> tuple[Note, ...]:
+        """The signs that the engine reports, one by one."""
+        told = [] if self.preemptions is None else [Note.of("preemptions", count=self.preemptions)]
+        told += [Note.of("out_of_memory", count=self.out_of_memory)] if self.out_of_memory else []
+        told += [] if self.kv_use is None else [Note.of("kv_use", most=Amount(self.kv_use, "ratio"))]
         if self.queued is not None:
-            told.append(f"requests waited for it in {self.queued} of {self.readings} readings")
-        return ", ".join(told)
+            told.append(Note.of("queued", count=self.queued, readings=self.readings))
+        return tuple(told)
 
 
 def signs_of(seen: Observation) -> Signs:
@@ -142,40 +145,39 @@ def pressure_finding(levels: Mapping[float, Seen]) -> Finding:
     beyond = _beyond(levels)
     pressed = {percent: signs for percent, signs in beyond.items() if signs.pressed}
     told = {percent: signs for percent, signs in beyond.items() if signs.pressed is not None}
-    if pressed:
-        message = "memory was short: " + _said(pressed)
-    elif told:
-        message = f"no level put pressure on memory ({_said(told)}): {_advice(levels, told)}"
-    else:
-        message = (
-            "whether memory was short is not known: the engine tells neither preemptions nor who waits for "
-            "its KV cache; make its metrics page reachable"
-        )
     share = pressed_levels(levels).point
-    voids = bool(told)
-    return Finding("memory_pressure", bool(pressed), voids, message, share, PRESSED.limit, "ratio")
+    parameters: dict[str, Any] = {}
+    if pressed:
+        case, parameters["levels"] = "memory_pressure.found", _said(pressed)
+    elif told:
+        case, parameters = _helping(levels, told)
+        parameters["levels"] = _said(told)
+    else:
+        case = "memory_pressure.unknown"
+    return Finding.of(case, bool(pressed), share, PRESSED.limit, voids=bool(told), **parameters)
 
 
 def _beyond(levels: Mapping[float, Seen]) -> dict[float, Signs]:
     return {percent: signs_of(seen.observation) for percent, seen in levels.items() if percent > 100}
 
 
-def _said(levels: Mapping[float, Signs]) -> str:
-    return "; ".join(f"{percent:g} %: {signs}" for percent, signs in levels.items())
+def _said(levels: Mapping[float, Signs]) -> tuple[Note, ...]:
+    return tuple(
+        Note.of("memory_at", level=f"{percent:g} %", signs=signs.told) for percent, signs in levels.items()
+    )
 
 
-def _advice(levels: Mapping[float, Seen], told: Mapping[float, Signs]) -> str:
-    """The level at which the KV cache would be full if it went on filling as it did up to the highest one, in
-    words."""
+def _helping(levels: Mapping[float, Seen], told: Mapping[float, Signs]) -> tuple[str, dict[str, Any]]:
+    """The case of the finding by what would help: the level at which the KV cache would be full if it went on
+    filling as it did up to the highest one."""
     highest = max(told)
     use, seen = told[highest].kv_use, levels[highest]
     batch = None if seen.observation.engine is None else seen.observation.engine.max_num_seqs
     if use is None or use <= 0:
-        return "raise levels_percent, or take longer prompts"
-    percent = math.ceil(_MARGIN * highest / use / 10) * 10
+        return "memory_pressure.none", {}
     if batch is not None and batch < (seen.level.concurrency or 0) / use:
-        return f"the engine takes {batch} requests at once, which do not fill it: take longer prompts"
-    return f"levels_percent=(100, {percent}) would, or longer prompts"
+        return "memory_pressure.batch_full", {"batch": batch}
+    return "memory_pressure.none", {"percent": math.ceil(_MARGIN * highest / use / 10) * 10}
 
 
 PROBES_BEFORE = 3

@@ -28,6 +28,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import NOT_OFFERED, VoidLoad
+from pytest_llmbench.model.sentences import Note
 
 if TYPE_CHECKING:
     from pytest_llmbench.methodology.measuring.levels import Seen
@@ -95,10 +96,10 @@ class Attempts:
         return is_offered(self.level.level)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        label, why = self.level.level.label, "; ".join(_told_causes(self.level.observation))
+    def notes(self) -> tuple[Note, ...]:
+        label = self.level.level.label
         if not self.offered:
-            return (f"{label} is beyond this generator, so it says nothing about the system: {why}",)
+            return (Note.of("beyond_generator", level=label, causes=_told_causes(self.level.observation)),)
         return tuple(measured_again(void_load(run.observation, label)) for run in self.runs[:-1])
 
 
@@ -190,9 +191,6 @@ def _evidence(run: Observation) -> list[str]:
     return told
 
 
-def measured_again(void: VoidLoad) -> str:
+def measured_again(void: VoidLoad) -> Note:
     """The note in the report on a load that was measured again."""
-    return (
-        f"{void.label}: attempt {void.attempt} was void for a cause on this machine, and was measured again "
-        f"({'; '.join(void.causes)})"
-    )
+    return Note.of("measured_again", level=void.label, attempt=void.attempt, causes=void.causes)

@@ -26,16 +26,18 @@ from pytest_llmbench.metrics.uncertainty import (
     ttft_leeways,
     ttot_leeways,
 )
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import empty_slot_share
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 
 FULL_CORE_SHARE = 0.9
 """CPU use of the measuring process, in cores, above which it is overloaded."""
-_STANDS = "no limit of the test is that near, so it is judged, and the figures say how far they may be off"
+
 LATE_READS, LATE_GAPS, EMPTY = "late_reads", "late_gaps", "empty_slots"
 """Names of the checks."""
 
@@ -48,15 +50,15 @@ def spoiled(run: Observation, *, gaps: bool = False) -> tuple[Finding, ...]:
 
 def late_reads(run: Observation) -> Finding | None:
     """The finding on late reads in TTFT; None where every instant of it is exact."""
-    return _furthest(LATE_READS, "TTFT", ttft_leeways([run]), run)
+    return _furthest(LATE_READS, ttft_leeways([run]), run)
 
 
 def late_gaps(run: Observation) -> Finding | None:
     """The finding on late reads in the time between chunks, for tests that are about it."""
-    return _furthest(LATE_GAPS, "time between chunks", gap_leeways([run]), run)
+    return _furthest(LATE_GAPS, gap_leeways([run]), run)
 
 
-def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Finding | None:
+def _furthest(check: str, leeways: Leeways, run: Observation) -> Finding | None:
     """The finding on the percentile that is furthest beyond its limit, or else nearest to it."""
     held = furthest(run, leeways)
     if held is None:
@@ -64,17 +66,20 @@ def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Fi
     name, leeway, limit = held
     ok = leeway.most <= limit
     stands = not ok and _no_limit_is_near(run)
-    then = "" if ok else f"; {_STANDS if stands else _remedy(run)}"
-    way = "high" if leeway.too_high_by >= leeway.too_low_by else "low"
-    return Finding(
+    chunks, late = len(run.records.chunk_ns), int(run.records.unresolved_chunks.clip(0).sum())
+    return Finding.of(
         check,
-        ok=ok,
+        ok,
+        leeway.most,
+        limit,
         voids=not stands,
-        message=f"{family} {name.upper()} of {leeway.seen:.3g} ms may be {leeway.most:.3g} ms too {way} "
-        f"(limit {limit:.3g} ms): {_why(run)}{then}",
-        value=leeway.most,
-        limit=limit,
-        unit="ms",
+        statistic=name.upper(),
+        seen=Amount(leeway.seen, "ms"),
+        high=leeway.too_high_by >= leeway.too_low_by,
+        late=Amount(late / max(1, chunks), "ratio") if late else None,
+        loop=not late,
+        stands=stands,
+        remedy=None if ok or stands else _remedy(run),
     )
 
 
@@ -123,32 +128,20 @@ def empty_slots(run: Observation) -> Finding | None:
     if not share:
         return None
     limit = run.host_limits.empty_slot_share
-    ok = share <= limit
-    late = "" if lag_ns is None else f", refilled {lag_ns / 1e6:.3g} ms late at P99"
-    return Finding(
+    return Finding.of(
         EMPTY,
-        ok=ok,
-        voids=True,
-        message=f"slots stood empty for {share:.2%} of their time{late} (limit {limit:.0%})"
-        + ("" if ok else f": fewer requests were in flight than asked for; {_remedy(run)}"),
-        value=share,
-        limit=limit,
-        unit="ratio",
+        share <= limit,
+        share,
+        limit,
+        refilled=None if lag_ns is None else Amount(lag_ns / 1e6, "ms"),
+        remedy=_remedy(run),
     )
 
 
-def _remedy(run: Observation) -> str:
-    """What helps a generator that was late, in words."""
+def _remedy(run: Observation) -> Note:
+    """What helps a generator that was late."""
     share = run.selfcheck.cpu_share
-    full = share is not None and share > FULL_CORE_SHARE
-    return "lower the load or give more --llm-workers" if full else "free its CPU"
-
-
-def _why(run: Observation) -> str:
-    chunks, late = len(run.records.chunk_ns), int(run.records.unresolved_chunks.clip(0).sum())
-    if late:
-        return f"{late / max(1, chunks):.2%} of the chunks were read late, together with later ones"
-    return "reads are stamped when they are read, and the measuring loop was late"
+    return Note.of("lower_load" if share is not None and share > FULL_CORE_SHARE else "free_cpu")
 
 
 _FAMILIES: Mapping[str, Callable[[Sequence[Observation]], Leeways]] = {

@@ -22,8 +22,10 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.difference import (
     Bounded,
     difference_interval,
@@ -287,8 +289,8 @@ VOID_UNEXPLAINED = 0.25
 class Unexplained:
     """A difference between two variants that what is switched between them does not explain."""
 
-    what: str
-    """What differs, of what and from what, in words."""
+    what: Note
+    """What differs, of what and from what."""
     size: float
     """The relative difference, as the factor by which one is larger less 1; 0 for none."""
     half_width: float
@@ -307,16 +309,13 @@ class Unexplained:
     def voids(self) -> bool:
         return not self.ok and self.size > VOID_UNEXPLAINED
 
-    def __str__(self) -> str:
-        return self.what
-
 
 def unlike_machines(name: str, baseline: Records, candidate: Records) -> Unexplained | None:
     """How far the decoding steps of two variants differ. ``name``: of the candidate."""
     ratio = step_time_ratio(baseline, candidate)
     if ratio is None:
         return None
-    what = f"a decoding step of {name} takes {ratio.point:.2f} times as long as without it"
+    what = Note.of("unlike_steps", variant=name, times=ratio.point)
     return Unexplained(what, _factor(ratio.point), ratio.half_width)
 
 
@@ -325,7 +324,7 @@ def unlike_prefill(name: str, baseline: Records, candidate: Records) -> Unexplai
     ratio = missed_ttft_ratio(baseline, candidate)
     if ratio is None:
         return None
-    what = f"prompts that {name} did not help have {ratio.point:.2f} times the TTFT that they have without it"
+    what = Note.of("unlike_prefill", variant=name, times=ratio.point)
     return Unexplained(what, _factor(ratio.point), ratio.half_width)
 
 
@@ -335,7 +334,7 @@ def faster_with_more(name: str, baseline: Records, candidate: Records) -> Unexpl
     change = e2e_of_equal_replies(baseline, candidate)
     if change is None or change.point is None or change.upper is None:
         return None
-    what = f"end-to-end latency at P50 changes by {change.point:+.1%} with {name}"
+    what = Note.of("faster_with_more", variant=name, change=Amount(change.point, "ratio"))
     size, surely = (1 / (1 + end) - 1 for end in (change.point, change.upper))
     return Unexplained(what, max(size, 0.0) if surely > 0 else 0.0, max(size - surely, 0.0))
 
@@ -348,7 +347,8 @@ def gained_throughput(metrics: Mapping[str, Estimate]) -> list[Unexplained]:
             continue
         upper = 0.0 if reduction.upper is None else reduction.upper
         size, half = (-reduction.point, upper - reduction.point) if upper < 0 else (0.0, 0.0)
-        found.append(Unexplained(f"{name} is {reduction.point:+.1%}", size, half))
+        what = Note.of("gained_throughput", metric=name, reduction=Amount(reduction.point, "ratio"))
+        found.append(Unexplained(what, size, half))
     return found
 
 
@@ -376,7 +376,7 @@ def unlike_configurations(records: Mapping[str, Records]) -> list[Unexplained | 
     elif "baseline" in records and "full" in records:
         gaps = step_time_ratio(records["baseline"], records["full"], among=0.5)
         if gaps is not None:
-            what = f"the usual gap between chunks of full is {gaps.point:.2f} times that of baseline"
+            what = Note.of("unlike_gaps", times=gaps.point)
             size = _factor(gaps.point) if gaps.point < 1 else 0.0
             found.append(Unexplained(what, size, gaps.half_width))
     return found

@@ -110,6 +110,10 @@ MOST_MISFITS = 0.01
 """Largest share of replies whose server instants do not fit, for the others to be believed."""
 
 
+ASKED = "marker"
+"""What ``streaming.itl_option_from`` says of an option that the author chose; else the label of a level."""
+
+
 def choose_option(records: Records) -> Literal["direct", "A", "C"]:
     """The option by AMB-13: C if the server gives token instants that can be, and a chunk may hold several
     tokens; else direct if more than 90 % of the chunks hold one; else A. Chunks of unknown size may hold

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.sentences import SENTENCES, Note, Parameter
 
 FEWEST_SESSIONS = 3
 """Fewest earlier sessions whose spread is used; from so many on the session is the unit of replication."""
@@ -128,18 +130,48 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one validity check."""
+    """The result of one validity check: an id with parameters, whose sentence is made last."""
 
     check: str
     """Stable name of the check, for example ``send_lag``."""
     ok: bool
     voids: bool
     """What a result that is not ok does: True makes the run invalid, False is a warning."""
-    message: str
-    """What was seen, against which limit, and what to do if it is not ok."""
+    note: Note
+    """What was seen: its id is the name of the check, with the case behind a dot if there are several."""
     value: float | None = None
     limit: float | None = None
     unit: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        identifier: str,
+        ok: bool = False,
+        value: float | None = None,
+        limit: float | None = None,
+        *,
+        voids: bool | None = None,
+        unit: str | None = None,
+        **parameters: Parameter,
+    ) -> Finding:
+        """A finding of the table. ``voids``, ``unit``: other than the table has them."""
+        usual = SENTENCES[identifier]
+        return cls(
+            identifier.partition(".")[0],
+            ok,
+            usual.voids if voids is None else voids,
+            Note.of(identifier, **parameters),
+            value,
+            limit,
+            usual.unit if unit is None else unit,
+        )
+
+    @property
+    def message(self) -> str:
+        """What was seen, against which limit, and what to do if it is not ok."""
+        own = {"value": Amount(self.value, self.unit), "limit": Amount(self.limit, self.unit)}
+        return self.note.text(self.ok, **own)
 
 
 @dataclass(frozen=True, slots=True)

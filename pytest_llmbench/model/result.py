@@ -13,6 +13,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Comparison, Compliance, Finding, Gate, Overload, Validity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.sentences import Note
 
 BURST, PROBE = "burst", "probe"
 """Roles of the levels of a search. A burst is a rough estimate before it: it is no level of the test, and no
@@ -203,7 +204,7 @@ class TestResult:
     warmup: WarmupReport
     facts: Facts
     objectives: tuple[Objective, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     levels: tuple[Level, ...] = ()
     """Every load level or configuration of the test, in the order in which they ran."""
     findings: tuple[Finding, ...] = ()

@@ -32,6 +32,7 @@ from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, descr
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import PHASES
 from pytest_llmbench.model.result import Level, Plot, Table, TestResult, VoidLoad
+from pytest_llmbench.model.sentences import Note, plain_parameters
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store import schema
 from pytest_llmbench.store.objects import plain, plain_number, plain_object
@@ -190,7 +191,8 @@ def entry_from_result(
         records_file=records_file,
         configuration=[schema.ConfigurationItem(item=item, text=text) for item, text in result.configuration],
         facts=fact_entries(_all_facts(result)),
-        notes=list(result.notes),
+        notes=list(map(str, result.notes)),
+        note_data=list(map(_note, result.notes)),
         error=error,
         shared=shared,
         duration_s=duration_s,
@@ -229,7 +231,7 @@ def entry_from_error(
     duration_s: float | None = None,
 ) -> schema.TestEntry:
     """The entry of a test that ended before it had a result: void, not compliant, nothing decided."""
-    finding = Finding(check="measured", ok=False, voids=True, message=f"nothing was measured: {error}")
+    finding = _finding(Finding.of("measured.error", error=error))
     return schema.TestEntry(
         nodeid=nodeid,
         test=test,
@@ -281,11 +283,23 @@ def _validity(validity: Validity) -> schema.ValidityEntry:
     return schema.ValidityEntry(verdict=validity.verdict, findings=findings)
 
 
-def _finding(finding: Finding) -> Finding:
+def _finding(finding: Finding) -> schema.FindingEntry:
     """The finding without numbers that are not finite: a check must not cost the report because of what it
     found."""
-    value, limit = plain_number(finding.value), plain_number(finding.limit)
-    return stored(Finding, replace(finding, value=value, limit=limit))
+    return schema.FindingEntry(
+        check=finding.check,
+        ok=finding.ok,
+        voids=finding.voids,
+        message=finding.message,
+        note=_note(finding.note),
+        value=plain_number(finding.value),
+        limit=plain_number(finding.limit),
+        unit=finding.unit,
+    )
+
+
+def _note(note: Note) -> schema.NoteEntry:
+    return schema.NoteEntry(id=note.id, parameters=plain_object(plain_parameters(note.parameters)))
 
 
 def _why_void(result: TestResult) -> str | None:

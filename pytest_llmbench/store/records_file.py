@@ -24,10 +24,12 @@ from typing import Any
 
 from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.input_files import parse_json
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import TEXTS, Records
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.objects import plain
 from pytest_llmbench.store.record_columns import compact_lines
@@ -161,14 +163,12 @@ class RecordsWriter:
                 self._change.notify_all()
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Notes on the writing for the reader of the result."""
         if self._held_up_s < _TOLD_FROM_S:
             return ()
-        return (
-            f"the disk under {self.path.name} could not keep up with the records, and what collects them "
-            f"waited {self._held_up_s:.1f} s for it; none is lost",
-        )
+        waited = Amount(self._held_up_s, "s")
+        return (Note.of("slow_disk", file=self.path.name, waited=waited),)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -265,7 +265,7 @@ class RecordsWriter:
 
 def not_on_disk(error: StoreError) -> Finding:
     """The finding for a result whose file could not be written."""
-    return Finding(NOT_ON_DISK, ok=False, voids=False, message=" ".join(str(error).split()))
+    return Finding.of(NOT_ON_DISK, error=" ".join(str(error).split()))
 
 
 def _portions(lines: list[bytes]) -> Iterator[list[bytes]]:

@@ -22,7 +22,6 @@ from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.judgement import (
     Comparison,
     ComplianceVerdict,
-    Finding,
     GateVerdict,
     Overload,
     Status,
@@ -307,14 +306,41 @@ class LevelEntry(Shape):
     """Node id of the test that ran the level, if this test only used it."""
 
 
-SCHEMA_VERSION: Final = "1.5"
+SCHEMA_VERSION: Final = "1.6"
 
 TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 
 
+class NoteEntry(Shape):
+    """What a finding or a note says, as data."""
+
+    id: str
+    """The id of its sentence; ``as_told`` for a text that came as text."""
+    parameters: dict[str, JsonValue] = Field(default={})
+    """What fills it, by name: numbers, texts, lists; an amount is its ``value`` and ``unit``, a note of its
+    own its ``id`` and ``parameters``."""
+
+
+class FindingEntry(Shape):
+    """The result of one validity check."""
+
+    check: str
+    """Stable name of the check, for example ``send_lag``."""
+    ok: bool
+    voids: bool
+    """What a result that is not ok does: true makes the run invalid, false is a warning."""
+    message: str
+    """The sentence: what was seen, against which limit, and what to do if it is not ok."""
+    note: NoteEntry | None = None
+    """What the sentence says, as data; ``null`` in reports before 1.6."""
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+
+
 class ValidityEntry(Shape):
     verdict: ValidityVerdict
-    findings: list[Finding]
+    findings: list[FindingEntry]
 
 
 class RequirementEntry(Shape):
@@ -545,6 +571,8 @@ class TestEntry(Shape):
     stretches: list[StretchEntry] = Field(default=[])
     facts: dict[str, FactEntry] = Field(default={})
     notes: list[str] = Field(default=[])
+    note_data: list[NoteEntry] = Field(default=[])
+    """What each of ``notes`` says, as data, in the same order; empty in reports before 1.6."""
     error: str | None = None
     """Why the test errored or failed; ``null`` if it did not."""
     shared: bool = False
@@ -585,7 +613,7 @@ class TestEntry(Shape):
 class Report(Shape):
     """The content of ``report.json``."""
 
-    schema_version: Literal["1.5"] = SCHEMA_VERSION
+    schema_version: Literal["1.6"] = SCHEMA_VERSION
     generator: Generator
     started: Instant
     environment: Environment
@@ -601,7 +629,6 @@ class Report(Shape):
 PUBLISHED: Final = {
     Comparison: "ComparisonEntry",
     Estimate: "Metric",
-    Finding: "FindingEntry",
     Overload: "OverloadEntry",
     VoidLoad: "VoidLoadEntry",
 }

@@ -50,7 +50,7 @@ def test_longer_answers_are_a_warning_that_names_their_effect() -> None:
     assert finding is not None
     assert not finding.ok
     assert not finding.voids
-    assert "+20.0%" in finding.message
+    assert "a change of 20 %" in finding.message
     assert "do not answer alike" in finding.message
 
 
@@ -84,7 +84,7 @@ def test_so_is_one_of_an_arm_beside_another_that_does_not_tell(
     found = cache_apart(baseline, candidate)
     assert found is not None
     assert (found.ok, found.voids, found.value) == (False, False, 0.3)
-    assert found.message.startswith(f"30.0% of the input of the {which} came from a prefix cache")
+    assert found.message.startswith(f"30 % of the input of the {which} came from a prefix cache")
 
 
 def test_an_arm_without_a_cache_beside_another_that_does_not_tell_is_nothing_to_speak_of() -> None:

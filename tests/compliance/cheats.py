@@ -232,7 +232,7 @@ def with_sibling_of_one_request(**facts: Any) -> Mutation:
 
 
 def void_siblings(evidence: Evidence) -> Evidence:
-    void = Validity((Finding("send_lag", ok=False, voids=True, message="sends were late"),))
+    void = Validity((Finding.of("send_lag"),))
     siblings = tuple(dataclasses.replace(sibling, validity=void) for sibling in evidence.siblings)
     return dataclasses.replace(evidence, siblings=siblings)
 

@@ -74,7 +74,7 @@ MEMORY_PRESSURE = {
     "P-5.8.2-levels": own(plan_of("overload", 0, load=ClosedLoop(1))),
     "P-5.8.3-capacity-first": own(without_search),
     "P-5.8.3-min-duration-120s": own(records_of("overload", 0, count=5)),
-    "P-5.8.3-monitor": own(without_levels("baseline", "overload")),
+    "P-5.8.3-monitor": own(with_level("overload", 0, errors={"timeout": 3})),
     "P-5.8.4-completion": own(without_metrics("fail_rate[150%]")),
     "P-5.8.4-preemption-rate": own(without_metrics("preemption_rate[110%]")),
     "P-5.8.4-preemption-recovery": own(without_metrics("preemption_recovery_rate[125%]")),

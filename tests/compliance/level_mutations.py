@@ -64,6 +64,21 @@ def with_level_metric(role: str, place: int, metric: str, **changes: Any) -> Mut
     return mutate
 
 
+def long_tail(role: str) -> Mutation:
+    """A level that is called stable, with a TTFT P99 of eleven times the P50 of the lowest one."""
+
+    def mutate(evidence: Evidence) -> Evidence:
+        levels = [level for level in evidence.result.levels if level.role == role]
+        lowest = min(levels, key=lambda level: level.offered_rps or level.concurrency or 0)
+        p50 = lowest.metrics["ttft.p50"].point
+        assert p50 is not None
+        stable = [level for level in levels if level is not lowest and not level.saturated]
+        place = levels.index(stable[0])
+        return with_level_metric(role, place, "ttft.p99", point=11 * p50)(evidence)
+
+    return mutate
+
+
 def _at_run(role: str, place: int, mutation: Callable[[int], Mutation]) -> Mutation:
     def mutate(evidence: Evidence) -> Evidence:
         at = evidence.result.levels[find(evidence.result, role, place)].observation
@@ -126,6 +141,7 @@ def with_listed(key: str, place: int, /, **changes: Any) -> Mutation:
 __all__ = [
     "columns_of",
     "find",
+    "long_tail",
     "metric_times",
     "only_levels",
     "plan_of",

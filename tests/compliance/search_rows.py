@@ -10,6 +10,7 @@ import numpy as np
 from complete_run import some
 from level_mutations import (
     columns_of,
+    long_tail,
     metric_times,
     only_levels,
     plan_of,
@@ -58,7 +59,7 @@ def custom_without_stop() -> Mutation:
 SATURATION = {
     "P-5.2.3.1-saturation-queue-growth": own(with_level("probe", 0, queue_growing=True, saturated=False)),
     "P-5.2.3.1-saturation-completion-90": own(with_level("probe", 0, overloaded=True, saturated=False)),
-    "P-5.2.3.1-saturation-p99-10x": own(with_level("probe", 0, saturated=None)),
+    "P-5.2.3.1-saturation-p99-10x": own(long_tail("probe")),
 }
 CLOSED = {"min_rate": None, "max_rate": None, "rate_step": None, "arrival": None} | {
     "min_concurrency": 2, "max_concurrency": 24, "concurrency_step": 2,
@@ -91,7 +92,7 @@ THROUGHPUT = SATURATION | {
 TRADEOFF = {
     "P-5.2.3.1-saturation-queue-growth": own(with_level("level", 0, queue_growing=True, saturated=False)),
     "P-5.2.3.1-saturation-completion-90": own(with_level("level", 0, overloaded=True, saturated=False)),
-    "P-5.2.3.1-saturation-p99-10x": own(with_level("level", 0, saturated=None)),
+    "P-5.2.3.1-saturation-p99-10x": own(long_tail("level")),
     "P-5.3.2-workload-named": own(custom_without_stop()),
     "P-5.3.2-min-duration-60s": own(run_of("level", 9, stopped="early")),
     "P-5.3.2-min-10-levels": own(only_levels(lambda level: (level.percent_of_capacity or 0) < 95)),
@@ -119,7 +120,7 @@ ITL = {
     "P-5.4.2-min-5000-samples": own(with_listed("itl.levels", 0, samples=4_999)),
     "S-5.4.2-load-levels": own(only_levels(lambda level: level.percent_of_capacity != 75)),
     "P-5.4.2-load-as-percentage": own(stating({"load.capacity_rps": 3.0})),
-    "P-5.4.2-method-specified": own(without("streaming.itl_option_reason")),
+    "P-5.4.2-method-specified": own(stating({"streaming.itl_option_from": "90%"})),
     "P-5.4.3-itl-formula": own(without_metrics("itl[25%].mean")),
     "P-5.4.3-jitter": own(without_metrics("jitter[50%].p50")),
     "P-5.4.3-max-pause": own(unable("itl.per_request")),

@@ -15,9 +15,14 @@ from situations import SITUATIONS
 from pytest_llmbench.compliance import audit as module
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity_of
+from pytest_llmbench.model import sentences
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import RequirementStatus
 from pytest_llmbench.model.result import Level, Plot, Table, TestResult
+from pytest_llmbench.model.wording.sentence import Sentence
+from pytest_llmbench.store.entries import entry_from_result
 
 OTHER = "Lorem ipsum."
 IN_WORDS = (
@@ -49,9 +54,7 @@ def _result(result: TestResult) -> TestResult:
         tables=tuple(_table(table) for table in result.tables),
         plots=tuple(_plot(plot) for plot in result.plots),
         configuration=tuple((OTHER, OTHER) for _ in result.configuration),
-        notes=tuple(OTHER for _ in result.notes),
         levels=tuple(_level(level) for level in result.levels),
-        findings=tuple(dataclasses.replace(finding, message=OTHER) for finding in result.findings),
         warmup=dataclasses.replace(result.warmup, description=OTHER),
     )
 
@@ -103,12 +106,37 @@ def test_no_status_moves_with_other_words(run: Any, monkeypatch: pytest.MonkeyPa
     document = module._document()
     conditions = dict.fromkeys(document["conditions"], OTHER)
     monkeypatch.setattr(module, "_document", lambda: {**document, "conditions": conditions})
+    say_otherwise(monkeypatch)
     assert without_reasons(other_words(run())) == before
 
 
-def test_every_sentence_is_another() -> None:
+def say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every finding and note says the same from now on."""
+    monkeypatch.setattr(sentences, "SENTENCES", dict.fromkeys(sentences.SENTENCES, Sentence(OTHER)))
+
+
+@pytest.mark.parametrize("test", KEYWORDS)
+def test_nothing_but_sentences_moves_in_a_report(test: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry() -> dict[str, Any]:
+        result = complete(test).result
+        judged = result.judged(validity_of(result, Budget()), None, result.gate)
+        return entry_from_result(judged, nodeid="a::b", outcome="passed").plain()
+
+    before = entry()
+    say_otherwise(monkeypatch)
+    after = entry()
+    assert {finding["message"] for finding in after["validity"]["findings"]} == {OTHER}
+    for findings in (before["validity"]["findings"], after["validity"]["findings"]):
+        for finding in findings:
+            finding["message"] = OTHER
+    before["notes"] = [OTHER for _ in before["notes"]]
+    assert after == before
+
+
+def test_every_sentence_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The change itself: whatever text a result holds beside ids is another one afterwards."""
     changed = other_words(complete("throughput")).result
-    assert set(changed.notes) == {OTHER}
+    say_otherwise(monkeypatch)
+    assert set(map(str, changed.notes)) == {OTHER}
     assert {cell for table in changed.tables for row in table.rows for cell in row} == {OTHER}
     assert {each.method for each in changed.metrics.values()} == {OTHER}

@@ -53,7 +53,7 @@ def test_runs_of_other_lists_have_the_noise_of_lengths_in_their_interval(before:
     found = _compared(_reference(_session(lists=before), lists=now), [101.0, 131.5, 80.7])
     assert not found.paired
     assert found.verdict is ComparisonVerdict.INCONCLUSIVE
-    told = " ".join(_reference(_session(lists=before), lists=now).notes("main"))
+    told = " ".join(map(str, _reference(_session(lists=before), lists=now).notes("main")))
     assert ("other lengths of prompts" in told) == (before != now)
 
 
@@ -80,12 +80,12 @@ def test_from_three_sessions_on_the_unit_is_the_session() -> None:
 
 
 def test_days_are_said_to_be_alike_while_nothing_is_known_of_them() -> None:
-    (said,) = _reference(_session()).notes("main")
+    (said,) = map(str, _reference(_session()).notes("main"))
     assert "days are assumed to be alike" in said
     assert "save 2 more under 'main'" in said
-    assert "save 1 more" in _reference(_session(), _session()).notes("main")[0]
+    assert "save 1 more" in str(_reference(_session(), _session()).notes("main")[0])
     (three,) = _reference(_session(), _session(), _session()).notes("main")
-    assert three == "compared with the last 3 sessions of 'main', by the spread between sessions"
+    assert str(three) == "compared with the last 3 sessions of 'main', by the spread between sessions"
     virtual = {name: value for name, value in IDENTITY.items() if not name.startswith("host")}
     assert Reference.of([_session(lists="")], virtual).notes("main") == []
 
@@ -178,4 +178,4 @@ def test_sessions_that_made_a_metric_otherwise_are_left_out_of_that_metric_alone
 def test_a_baseline_of_before_is_compared_and_said_not_to_tell_how_it_was_made() -> None:
     now = _made("the server", "ITL, method direct")
     reference = Reference.of([_session()], now.identity)
-    assert "does not tell how its metrics were made" in reference.notes("main")[0]
+    assert "does not tell how its metrics were made" in str(reference.notes("main")[0])

@@ -52,7 +52,7 @@ def runs(whole: int, execute: Callable[[LoadPlan], Observation] = observed, *bad
     def procedure(_: str, number: int) -> Procedure[TestResult]:
         seed = own.setting(SETTING, number).seed
         seen = yield replace(PLAN, seed=seed)
-        void = Finding("send_lag", ok=False, voids=True, message="fell behind")
+        void = Finding.of("send_lag")
         return replace(result(seed, seen), findings=(void,) if number in bad else ())
 
     found = in_turns(procedure, ["only"], whole, lambda _, plan: execute(plan), seed=1, cut=cut_short)
@@ -73,7 +73,7 @@ def test_each_run_has_a_seed_of_its_own_and_the_first_is_reported() -> None:
     assert found.by_run["figure"] == tuple(map(float, seeds))
     assert found.by_run["only_later"] == (None, None, None)
     assert len(found.observations) == 1
-    assert any("first of 3 runs" in note for note in found.notes)
+    assert any("first of 3 runs" in note for note in map(str, found.notes))
 
 
 def test_the_seeds_are_the_same_in_every_session() -> None:
@@ -82,10 +82,8 @@ def test_the_seeds_are_the_same_in_every_session() -> None:
 
 def test_a_void_run_voids_the_result() -> None:
     found = runs(3, observed, 0, 1, 2).invalid(Budget())
-    assert [(finding.voids, finding.message) for finding in found if "fell behind" in finding.message] == [
-        (True, "run 2 of 3: fell behind"),
-        (True, "run 3 of 3: fell behind"),
-    ]
+    late = [finding for finding in found if "sends were late" in finding.message]
+    assert [(finding.voids, finding.note.parameters["run"]) for finding in late] == [(True, 2), (True, 3)]
 
 
 @pytest.mark.parametrize("why", [INTERRUPTED_BY_CTRL_C, "the budget is spent"])

@@ -13,6 +13,7 @@ from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.model.sentences import as_told
 from pytest_llmbench.store.records_file import RecordsWriter
 
 NOTE = "the disk under {name} could not keep up"
@@ -22,7 +23,7 @@ NOTE = "the disk under {name} could not keep up"
 def test_a_disk_that_held_the_records_up_is_told(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = property(lambda writer: (NOTE.format(name=writer.path.name),))
+    notes = property(lambda writer: (as_told(NOTE.format(name=writer.path.name)),))
     monkeypatch.setattr(RecordsWriter, "notes", notes)
     test = definition("ttft")
     bench = BenchSession(Settings(endpoint="replay", report=tmp_path, **settings))
@@ -31,7 +32,7 @@ def test_a_disk_that_held_the_records_up_is_told(
     result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
     bench.close()
     (path,) = (tmp_path / "records").glob("*.jsonl.gz")
-    assert NOTE.format(name=path.name) in result.notes
+    assert NOTE.format(name=path.name) in map(str, result.notes)
 
 
 @pytest.mark.parametrize("settings", [{}, {"calibrate": True, "runs": 3}, {"export_sequence": True}])

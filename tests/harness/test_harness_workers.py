@@ -45,12 +45,12 @@ def test_more_workers_than_cores_are_told() -> None:
     assert worker_notes(1, cores=1) == ()
     assert worker_notes(2, cores=2) == ()
     (note,) = worker_notes(3, cores=2)
-    assert note.startswith("3 worker processes share 2 cores: they delay one another")
+    assert str(note).startswith("3 worker processes share 2 cores: they delay one another")
     (note,) = worker_notes(0)
-    assert "measured within pytest's own process (--llm-workers 0)" in note
+    assert "measured within pytest's own process (--llm-workers 0)" in str(note)
     assert worker_notes(0, replay=True) == ()
     (note,) = worker_notes(2, replay=True)
-    assert "no effect on a replay" in note
+    assert "no effect on a replay" in str(note)
 
 
 SUITE = """
@@ -95,5 +95,5 @@ def test_an_unusual_dialect_that_was_found_is_noted() -> None:
     assert api_notes("auto", "openai-chat") == ()
     assert api_notes("openai-responses", "openai-responses") == ()
     (note,) = api_notes("auto", "openai-responses")
-    assert "openai-responses" in note
+    assert "openai-responses" in str(note)
     assert "--llm-api=NAME" in note

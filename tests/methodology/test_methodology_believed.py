@@ -66,7 +66,9 @@ def test_no_figure_rests_on_counts_that_cannot_be(test: str) -> None:
     assert not any(per_token(result))
     assert any(per_token(honest))
     assert not any("tok/s" in cell for table in result.tables for row in table.rows for cell in row)
-    assert "no figure per token: 100.0% of the replies count more output tokens" in " ".join(result.notes)
+    assert "there is no figure per token: 100.0% of the replies count more output tokens" in " ".join(
+        map(str, result.notes)
+    )
     came = [run.records for run in result.observations]
     assert all(records.output_tokens.max() > records.requested_max_tokens.max() for records in came)
 

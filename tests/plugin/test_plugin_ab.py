@@ -129,7 +129,7 @@ def test_a_test_that_does_not_repeat_its_load_is_run_as_a_whole(suite: Suite) ->
             (change,) = [e.change for e in llm_result.comparisons if e.metric.startswith("itl.p50")] or [None]
             assert len(llm_result.by_run["itl[50%].p50"]) == 6
             assert len(set(llm_result.by_run["itl[50%].p50"])) > 1, "each run has a seed of its own"
-            assert any("first of 6 runs" in note for note in llm_result.notes)
+            assert any("first of 6 runs" in note for note in map(str, llm_result.notes))
             series = {plot.id: list(plot.series) for plot in llm_result.plots}
             assert series["itl_cdf"] == ["candidate", "baseline"]
         """

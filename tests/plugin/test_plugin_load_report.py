@@ -142,7 +142,7 @@ def test_tests_are_found_by_a_part_of_their_name(finished: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "said"),
-    [("2.0", "newer than 1.5"), ("1.9", "newer than 1.5"), ("0.9", "older"), (None, "not a report")],
+    [("2.0", "newer than 1.6"), ("1.9", "newer than 1.6"), ("0.9", "older"), (None, "not a report")],
 )
 def test_reports_of_unknown_versions_are_refused(finished: Path, version: str | None, said: str) -> None:
     changed(finished, schema_version=version)

@@ -32,6 +32,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS, Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import as_told
 from pytest_llmbench.store import entries, schema
 from pytest_llmbench.store.schema import DRAFT
 
@@ -203,14 +204,7 @@ def _configuration(run: Observation) -> tuple[tuple[str, str], ...]:
 
 
 def _validity() -> Validity:
-    late = "sends were late by 0.183 ms at P99 (limit 10 ms)"
-    busy = "the measuring process used 95% of a core"
-    return Validity(
-        (
-            Finding("send_lag", True, True, late, 0.183, 10, "ms"),
-            Finding("client_cpu", False, False, busy, 0.95, 0.9, "ratio"),
-        )
-    )
+    return Validity((Finding.of("send_lag", True, 0.183, 10), Finding.of("client_cpu", False, 0.95, 0.9)))
 
 
 def measured_result(count: int = 1000, limit_ms: float = 600.0, failed: int = 2) -> TestResult:
@@ -231,7 +225,7 @@ def measured_result(count: int = 1000, limit_ms: float = 600.0, failed: int = 2)
         warmup=WarmupReport(True, 100, 10_240, True, 81.0, (83.5, 82.9), True, 11.4, "100 requests", 4 * MS),
         facts=Facts.of(Origin.DECLARED, {"sut.prefix_caching": "disabled"}, "sut.toml"),
         objectives=tuple(judged.objective for judged in gate.objectives),
-        notes=("1.2% of the requests sent non-content output first",),
+        notes=(as_told("1.2% of the requests sent non-content output first"),),
         validity=_validity(),
         compliance=Compliance(
             ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, DRAFT, _requirements()

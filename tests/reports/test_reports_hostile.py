@@ -307,7 +307,7 @@ def test_what_is_no_number_costs_no_entry(result: TestResult, value: float) -> N
     hostile = replace(
         result,
         observations=(replace(result.observations[0], engine=readings),),
-        validity=Validity((Finding("seen", False, True, "no number", value, value, "ms"),)),
+        validity=Validity((Finding.of("send_lag", False, value, value),)),
         facts=Facts.of(Origin.DETECTED, {"sut.figure": value, "sut.figures": {"a": [value]}}),
         plots=(Plot("p", "t", "x", "y", {"s": ((1.0, 2.0), (1.0, told))}, marks={"m": value}),),
         by_run={"ttft.p99": (value, 1.0)},

@@ -108,7 +108,7 @@ def test_what_a_reviewer_looks_for_is_there(page: str) -> None:
         "M-5.1.4.1-percentiles",
         "All 7 requirements: 5 unmet, 1 met, 1 not applicable",
         "Load generator self-check",
-        "0.183 ms",
+        "0.18 ms",
         "ab" * 32,
         "records/test_first_token_is_quick.jsonl",
         "sut.toml",

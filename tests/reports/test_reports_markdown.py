@@ -84,7 +84,7 @@ def test_changes_that_decide_nothing_cost_no_test_its_row(report: Entry, entry: 
 
 
 def test_each_warning_is_told_once(report: Entry) -> None:
-    busy = "- client\\_cpu: the measuring process used 95% of a core (2 tests)"
+    busy = "- client\\_cpu: the measuring process used 95 % of a core (2 tests)"
     assert busy in markdown_report(report).splitlines()
 
 

@@ -65,7 +65,7 @@ Notes:
 - Deviations: none
 - Failures: none
 - Warnings:
-  - t: the measuring process used 95% of a core
+  - t: the measuring process used 95 % of a core
 - Guardrails: input filter enabled, output filter absent, systems: filter-x
 
 === End Report ===

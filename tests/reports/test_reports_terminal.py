@@ -44,8 +44,8 @@ gates/test_chat.py::test_first_token_is_quick
   128-256            333       118       201       402
   256-512            667       141       243       511
 
-  ok       send_lag: sends were late by 0.183 ms at P99 (limit 10 ms)
-  warning  client_cpu: the measuring process used 95% of a core
+  ok       send_lag: sends were late by 0.18 ms at P99 (limit 10 ms)
+  warning  client_cpu: the measuring process used 95 % of a core
 
   compliance: not compliant (literal reading: conditional); 6 requirements
   apply: 1 met, 4 unmet that block it, 1 unmet that lower it
@@ -80,7 +80,7 @@ def test_the_section_of_a_measured_test(entry: Entry) -> None:
 
 def test_verbose_shows_every_finding_and_requirement(entry: Entry) -> None:
     text = text_of(entry)
-    assert "ok       send_lag: sends were late by 0.183 ms" in text
+    assert "ok       send_lag: sends were late by 0.18 ms" in text
     assert "S-4.6.1-grpc: the stream is SSE" in text
     assert "more (-v" not in text
 
@@ -198,7 +198,7 @@ def test_the_table_of_all_tests(report: Entry) -> None:
         "  test_p99                   PASS          ttft.p99 <= 600 ms    468.3 ms [449.5, 491.7]  "
         "998 of 1000  not compliant",
         "  test_unreachable[<b>|x]    ERROR                               not measured",
-        "  warning: client_cpu: the measuring process used 95% of a core (2 tests)",
+        "  warning: client_cpu: the measuring process used 95 % of a core (2 tests)",
         "  everything measured, every clause and note: -v, or the report",
     ]
     narrow = [line.text for line in closing_lines(report["tests"], width=80)]

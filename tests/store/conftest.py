@@ -98,7 +98,7 @@ def measured_result(**changes: Any) -> TestResult:
         "warmup": WarmupReport(True, 100, 10_000, True, 81.0, (80.0, None), True, 9.5, "done", 5),
         "facts": Facts.of(Origin.DECLARED, {"sut.boundary": "model_engine"}, "sut.toml"),
         "objectives": (objective,),
-        "validity": Validity((Finding("send_lag", True, True, "in time", 0.1, 10.0, "ms"),)),
+        "validity": Validity((Finding.of("send_lag", True, 0.1, 10.0),)),
         "compliance": Compliance(
             ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL, DRAFT, (met,)
         ),

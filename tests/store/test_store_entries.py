@@ -70,7 +70,7 @@ def test_several_runs_add_up(make_result: Make, make_observation: Callable[..., 
 
 
 def test_an_invalid_run_passes_nothing(make_result: Make) -> None:
-    void = Validity((Finding("send_lag", False, True, "late"),))
+    void = Validity((Finding.of("send_lag"),))
     entry = convert(make_result(validity=void, gate=Gate(), objectives=()))
     assert entry.validity.verdict == "invalid"
     assert entry.gate.verdict == "inconclusive"

@@ -111,9 +111,9 @@ def _written(tmp_path: Path, report: schema.Report) -> Path:
 @pytest.mark.parametrize(
     ("version", "message", "remedy"),
     [
-        ("2.0", "2.0 is newer than 1.5", "upgrade"),
-        ("1.6", "1.6 is newer than 1.5", "upgrade"),
-        ("0.9", "0.9 is older than 1.5", "again"),
+        ("2.0", "2.0 is newer than 1.6", "upgrade"),
+        ("1.7", "1.7 is newer than 1.6", "upgrade"),
+        ("0.9", "0.9 is older than 1.6", "again"),
         ("latest", "not a report of pytest-llmbench", "--llm-report"),
         (None, "not a report of pytest-llmbench", "--llm-report"),
     ],
@@ -141,7 +141,7 @@ def test_a_report_of_an_earlier_minor_version_is_read(tmp_path: Path, report: sc
                 del stretch[name]
     path.write_text(json.dumps(document))
     read = files.read_report(path)
-    assert read.schema_version == "1.5"
+    assert read.schema_version == "1.6"
     assert read.tests[0].levels == []
     assert read.tests[0].stretches[0].engine is None
     assert read.tests[0].metrics == report.tests[0].metrics

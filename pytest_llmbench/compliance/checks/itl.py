@@ -9,11 +9,11 @@ import numpy as np
 
 from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import SWEEP
-from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of, stated
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of
 from pytest_llmbench.compliance.checks.tradeoff import shares_wrong
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, chunk_sizes
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
-from pytest_llmbench.metrics.itl import server_clock_holds, server_clock_misfit
+from pytest_llmbench.metrics.itl import ASKED, choose_option, server_clock_holds, server_clock_misfit
 from pytest_llmbench.model.draft import (
     FEWEST_TOKENS,
     ITL_PERCENTS,
@@ -167,7 +167,30 @@ def load_as_percentage(view: EvidenceView) -> Answer:
     )
 
 
-check("P-5.4.2-method-specified")(stated("streaming.itl_option", "streaming.itl_option_reason"))
+@check("P-5.4.2-method-specified")
+def method_specified(view: EvidenceView) -> Answer:
+    """The method is the author's, or the one that the streams of a level before the sweep call for."""
+    option, source = view.need_all("streaming.itl_option", "streaming.itl_option_from")
+    if source == ASKED:
+        return view.met(f"method {option}, chosen by the author")
+    runs = view.result.observations
+    shown = next(
+        (
+            runs[level.observation]
+            for level in view.result.levels
+            if level.label == source and level.observation is not None
+        ),
+        None,
+    )
+    first_ns = min(one.run.started_ns for one in tested(view, SWEEP))
+    if shown is None or shown.started_ns >= first_ns:
+        return view.unmet(f"no run before the levels from which method {option} was chosen: {source!r}")
+    wanted = choose_option(shown.records)
+    return view.answer(
+        option == wanted,
+        f"method {option}, by the streams of {source}",
+        f"method {option}, and the streams of {source} call for {wanted}",
+    )
 
 
 def _of_level(view: EvidenceView, one: Tested) -> Mapping[str, Any]:

@@ -7,6 +7,8 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.steadiness import steadiness
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE
+from pytest_llmbench.model.draft import TAIL_FACTOR
+from pytest_llmbench.model.result import PROBE
 
 check = Checks()
 
@@ -51,7 +53,6 @@ def overloaded(one: Tested) -> bool:
 
 
 @check("P-5.2.3.1-saturation-completion-90")
-@check("P-5.2.3.1-saturation-p99-10x")
 def saturation_judged(view: EvidenceView) -> Answer:
     """Every level is judged by the three rules, and one that gets more work than it completes is
     saturated."""
@@ -60,6 +61,26 @@ def saturation_judged(view: EvidenceView) -> Answer:
     wrong += [one for one in levels if one.level.overloaded and not one.level.saturated]
     return view.answer(
         not wrong, "every level is judged", f"not judged, or overloaded and not saturated: {names_of(wrong)}"
+    )
+
+
+@check("P-5.2.3.1-saturation-p99-10x")
+def tails_judged(view: EvidenceView) -> Answer:
+    """Every level is judged, and one whose TTFT P99 is more than ten times the P50 of the lowest one of its
+    search or sweep is saturated; not where the lowest breaks that rule itself (AMB-14)."""
+    levels = tested(view)
+    wrong = [one for one in levels if one.level.saturated is None]
+    for role in (PROBE, SWEEP):
+        own = [one for one in levels if one.level.role == role]
+        lowest = [one for one in own if one.value == min(other.value for other in own)]
+        known = [(one.known("ttft.p50"), one.known("ttft.p99")) for one in lowest]
+        references = [p50 for p50, p99 in known if p50 is not None and p99 is not None]
+        if not references or any(p50 and p99 and p99 > TAIL_FACTOR * p50 for p50, p99 in known):
+            continue
+        most = TAIL_FACTOR * max(references)
+        wrong += [one for one in own if not one.level.saturated and (one.known("ttft.p99") or 0.0) > most]
+    return view.answer(
+        not wrong, "every level is judged by its tail", f"not judged, or a longer tail: {names_of(wrong)}"
     )
 
 

@@ -11,6 +11,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.model.draft import PRESSURE_S
 from pytest_llmbench.model.plan import ClosedLoop, SessionSlots
+from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()
@@ -148,11 +149,24 @@ def _of_every_level(*names: str, defined: bool = True) -> Predicate:
 
 @check("P-5.8.3-monitor")
 def monitor(view: EvidenceView) -> Answer:
-    """Errors by kind, memory errors and restarts of every level."""
-    for one in tested(view, *PRESSURE):
+    """Completions and errors by kind of every level, as its records have them; memory errors and restarts."""
+    levels = tested(view, *PRESSURE)
+    for one in levels:
         seen = {**one.level.errors, "out of memory": one.out_of_memory, "restarted": one.restarted}
         view.note(one.label, seen)
-    return view.met("completions, errors by kind, memory errors and restarts of every level")
+    wrong = [one for one in levels if not _as_recorded(one)]
+    return view.answer(
+        not wrong,
+        "completions, errors by kind, memory errors and restarts of every level",
+        f"not the completions and errors of the records: {names_of(wrong)}",
+    )
+
+
+def _as_recorded(one: Tested) -> bool:
+    counts = one.records.counts()
+    errors = {name: count for name, count in counts.items() if count and name not in NO_FAILURES}
+    told = {name: count for name, count in one.level.errors.items() if count}
+    return one.level.n_ok == counts[Outcome.OK] and told == errors
 
 
 check("P-5.8.4-completion")(_of_every_level("completion_rate", "fail_rate"))

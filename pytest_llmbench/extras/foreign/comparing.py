@@ -27,6 +27,7 @@ from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 
 _OURS = "this session"
 _UNTOLD = "workload, seed, hosts, engine and its version"
@@ -103,7 +104,7 @@ class ForeignComparing:
         """The result with the figures of the file beside its own."""
         found = self.runs_like(parameters)
         if not found:
-            said = f"nothing is compared with {self.path.name}: {self._unlike(parameters)}"
+            said = Note.of("nothing_like_it", file=self.path.name, why=self._unlike(parameters))
             warned = nothing_decides(limits, why=said)
             return replace(result, findings=(*result.findings, *warned), notes=(*result.notes, said))
         theirs = _by_run(found)
@@ -158,30 +159,26 @@ class ForeignComparing:
             said = f"no verdict, since it is defined otherwise: {difference}"
         return replace(row, verdict=ComparisonVerdict.INCONCLUSIVE, reason=said)
 
-    def _notes(self, found: Sequence[ForeignRun], result: TestResult) -> list[str]:
-        runs = (
-            "1 run, which says nothing of the noise between runs" if len(found) == 1 else f"{len(found)} runs"
-        )
-        said = (
-            f"beside {self.path.name}, a result of {self.results.title}: {runs}, {found[0].load.describe()}"
-        )
+    def _notes(self, found: Sequence[ForeignRun], result: TestResult) -> list[Note]:
+        file, tool, load = self.path.name, self.results.title, found[0].load.describe()
         untold = _UNTOLD if found[0].model else f"model, {_UNTOLD}"
-        out = "; ".join(f"{name} ({reason})" for name, reason in self.results.left_out.items())
+        out = tuple(f"{name} ({reason})" for name, reason in self.results.left_out.items())
+        one = len(found) == 1
         return [
-            said,
-            f"that file does not tell {untold}",
+            Note.of("beside_file", file=file, tool=tool, one=one, runs=len(found), load=load),
+            Note.of("file_does_not_tell", untold=untold),
             *_lengths(found, result),
-            f"left out of that file: {out}",
+            Note.of("left_out_of_file", metrics=out),
         ]
 
-    def _defined_otherwise(self, rows: Sequence[Comparison]) -> list[str]:
+    def _defined_otherwise(self, rows: Sequence[Comparison]) -> list[Note]:
         """Notes on metrics that are defined otherwise, one per family, for reports whose tables have no room
         for reasons."""
         families = dict.fromkeys(row.metric.partition(".")[0] for row in rows)
         return [
-            f"{family} of {self.results.tool} is defined otherwise: {difference}"
-            for family in families
-            if (difference := self.results.difference(family)) is not None
+            Note.of("metric_defined_otherwise", metric=name, tool=self.results.tool, difference=difference)
+            for name in families
+            if (difference := self.results.difference(name)) is not None
         ]
 
     def _unlike(self, parameters: TestParameters) -> str:
@@ -208,7 +205,7 @@ def _by_run(runs: Sequence[ForeignRun]) -> ByRun:
     return {name: tuple(run.values.get(name) for run in runs) for name in names}
 
 
-def _lengths(found: Sequence[ForeignRun], result: TestResult) -> list[str]:
+def _lengths(found: Sequence[ForeignRun], result: TestResult) -> list[Note]:
     """A note with the mean lengths on both sides; empty if they are unknown. Other lengths mean other
     latencies, not another speed."""
     said = []
@@ -219,8 +216,8 @@ def _lengths(found: Sequence[ForeignRun], result: TestResult) -> list[str]:
         known = [value for value in theirs if value is not None]
         own = _mean_tokens(result, ours)
         if known and own is not None:
-            said.append(f"{np.mean(known):.4g} {what} tokens a request there, {own:.4g} here")
-    return [f"mean lengths: {'; '.join(said)}"] if said else []
+            said.append(Note.of("lengths_there_and_here", what=what, there=float(np.mean(known)), here=own))
+    return [Note.of("mean_lengths", lengths=tuple(said))] if said else []
 
 
 def _mean_tokens(result: TestResult, column: Callable[[Records], IntColumn]) -> float | None:

@@ -37,13 +37,14 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.adapted import without_outputs
 
 NAME = "non_generative"
 SECTION = ""
 """The section of the draft: there is none."""
 TITLE = "Non-generative Requests"
-_OUTSIDE = "this is no test of the draft, which generates tokens: there are no clauses to comply with"
+
 _TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
 _RATES = {
     "request_throughput": "Requests per second",
@@ -135,7 +136,7 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=(*judged.notes, *_notes(seen), _OUTSIDE),
+        notes=(*judged.notes, *_notes(seen), Note.of("outside_draft", test=NAME)),
         by_run=own_runs,
     )
 
@@ -195,10 +196,8 @@ def _cdf(seen: Sequence[Observation], objectives: Sequence[Objective]) -> tuple[
     return (cdf_plot("latency", "latency", samples, objectives),) if len(samples) else ()
 
 
-def _notes(seen: Sequence[Observation]) -> tuple[str, ...]:
-    if any(run.records.ok.any() for run in seen):
-        return ()
-    return ("no request was answered with a result: there is no latency to report",)
+def _notes(seen: Sequence[Observation]) -> tuple[Note, ...]:
+    return () if any(run.records.ok.any() for run in seen) else (Note.of("no_latency"),)
 
 
 def _of_inputs(setting: Setting) -> Setting:

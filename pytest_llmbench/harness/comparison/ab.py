@@ -25,11 +25,12 @@ from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.runs import FloatArray
 
 
 def against_baseline(
-    measured: Mapping[str, ArmRuns], limits: Sequence[RegressionLimit], notes: Sequence[str], budget: Budget
+    measured: Mapping[str, ArmRuns], limits: Sequence[RegressionLimit], notes: Sequence[Note], budget: Budget
 ) -> TestResult:
     """The candidate's result with its comparisons, of which those in ``limits`` decide. ``notes`` are put
     before its own."""
@@ -39,7 +40,8 @@ def against_baseline(
         return _with(candidate.result, notes, findings)
     wrong = [reason for result in baseline.every for reason in validity_of(result, budget).reasons]
     if wrong:
-        return _with(candidate.result, notes, [*findings, _invalid_baseline(wrong, bool(limits))])
+        void = Finding.of("baseline_valid", voids=bool(limits), causes=tuple(dict.fromkeys(wrong)))
+        return _with(candidate.result, notes, [*findings, void])
     result = _with(candidate.result, notes, [*_alike(candidate, baseline), *findings])
     pairs = paired_runs(baseline.by_run, candidate.by_run)
     how = made_by(baseline.result), made_by(candidate.result)
@@ -60,10 +62,10 @@ def against_baseline(
     )
 
 
-def ab_note(runs: int, baseline: Arm, described: str) -> str:
+def ab_note(runs: int, baseline: Arm, described: str) -> Note:
     """The note on how the A/B was made; ``described``: the baseline in words."""
-    records = f"; its records are in {baseline.path.name}" if baseline.path is not None else ""
-    return f"A/B: {runs} runs of each arm in randomised pairs, baseline {described}{records}"
+    records = None if baseline.path is None else baseline.path.name
+    return Note.of("a_and_b", runs=runs, baseline=described, records=records)
 
 
 def paired_runs(baseline: ByRun, candidate: ByRun) -> tuple[ByRun, ByRun]:
@@ -74,18 +76,8 @@ def paired_runs(baseline: ByRun, candidate: ByRun) -> tuple[ByRun, ByRun]:
     return first, second
 
 
-def _with(result: TestResult, notes: Sequence[str], findings: Sequence[Finding]) -> TestResult:
+def _with(result: TestResult, notes: Sequence[Note], findings: Sequence[Finding]) -> TestResult:
     return replace(result, notes=(*notes, *result.notes), findings=(*result.findings, *findings))
-
-
-def _invalid_baseline(reasons: Sequence[str], voids: bool) -> Finding:
-    listed = "; ".join(dict.fromkeys(reasons))
-    return Finding(
-        "baseline_valid",
-        ok=False,
-        voids=voids,
-        message=f"the baseline was not measured validly, so nothing is compared with it: {listed}",
-    )
 
 
 def _alike(candidate: ArmRuns, baseline: ArmRuns) -> list[Finding]:

@@ -36,6 +36,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.adapted import Salted
 
@@ -325,9 +326,9 @@ def _recorded(
 
 def apart(
     arms: Sequence[Arm], definition: TestDefinition, parameters: TestParameters
-) -> tuple[list[Arm], str | None]:
-    """The arms, changed so that none finds in a prefix cache what another left there; and what was done, in
-    words.
+) -> tuple[list[Arm], tuple[Note, ...]]:
+    """The arms, changed so that none finds in a prefix cache what another left there; and a note on what was
+    done.
 
     Arms on one server get other words of the same lengths where there is one list of them; else prompts with
     another beginning, all of them, so that they stay alike. Not where the cache is what is tested, nor where
@@ -335,12 +336,12 @@ def apart(
     """
     shared = len({arm.server for arm in arms}) < len(arms)
     if not shared or definition.name == "prefix_cache":
-        return list(arms), None
+        return list(arms), ()
     plans = definition.plans(parameters, arms[0].setting)
     if plans and all(plan.lengths_seed is not None for plan in plans):
         named = [(arm, f"{arm.setting.salt} arm {arm.name}".strip()) for arm in arms]
         made = [replace(arm, setting=replace(arm.setting, salt=salt)) for arm, salt in named]
-        return made, "the arms are one server: each has words of its own, of the same lengths"
+        return made, (Note.of("arms_apart.own_words"),)
     specification = arms[0].setting.workload.specification()
     shares = specification.get("prefix_sharing", {}).get("fraction", 0) != 0
     exact = specification.get("input_length", {}).get("exact") is True
@@ -348,15 +349,12 @@ def apart(
     whys = {"is of sessions": sessions, "shares prefixes": shares, "has prompts of exact lengths": exact}
     why = next((why for why, holds in whys.items() if holds), None)
     if why is not None:
-        return list(arms), (
-            f"the arms are one server and its prompts could not be salted, since the workload {why}: "
-            "switch prefix caching off, or the later arm finds what the earlier one left"
-        )
+        return list(arms), (Note.of("arms_not_apart", why=why),)
     salted = [
         replace(arm, setting=replace(arm.setting, workload=Salted(arm.setting.workload, arm.name)))
         for arm in arms
     ]
-    return salted, "the arms are one server: every prompt begins with a salt of its arm"
+    return salted, (Note.of("arms_apart.salted"),)
 
 
 def measured_records(runs: ArmRuns) -> Records:

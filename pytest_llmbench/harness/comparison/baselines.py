@@ -37,6 +37,7 @@ from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import ComparisonVerdict
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note, as_told
 from pytest_llmbench.probes.repository import checked_out
 from pytest_llmbench.registry import every
 from pytest_llmbench.store.baselines import (
@@ -190,11 +191,11 @@ def compared_with(
     identity = {**request.identity, **made_by(result)}
     reference = asked.reference(request.nodeid, identity)
     if reference is None:
-        why = f"{asked.path.name} has no results of this test"
+        why = Note.of("has_no_results", file=asked.path.name)
         return replace(
             result,
             findings=(*result.findings, *nothing_decides(limits, why=why)),
-            notes=(*result.notes, f"{why}: nothing is compared"),
+            notes=(*result.notes, Note.of("no_results_of_test", file=asked.path.name)),
         )
     found = reference.named
     match = matched(found.identity, identity, asked.waivers)
@@ -218,11 +219,11 @@ def compared_with(
         findings=(*result.findings, *told),
         notes=(
             *result.notes,
-            f"compared with the baseline {name}, {found.runs} runs",
+            Note.of("compared_with_baseline", baseline=name, runs=found.runs),
             *reference.notes(asked.baseline.name),
-            *asked.problems,
-            *(f"{limit.origin}: {limit.metric} is no metric of this test" for limit in absent),
-            *(f"beside the baseline: {text}" for text in match.shown),
+            *map(as_told, asked.problems),
+            *(Note.of("no_such_metric", limit=limit.origin, metric=limit.metric) for limit in absent),
+            *(Note.of("beside_baseline", difference=text) for text in match.shown),
         ),
     )
 

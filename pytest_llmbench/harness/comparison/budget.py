@@ -25,6 +25,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
 from pytest_llmbench.methodology.parameters import TestParameters, seconds_of
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import ComparisonVerdict
@@ -33,6 +34,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.interim.boundaries import planned_looks, spent_sooner
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
@@ -120,20 +122,20 @@ def detectable(
     return found
 
 
-def announcement(request: MeasurementRequest, limits: Sequence[RegressionLimit]) -> str:
-    """What a test will do with its time, in words; ``limits``: those of its comparison in this session."""
+def announcement(request: MeasurementRequest, limits: Sequence[RegressionLimit]) -> Note:
+    """What a test will do with its time; ``limits``: those of its comparison in this session."""
     time = rough_duration(request.budget_s or 0.0)
     if not limits:
-        return f"budget of {time}: ends when its limits are decided"
+        return Note.of("budget_of_limits", time=time)
     found = detectable(limits, request.setting.spreads, ROUNDS, _run_requests(request.parameters))
-    told = [
-        f"{each.metric} is not decided in this time"
+    told = tuple(
+        Note.of("not_decided_in_time", metric=each.metric)
         if each.share > _USELESS
-        else f"{each.share:.1%} in {each.metric}"
+        else Note.of("worsening_of", share=Amount(each.share, "ratio"), metric=each.metric)
         for each in found
-    ]
-    noise = f", noise between runs assumed to be {_USUAL_NOISE:.0%}" if any(e.assumed for e in found) else ""
-    return f"budget of {time}: finds in 90 of 100 sessions a worsening of {', '.join(told)}{noise}"
+    )
+    assumed = Amount(_USUAL_NOISE, "ratio") if any(each.assumed for each in found) else None
+    return Note.of("budget_of_changes", time=time, found=told, assumed=assumed)
 
 
 def _run_requests(parameters: TestParameters) -> int | None:

@@ -26,6 +26,7 @@ from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD, ByRun, SavedS
 from pytest_llmbench.model.judgement import Better, Finding
 from pytest_llmbench.model.numbers import NOT_KNOWN, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.store.calibrations import (
     Calibration,
     NoiseEntry,
@@ -61,14 +62,13 @@ class Calibrations:
         identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
         identity |= made_by(result)
         kept = noise and not any(run.interrupted for run in result.observations)
-        notes = [self._saved(request.nodeid, identity, runs, noise) if kept else "no calibration is saved"]
+        notes = [Note.of("calibration_not_saved")]
+        if kept:
+            notes = [self._saved(request.nodeid, identity, runs, noise)]
         if result.objectives:
-            notes.append("limits are not judged while calibrating")
+            notes.append(Note.of("limits_not_judged"))
             if not request.parameters.is_job:
-                notes.append(
-                    "a proposed limit allows for the noise between runs; one run of this load is a sample, "
-                    "whose interval may be wider: more requests decide it"
-                )
+                notes.append(Note.of("proposed_of_samples"))
         return replace(
             result,
             tables=(*result.tables, *([table(told)] if told else [])),
@@ -77,7 +77,7 @@ class Calibrations:
             notes=(*notes, *result.notes),
         )
 
-    def _saved(self, nodeid: str, identity: Mapping[str, Any], runs: int, noise: Mapping[str, Noise]) -> str:
+    def _saved(self, nodeid: str, identity: Mapping[str, Any], runs: int, noise: Mapping[str, Noise]) -> Note:
         path = self._path(identity)
         calibration = Calibration(
             saved=iso_utc(time.time_ns()),
@@ -91,8 +91,8 @@ class Calibrations:
         try:
             write_calibration(path, calibration)
         except StoreError as error:
-            return f"calibration of {runs} runs NOT saved: {error}"
-        return f"calibration of {runs} runs saved: {path}"
+            return Note.of("calibration_not_saved", runs=runs, error=str(error))
+        return Note.of("calibration_saved", runs=runs, path=str(path))
 
     def spreads(self, identity: Mapping[str, Any]) -> dict[str, SavedSpread]:
         """What the calibration of this load says of the spread between its runs; empty without one."""
@@ -119,13 +119,14 @@ class Calibrations:
         try:
             known = read_calibration(path)
         except StoreError as error:
-            damaged = Finding("calibration", ok=False, voids=False, message=str(error))
+            damaged = Finding.of("calibration", error=str(error))
             return replace(result, findings=(*result.findings, damaged))
         if known is None:
             return result
         unlike = matched(known.identity, identity, required=IF_KNOWN).mismatches
         if unlike:
-            note = f"the calibration of {known.saved} is of another thing: {'; '.join(unlike)} ({path})"
+            about = {"saved": known.saved, "path": str(path)}
+            note = Note.of("calibration_of_another", differences=tuple(unlike), **about)
             return replace(result, notes=(*result.notes, note))
         of_job, otherwise = request.parameters.is_job, partial(made_otherwise, baseline=known.identity)
         noise = {
@@ -142,7 +143,10 @@ class Calibrations:
         return replace(
             result,
             findings=(*result.findings, *found),
-            notes=(*result.notes, f"calibrated on {known.saved} with {known.runs} runs ({path})"),
+            notes=(
+                *result.notes,
+                Note.of("calibrated", saved=known.saved, runs=known.runs, path=str(path)),
+            ),
         )
 
     def _known(self, identity: Mapping[str, Any]) -> Path:

@@ -150,12 +150,10 @@ def refused_metrics(
         answered |= dict.fromkeys(match.waived)
         for mismatch in match.mismatches:
             differing.setdefault(mismatch, []).append(each)
-    said = [Finding(WAIVED, ok=False, voids=False, message=text) for text in answered]
+    said = [Finding.of("waived", difference=text) for text in answered]
     for mismatch, metrics in differing.items():
-        names = ", ".join(each.metric for each in metrics)
-        message = f"another thing was measured: {mismatch}; not compared: {names}"
-        voids = any(each.gated for each in metrics)
-        said.append(Finding("made_otherwise", ok=False, voids=voids, message=message))
+        names, voids = tuple(each.metric for each in metrics), any(each.gated for each in metrics)
+        said.append(Finding.of("made_otherwise", voids=voids, difference=mismatch, metrics=names))
     return said
 
 
@@ -210,7 +208,7 @@ def refuse_few_runs(theirs: int, ours: int, where: str, how: str) -> None:
 
 def waived(match: Match) -> list[Finding]:
     """A finding for each difference that is waived, to be reported with the result."""
-    return [Finding(WAIVED, ok=False, voids=False, message=text) for text in match.waived]
+    return [Finding.of("waived", difference=text) for text in match.waived]
 
 
 def lengths_of(seen: Sequence[Observation]) -> OutputLengths:

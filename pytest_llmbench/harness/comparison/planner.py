@@ -27,6 +27,7 @@ from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, WarmupPolicy
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store.files import there_are_calibrations
 
@@ -46,7 +47,7 @@ class PlannedArms(NamedTuple):
     """The arms that a test is measured on, the reported one first."""
 
     arms: Sequence[Arm]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """Notes on what was done so that no arm finds in a cache what another left there."""
 
     @property
@@ -105,8 +106,7 @@ class ComparisonPlanner:
             from pytest_llmbench.harness.comparison.identity import refuse_live_answers
 
             refuse_live_answers(request.setting.workload, request.definition.title)
-        prepared, said = apart(arms, request.definition, request.replication.parameters)
-        return PlannedArms(prepared, () if said is None else (said,))
+        return PlannedArms(*apart(arms, request.definition, request.replication.parameters))
 
     def _baseline(self, wanted: str, own: Arm, request: MeasurementRequest, warmup: WarmupPolicy) -> Arm:
         path = self._path(request.nodeid, BASELINE)
@@ -230,6 +230,5 @@ class Baselines:
 
             return compared_with(asked, request, limits, result)
         if request.limits and settings.baseline_endpoint is None and not settings.calibrate:
-            note = "nothing to compare with yet: this session saves the baseline"
-            return replace(result, notes=(*result.notes, note))
+            return replace(result, notes=(*result.notes, Note.of("nothing_saved_yet")))
         return result

@@ -17,6 +17,7 @@ from pytest_llmbench.harness.comparison.ab import paired_runs
 from pytest_llmbench.harness.comparison.identity import LENGTHS, SHARED
 from pytest_llmbench.model.estimate import COUNTED_BY
 from pytest_llmbench.model.judgement import FEWEST_SESSIONS, MOST_SESSIONS, Comparison, GateVerdict
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.store.baselines import BaselineTest
 
 
@@ -72,28 +73,19 @@ class Reference:
         """The values of a session in the metrics that it made as they are made now."""
         return {name: own for name, own in saved.by_run.items() if self._unlike(saved, name) is None}
 
-    def notes(self, name: str) -> list[str]:
-        """What the comparison takes for granted, in words. ``name``: of the baseline."""
+    def notes(self, name: str) -> list[Note]:
+        """What the comparison takes for granted. ``name``: of the baseline."""
         count = len(self.alike)
         if self.sessions:
-            return [f"compared with the last {count} sessions of {name!r}, by the spread between sessions"]
+            return [Note.of("compared_with_sessions", count=count, baseline=repr(name))]
         said = []
         if COUNTED_BY in self.identity and COUNTED_BY not in self.named.identity:
-            said.append(
-                "the baseline does not tell how its metrics were made (warm-up, method of ITL, who counted "
-                "tokens), so it is taken to be alike: save it again"
-            )
+            said.append(Note.of("made_unknown"))
         if self.identity.get(LENGTHS) != self.named.identity.get(LENGTHS):
-            said.append(
-                "the baseline had other lengths of prompts and replies, whose noise is in the interval: save "
-                "it again, and it will be narrower"
-            )
+            said.append(Note.of("other_lengths"))
         if "host.machine" in self.identity:  # not in virtual time, whose days are alike
-            said.append(
-                "days are assumed to be alike, as runs of one session know nothing of others: save "
-                f"{FEWEST_SESSIONS - count} more under {name!r} and compare with that name, or compare both "
-                "builds in one session (--llm-baseline-endpoint)"
-            )
+            more = FEWEST_SESSIONS - count
+            said.append(Note.of("days_assumed_alike", more=more, baseline=repr(name)))
         return said
 
     @property

@@ -24,6 +24,7 @@ from pytest_llmbench.model.estimate import ByRun, by_run
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import TestResult, VoidLoad
+from pytest_llmbench.model.sentences import Note
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
@@ -150,7 +151,7 @@ class ArmRuns:
         """Findings about void runs after the first. The first is judged as every reported result is, and one
         that was cut short shows in that result."""
         return [
-            Finding("further_runs", ok=False, voids=True, message=f"run {number} of {len(self.every)}: {why}")
+            Finding.of("further_runs", run=number, runs=len(self.every), why=why)
             for number, result in enumerate(self.every[1:], start=2)
             if not cut_short(result)
             for why in validity_of(result, budget).reasons
@@ -169,9 +170,7 @@ def runs_of(results: Sequence[TestResult], whole: int) -> ArmRuns:
     values = by_run([result.metrics for result in results])
     if not later:
         return ArmRuns(first, values, (first,))
-    note = (
-        f"metrics, tables and limits are those of the first of {whole} runs; comparisons rest on all of them"
-    )
+    note = Note.of("first_of_runs", runs=whole)
     void = [each for number, result in enumerate(later, start=2) for each in _void_loads(number, result)]
     reported = replace(
         first,

@@ -35,6 +35,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import without_credentials
 
 _SCHEMES = tuple(f"{each}:" for each in ("http", "https", *WEBSOCKET_SCHEMES, *GRPC_SCHEMES))
@@ -118,13 +119,13 @@ def compare_systems(
     runs: int,
     wanted: Wanted,
     systems: Sequence[Listed],
-    notes: Sequence[str],
+    notes: Sequence[Note],
     budget: Budget,
 ) -> Compared:
     """The first system's result with the comparison of all of them. Each was run ``runs`` times."""
     first = measured[systems[0].name]
-    names = ", ".join(system.name for system in systems)
-    done = f"{len(systems)} systems ({names}), {runs} runs of each with a warm-up of its own, in drawn order"
+    names = tuple(system.name for system in systems)
+    done = Note.of("systems_compared", count=len(systems), systems=names, runs=runs)
     findings = [finding for runs_of in measured.items() for finding in _void(*runs_of, budget)]
     result = replace(
         first.result,
@@ -140,7 +141,7 @@ def compare_systems(
 
 def _void(name: str, runs: ArmRuns, budget: Budget) -> list[Finding]:
     return [
-        Finding("systems_valid", ok=False, voids=True, message=f"{name}, run {number}: {reason}")
+        Finding.of("systems_valid", system=name, run=number, why=reason)
         for number, result in enumerate(runs.every, start=1)
         for reason in validity_of(result, budget).reasons
     ]
@@ -171,10 +172,7 @@ def _with_comparison(
             [each for each in found if each.candidate_name == other.name], systems[0].made, other.made
         )
     ]
-    note = (
-        f"the intervals of {told} of {len(found)} differences exclude zero, at 95 % each; by chance alone "
-        "about one in twenty would. Whether a difference matters is its verdict"
-    )
+    note = Note.of("real_differences", real=told, differences=len(found))
     return replace(
         result,
         tables=(*result.tables, side_by_side(systems, found)),

@@ -122,15 +122,7 @@ class SentBefore:
         measured, repeated = self._measured.pop(who, 0), self._repeated.pop(who, 0)
         if not repeated:
             return ()
-        share = repeated / measured
-        message = (
-            f"{share:.1%} of the measured prompts had been sent to this server before in this session, and a "
-            "prefix cache may have held them: the workload has no others, the same load was sent again, or "
-            "the server counts tokens only of prompts that it runs, and not word by word"
-        )
-        return (
-            Finding("prompts_sent_before", ok=False, voids=False, message=message, value=share, unit="ratio"),
-        )
+        return (Finding.of("prompts_sent_before", value=repeated / measured),)
 
     def _drawn(self, server: Hashable, seen: Observation) -> int:
         workload = seen.plan.workload

@@ -246,7 +246,7 @@ def _compared(
     before = [test for session in earlier for test in session.tests if test.nodeid == own.nodeid]
     reference = Reference.of([*before, own], theirs.identity, waivers)
     found = reference.compared(theirs.by_run, held, (first.name, other.name))
-    notes += reference.notes(first.baseline.name)
+    notes += map(str, reference.notes(first.baseline.name))
     notes += dict.fromkeys(each.reason for each in found if each.change.point is None)
     return TestComparison(own.nodeid, other.name, found, notes=tuple(notes))
 

@@ -226,12 +226,21 @@ def beyond(
     rate = max((run.plan.load.rate for run in seen if isinstance(run.plan.load, OpenLoop)), default=0.0)
     streams = max(run.selfcheck.peak_in_flight for run in seen)
     checks = (
-        ("offered", rate, certificate.highest_rate_rps, "req/s"),
-        ("had", float(streams), certificate.highest_streams, "requests in flight"),
+        (rate, certificate.highest_rate_rps, "req/s"),
+        (float(streams), certificate.highest_streams, "requests in flight"),
     )
     worst = [
-        _warning(verb, value, limit, unit, certificate)
-        for verb, value, limit, unit in checks
+        Finding.of(
+            "beyond_certified_range",
+            value=value,
+            limit=limit,
+            unit=unit,
+            date=certificate.date[:10],
+            held=limit is not None,
+            whole=certificate.extent == "full",
+            command=_command(certificate.over),
+        )
+        for value, limit, unit in checks
         if value > (limit or 0) * _ROUNDING
     ]
     return tuple(worst[:1])
@@ -242,16 +251,13 @@ def _command(over: str) -> str:
 
 
 def _other_workers(workers: int | str, certificate: Certificate) -> Finding:
-    again = f"run {_command(certificate.over)} --workers {workers}"
-    return Finding(
-        "beyond_certified_range",
-        ok=False,
-        voids=False,
-        message=(
-            f"the load was sent by {_spoken(workers)}, the selftest of {certificate.date[:10]} is "
-            f"of {_spoken(certificate.workers)}: its figures do not hold for this run; "
-            + (again if isinstance(workers, int) else "there is no selftest of a cluster")
-        ),
+    again = f"{_command(certificate.over)} --workers {workers}" if isinstance(workers, int) else None
+    return Finding.of(
+        "beyond_certified_range.other_workers",
+        sent_by=_spoken(workers),
+        date=certificate.date[:10],
+        certified=_spoken(certificate.workers),
+        command=again,
     )
 
 
@@ -261,25 +267,3 @@ def _spoken(workers: int | str) -> str:
     if workers == 0:
         return "pytest's own process"
     return "1 worker process" if workers == 1 else f"{workers} worker processes"
-
-
-def _warning(verb: str, value: float, limit: float | None, unit: str, certificate: Certificate) -> Finding:
-    known = "nothing held there" if limit is None else f"it held up to {limit:g} {unit}"
-    more = (
-        "run a whole selftest, which looks further than a quick one"
-        if certificate.extent != "full"
-        else "load from a faster or less busy host, or test this one again when it is quiet"
-    )
-    return Finding(
-        "beyond_certified_range",
-        ok=False,
-        voids=False,
-        message=(
-            f"the run {verb} {value:g} {unit}, more than the generator's selftest of {certificate.date[:10]} "
-            f"covers ({known}): latencies may hold delays of the generator; {more} "
-            f"({_command(certificate.over)})"
-        ),
-        value=value,
-        limit=limit,
-        unit=unit,
-    )

@@ -16,6 +16,7 @@ from pytest_llmbench.model.facts import Facts, Origin, declared_beside
 from pytest_llmbench.model.observation import THINKING_ENDED
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Credentials, RequestForm, read_credentials
 from pytest_llmbench.registry import required
@@ -247,17 +248,14 @@ class SUTAccess:
 
 def worker_notes(
     workers: int | RaySpec, *, replay: bool = False, cores: int | None = None
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """Notes that go with every result of a session with ``workers``."""
     if workers == 1 or (replay and workers == 0):
         return ()
     if replay:
-        return (f"--llm-workers {workers} has no effect on a replay: in virtual time nothing is sent",)
+        return (Note.of("workers_of_replay", workers=str(workers)),)
     if workers == 0:
-        return (
-            "the load was measured within pytest's own process (--llm-workers 0): its plugins, coverage, the "
-            "suite's threads and garbage share a core with the measuring loop",
-        )
+        return (Note.of("workers_none"),)
     if not isinstance(workers, int):
         return ()
     from pytest_llmbench.generator.workers.placement import allowed_cpus
@@ -265,7 +263,4 @@ def worker_notes(
     there = len(allowed_cpus()) if cores is None else cores
     if workers <= there:
         return ()
-    return (
-        f"{workers} worker processes share {there} core{'' if there == 1 else 's'}: they delay one another "
-        "and what else runs on this host, see send lag and loop lag in the self-check",
-    )
+    return (Note.of("workers_share_cores", workers=workers, cores=there, several=there > 1),)

@@ -14,6 +14,7 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import load, required
 
 if TYPE_CHECKING:
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.launched import LaunchedServer
     from pytest_llmbench.harness.sut.probed import Stoppable
     from pytest_llmbench.probes.endpoint import EndpointReport
-
-OVER_HTTP2 = (
-    "the load was measured over HTTP/2 (--llm-http=2): replies that share a connection wait for the bytes of "
-    "one another, and what is lost or read late is so for all of them"
-)
-"""Note that goes with every result of a load over HTTP/2."""
 
 
 @dataclass
@@ -122,24 +117,22 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
         notes=(
             *api_notes(sut_access.api, seen.api),
             *_notes(seen),
-            *((OVER_HTTP2,) if sut_access.http2 else ()),
+            *((Note.of("over_http2"),) if sut_access.http2 else ()),
             *worker_notes(sut_access.ray or sut_access.workers),
         ),
     )
 
 
-def _notes(seen: EndpointReport) -> tuple[str, ...]:
+def _notes(seen: EndpointReport) -> tuple[Note, ...]:
     """Notes on a model that is not listed, and on fields that the endpoint refuses."""
     notes = []
     if seen.models and seen.model not in seen.models:
-        notes.append(f"the endpoint's list of models does not hold {seen.model}, which answers all the same")
+        notes.append(Note.of("model_not_listed", model=seen.model))
     unsent = [name for name, value in seen.changed.items() if value is None]
     sent = [name for name, value in seen.changed.items() if value is not None]
     if unsent:
-        told = f"the endpoint refuses {' and '.join(unsent)}, so requests go without"
-        told += f", and with {' and '.join(sent)} as the limit" if sent else ""
-        told += "; the temperature is the model's own" if "temperature" in unsent else ""
-        notes.append(told)
+        own, fields = "temperature" in unsent, tuple(unsent)
+        notes.append(Note.of("fields_refused", fields=fields, sent=tuple(sent), temperature=own))
     return tuple(notes)
 
 
@@ -214,8 +207,8 @@ def _refuse_proxy(seen: EndpointReport) -> None:
         )
 
 
-def api_notes(asked: str, found: str) -> tuple[str, ...]:
+def api_notes(asked: str, found: str) -> tuple[Note, ...]:
     """Notes for the case that ``auto`` found another dialect than the usual one."""
     if asked != "auto" or found == "openai-chat":
         return ()
-    return (f"the endpoint is asked by {found}, which --llm-api=auto found; --llm-api=NAME chooses another",)
+    return (Note.of("api_found", api=found),)

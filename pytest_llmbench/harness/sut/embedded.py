@@ -12,6 +12,7 @@ from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, nothing
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides
 from pytest_llmbench.wire.catalogue import dialect, generates
@@ -87,7 +88,7 @@ class Replayed(Preset):
     generates: bool = True
     """False: requests are prefill alone, as those of embeddings and scores are."""
     url: str = "replay"
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     clock: VirtualClock = field(default_factory=_virtual_clock)
     reset: Callable[[], None] | None = nothing
 

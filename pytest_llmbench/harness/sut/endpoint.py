@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.harness.execution.drive import Executor
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
+from pytest_llmbench.model.sentences import Note
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.launched import LaunchedServer
@@ -44,7 +45,7 @@ class Opened:
     """Facts that were found out; none of them is declared."""
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Extra fields without which it refuses requests, and which all of its requests have."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """Notes that go with every result."""
     close: Callable[[], None] = nothing
     """Ends what was started for it; the executor itself is closed separately."""

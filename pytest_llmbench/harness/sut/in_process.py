@@ -34,6 +34,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.records import OUTCOMES
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.timing.clock import MonotonicClock
 from pytest_llmbench.wire.catalogue import dialect, generates
@@ -41,10 +42,6 @@ from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
-NOTE = (
-    "called within pytest's own process: no network and no server are part of what was measured, and what "
-    "the callable computes shares an interpreter, an event loop and a core with the load generator"
-)
 _BASE = "http://localhost/v1"
 """Base URL under which an application is called."""
 
@@ -187,7 +184,9 @@ def _callable(found: Any, sut_access: SUTAccess) -> Opened:
     except BaseException:
         executor.close()
         raise
-    return Opened(executor, sut_access.sut.endpoint, model, PythonPieces.name, facts, notes=(NOTE,))
+    return Opened(
+        executor, sut_access.sut.endpoint, model, PythonPieces.name, facts, notes=(Note.of("in_process"),)
+    )
 
 
 def _kind(found: Any) -> str:
@@ -229,7 +228,9 @@ def _application(app: Any, sut_access: SUTAccess) -> Opened:
     generator = _generator(sut_access, transport, thread, spoken, seen.model)
     facts = seen.facts | _facts(sut_access.sut.endpoint, transport, spoken, seen.model)
     executor = InProcessExecutor(generator, facts, end)
-    return Opened(executor, sut_access.sut.endpoint, seen.model, seen.api, facts, notes=(NOTE,))
+    return Opened(
+        executor, sut_access.sut.endpoint, seen.model, seen.api, facts, notes=(Note.of("in_process"),)
+    )
 
 
 def _generator(

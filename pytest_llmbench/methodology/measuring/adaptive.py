@@ -22,6 +22,7 @@ from pytest_llmbench.methodology.parameters import AUTO, LoadParameters, paramet
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
@@ -36,13 +37,10 @@ from pytest_llmbench.model.plan import (
     Watched,
     judged_name,
 )
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
-_WITHOUT_LOOKS = (
-    "requests='auto' does not end a load early here: it does at --llm-scale=standard, in a single run; runs "
-    "that are compared are of one length"
-)
 GATE_REQUESTS = SAMPLES_REQUIRED["p99"]
 """Default number of requests of a gate: the draft's minimum for P99."""
 MOST_REQUESTS = 5_000
@@ -252,7 +250,7 @@ class AsJudged:
 
     metrics: dict[str, Estimate] = field(default_factory=dict)
     """The metrics under the names of :func:`~pytest_llmbench.model.plan.judged_name`."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -260,12 +258,11 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
     looks = seen[0].plan.looks if seen else None
     if looks is not None:
         return _at_last_look(looks, seen[0])
-    whole = (_WITHOUT_LOOKS,) if parameters.is_auto and seen else ()
+    whole = (Note.of("without_looks"),) if parameters.is_auto and seen else ()
     if parameters.failures != OVER_LIMIT:
         return AsJudged(notes=whole)
     found = _failures_over_limit(parameters, seen)
-    note = "failed requests count as slower than the limit in what is judged, and not in the other figures"
-    return AsJudged(found, (*whole, *((note,) if found else ())))
+    return AsJudged(found, (*whole, *((Note.of("failures_over_limit"),) if found else ())))
 
 
 def _failures_over_limit(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> dict[str, Estimate]:
@@ -295,20 +292,24 @@ def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
         judged_name(each.objective.metric): found
         for each, found in zip(looks.watched, verdict.estimates, strict=True)
     }
-    level = f"{100 * verdict.estimates[0].level:.6g} %"
+    case = "looked.whole"
     if verdict.budget_spent:
-        told = f"ended after {sent} of at most {most} requests: the error budget is spent"
+        case = "looked.budget_spent"
     elif run.stopped is not None and verdict.decided:
-        told = f"decided after {verdict.n} of at most {most} requests: {most - sent} saved"
-    else:
-        end = "decided" if verdict.decided else "not decided"
-        told = f"{end} by the whole load of {sent} requests, of at most {most}"
+        case = "looked.decided"
     slots = run.plan.load.concurrency if isinstance(run.plan.load, ClosedLoop) else None
-    behind = "" if slots is None else f" behind the first wave of {slots}"
-    told += (
-        f" (look {verdict.looks}; limits are judged on the first {verdict.n} requests{behind} at the level "
-        f"of this look, {level}, so that all looks together are wrong no more often than one interval of "
-        f"{1 - ALPHA:.0%}; the other figures are of all {sent - (slots or 0)} requests{behind})"
+    told = Note.of(
+        case,
+        decided=verdict.decided,
+        sent=sent,
+        most=most,
+        saved=most - sent,
+        look=verdict.looks,
+        judged=verdict.n,
+        slots=slots,
+        level=f"{100 * verdict.estimates[0].level:.6g} %",
+        usual=Amount(1 - ALPHA, "ratio"),
+        figures_of=sent - (slots or 0),
     )
     facts = {
         "load.max_requests": most,

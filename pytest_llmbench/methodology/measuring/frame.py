@@ -25,6 +25,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Report:
     metrics: Mapping[str, Estimate]
     tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[Note] = ()
     load: Mapping[str, Any] = field(default_factory=dict)
     """Facts ``load.*`` of the test as a whole, such as ``load.rate_range``."""
     facts: Facts = field(default_factory=Facts)
@@ -137,12 +138,10 @@ def _as_sent(run: Observation) -> LoadPlan:
     return run.plan.with_(requests=max(len(run.records), last))
 
 
-def _shared_notes(seen: Sequence[Observation]) -> tuple[str, ...]:
-    names = dict.fromkeys(run.shared_from for run in seen if run.shared_from is not None)
-    if not names:
-        return ()
-    count = sum(run.shared_from is not None for run in seen)
-    return (f"{count} of {len(seen)} levels were measured by {', '.join(names)} and are used here too",)
+def _shared_notes(seen: Sequence[Observation]) -> tuple[Note, ...]:
+    shared = [run.shared_from for run in seen if run.shared_from is not None]
+    names = tuple(dict.fromkeys(shared))
+    return (Note.of("shared_levels", count=len(shared), levels=len(seen), tests=names),) if names else ()
 
 
 def _unfinished(
@@ -165,5 +164,5 @@ def _unfinished(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=("cut short: what was measured until then is kept in the records",),
+        notes=(Note.of("cut_short"),),
     )

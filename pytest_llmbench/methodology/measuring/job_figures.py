@@ -196,11 +196,7 @@ def equal_lengths(parameters: AdaptiveParameters, seen: Sequence[Observation]) -
     stationary = isinstance(parameters.load, ClosedLoop) and not parameters.is_job
     if not stationary or not len(known) or np.ptp(known) > 0:
         return ()
-    message = (
-        f"all replies have {known[0]} tokens, so requests go in waves and reach no steady state: vary their "
-        "lengths, or judge the job: leave out steady, give a number of requests"
-    )
-    return (Finding("equal_lengths", ok=False, voids=False, message=message),)
+    return (Finding.of("equal_lengths", tokens=int(known[0])),)
 
 
 def first_wave(parameters: AdaptiveParameters) -> tuple[Finding, ...]:
@@ -220,8 +216,5 @@ def first_wave(parameters: AdaptiveParameters) -> tuple[Finding, ...]:
     ]
     if not near:
         return ()
-    message = (
-        f"{', '.join(near)} is near the end of the first wave ({load.concurrency} of {count} requests), "
-        f"where TTFT jumps: choose another number of requests than {count}"
-    )
-    return (Finding("first_wave", ok=False, voids=False, message=message, value=share, unit="ratio"),)
+    found = Finding.of("first_wave", value=share, near=tuple(near), slots=load.concurrency, requests=count)
+    return (found,)

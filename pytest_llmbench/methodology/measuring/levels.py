@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.measuring.saturation import Reference, long_tail, overload
@@ -16,6 +16,7 @@ from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Level
+from pytest_llmbench.model.sentences import Note
 
 _SLICES = 10
 FAMILIES = ("ttft", "tpot", "e2e")
@@ -139,3 +140,12 @@ def _with_qualifier(name: str, qualifier: str) -> str:
 def numbered(levels: Sequence[Seen]) -> tuple[Level, ...]:
     """The levels with the index of their observation, for a result that holds these in the same order."""
     return tuple(replace(seen.level, observation=index) for index, seen in enumerate(levels))
+
+
+def saturated_notes(levels: Iterable[Seen]) -> list[Note]:
+    """A note on each level at which the system was saturated, for tests that mean to stay below that."""
+    return [
+        Note.of("saturated_at", level=seen.level.label, reasons=seen.level.saturation_reasons)
+        for seen in levels
+        if seen.level.saturated
+    ]

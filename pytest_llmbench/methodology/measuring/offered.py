@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, growth_limit_ns, lag_limit_ns
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
@@ -27,17 +28,7 @@ def send_lag(run: Observation) -> Finding | None:
     if rate is None or lag is None:
         return None
     limit = lag_limit_ns(rate, run.host_limits.send_lag_ns) / 1e6
-    ok = lag / 1e6 <= limit
-    advice = "" if ok else ": the generator could not keep its schedule; lower the rate or free the CPU"
-    return Finding(
-        "send_lag",
-        ok=ok,
-        voids=True,
-        message=f"sends were late by {lag / 1e6:.3f} ms at P99 (limit {limit:g} ms){advice}",
-        value=lag / 1e6,
-        limit=limit,
-        unit="ms",
-    )
+    return Finding.of("send_lag", lag / 1e6 <= limit, lag / 1e6, limit)
 
 
 def _scheduled_rate(run: Observation) -> float | None:
@@ -65,18 +56,13 @@ def growing_lag(run: Observation) -> Finding | None:
     if first is None or last is None or rate is None:
         return None
     limit_ms = growth_limit_ns(first, rate, run.host_limits.send_lag_ns) / 1e6
-    ok = last / 1e6 <= limit_ms
-    return Finding(
+    return Finding.of(
         "send_lag_growth",
-        ok=ok,
+        last / 1e6 <= limit_ms,
+        last / 1e6,
+        limit_ms,
         voids=len(run.records) >= FEWEST_FOR_GROWTH,
-        message=(
-            f"median send lag {first / 1e6:.3f} ms in the first tenth, {last / 1e6:.3f} ms in the last"
-            + ("" if ok else ": the generator fell behind; lower the rate or free the CPU")
-        ),
-        value=last / 1e6,
-        limit=limit_ms,
-        unit="ms",
+        first=Amount(first / 1e6, "ms"),
     )
 
 
@@ -84,17 +70,7 @@ def achieved_rate(run: Observation) -> Finding | None:
     """The finding on the achieved rate: that of the sends, over the time that the schedule gave them. None
     without a schedule."""
     share, limit = _share_of_rate(run, run.records.submitted_ns), run.host_limits.rate_share
-    if share is None:
-        return None
-    return Finding(
-        "achieved_rate",
-        ok=share >= limit,
-        voids=True,
-        message=f"requests left at {share:.1%} of the scheduled rate (limit {limit:.0%})",
-        value=share,
-        limit=limit,
-        unit="ratio",
-    )
+    return None if share is None else Finding.of("achieved_rate", share >= limit, share, limit)
 
 
 def _share_of_rate(run: Observation, instants_ns: IntColumn) -> float | None:

@@ -159,9 +159,7 @@ def _by_load(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> T
         if any(run.plan.looks is not None for run in made.observations):
             lasting |= {name: each for name, each in made.metrics.items() if JUDGED in name}
         return replace(made, metrics=lasting)
-    warning = Finding(
-        "overload", ok=False, voids=False, message=str(found), value=found.served_rps, limit=rate
-    )
+    warning = Finding.of("overload", value=found.served_rps, limit=rate)
     metrics = as_overloaded(made.metrics, found)
     return replace(made, metrics=metrics, overload=found, findings=(*made.findings, warning))
 

@@ -17,6 +17,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import KNOWN_FINISH, Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
+from pytest_llmbench.model.sentences import Note
 
 MOST_GATHERED = 0.5
 """The share of chunks sent together with an earlier one beyond which that is how streams come, rather than
@@ -41,17 +42,7 @@ def gathered(records: Runs) -> Finding | None:
     share = gathered_share(records)
     if share is None or share <= MOST_GATHERED:
         return None
-    return Finding(
-        "gathered_chunks",
-        ok=False,
-        voids=False,
-        message=f"{share:.1%} of the chunks were sent together with an earlier one: the server writes "
-        "several at once, or something between here and the engine gathers them (the buffer of a proxy). "
-        "TTFT is when the first lot came, and there is no time between the chunks of a lot",
-        value=share,
-        limit=MOST_GATHERED,
-        unit="ratio",
-    )
+    return Finding.of("gathered_chunks", value=share, limit=MOST_GATHERED)
 
 
 def ended_early(seen: Sequence[Observation]) -> Finding | None:
@@ -72,17 +63,7 @@ def ended_early(seen: Sequence[Observation]) -> Finding | None:
         n += int(known.sum())
     if not n or got >= LEAST_OF_ASKED * asked:
         return None
-    return Finding(
-        "ended_early",
-        ok=False,
-        voids=False,
-        message=f"replies ended by themselves after {got / n:.1f} output tokens in the mean where "
-        f"{asked / n:.1f} were asked for, {got / asked:.2f} times as many: end-to-end latency and load are "
-        "those of short replies; request.ignore_eos in the SUT file has a server go on to the end",
-        value=got / asked,
-        limit=LEAST_OF_ASKED,
-        unit="ratio",
-    )
+    return Finding.of("ended_early", value=got / asked, limit=LEAST_OF_ASKED, got=got / n, asked=asked / n)
 
 
 def counted_differently(records: Records) -> Finding | None:
@@ -94,16 +75,10 @@ def counted_differently(records: Records) -> Finding | None:
         return _counted_by_none(records)
     if other <= MOST_UNCOUNTED * total:
         return None
-    return Finding(
-        "counted_differently",
-        ok=False,
-        voids=False,
-        message=f"the server counts the output tokens of {total - other} of {total} replies, and not of the "
-        "others: figures per token are of two kinds of token, or of these replies alone. Something in "
-        "between drops usage, or servers of several kinds answer",
-        value=other / total,
-        limit=MOST_UNCOUNTED,
-        unit="ratio",
+    share = other / total
+    counted = total - other
+    return Finding.of(
+        "counted_differently", value=share, limit=MOST_UNCOUNTED, counted=counted, replies=total
     )
 
 
@@ -115,20 +90,7 @@ def _counted_by_none(records: Records) -> Finding | None:
     )
     if not by_text + by_chunks:
         return None
-    how = (
-        "by the reference tokenizer, which is not the model's: 10 to 20 % more or fewer are usual. A reply "
-        "that ended at its limit counts as max_tokens"
-        if by_text
-        else "as chunks with text, which may hold several tokens"
-    )
-    return Finding(
-        "server_counts",
-        ok=False,
-        voids=False,
-        message=f"the server counts the output tokens of no reply: they were counted here, {how}. Let it "
-        "send usage (stream_options.include_usage), or name the model's tokenizer (tokenizer.file of the SUT "
-        "file)",
-    )
+    return Finding.of("server_counts", by_text=by_text > 0)
 
 
 def contradicted_counts(records: Records) -> Finding | None:
@@ -138,16 +100,9 @@ def contradicted_counts(records: Records) -> Finding | None:
     if not told:
         return None
     total = int(records.ok.sum())
-    return Finding(
-        "contradicted_counts",
-        ok=False,
-        voids=False,
-        message=f"the server's token counts cannot be in {len(told)} of {total} replies, by the replies "
-        f"themselves (such as: {told[0]}): a part larger than its whole is in no figure, and output that it "
-        "miscounts is counted here",
-        value=len(told) / total,
-        limit=0.0,
-        unit="ratio",
+    wrong = len(told)
+    return Finding.of(
+        "contradicted_counts", value=wrong / total, limit=0.0, wrong=wrong, replies=total, example=told[0]
     )
 
 
@@ -158,17 +113,8 @@ def unknown_finish(records: Records) -> Finding | None:
     told = Counter(word for word in every.tolist() if word is not None and word not in KNOWN_FINISH)
     if not told:
         return None
-    said = ", ".join(f"{word!r}: {count}" for word, count in told.most_common(_SHOWN))
-    return Finding(
-        "unknown_finish",
-        ok=False,
-        voids=False,
-        message=f"replies end with a finish reason that is not known here ({said}): they count as complete, "
-        "and not as ended by their limit",
-        value=told.total() / len(every),
-        limit=0.0,
-        unit="ratio",
-    )
+    words = tuple(Note.of("counted", name=repr(word), count=n) for word, n in told.most_common(_SHOWN))
+    return Finding.of("unknown_finish", value=told.total() / len(every), limit=0.0, words=words)
 
 
 def other_models(seen: Sequence[Observation]) -> Finding | None:
@@ -183,25 +129,12 @@ def other_models(seen: Sequence[Observation]) -> Finding | None:
         return None
     mixed = [count for count in counts.values() if len(+count) > 1]
     worst = max(mixed or counts.values(), key=lambda count: count.total() - count[None])
-    said = ", ".join(f"{name or 'the one asked for, or none'}: {n}" for name, n in worst.most_common(_SHOWN))
-    said += ", …" if len(worst) > _SHOWN else ""
+    models = tuple(Note.of("counted", name=name or None, count=n) for name, n in worst.most_common(_SHOWN))
     total = worst.total()
-    if not mixed:
-        message = f"all replies name another model than the one that was asked for ({said})"
-    else:
-        message = (
-            f"replies name several models ({said}): a gateway fell back to another one or deals requests to "
-            "several, and every figure is of the mixture"
-        )
-    return Finding(
-        "other_models",
-        ok=not mixed,
-        voids=False,
-        message=message,
-        value=(total - worst[None]) / total,
-        limit=None if not mixed else 0.0,
-        unit="ratio",
-    )
+    share, further = (total - worst[None]) / total, len(worst) > _SHOWN
+    if mixed:
+        return Finding.of("other_models.mixed", value=share, limit=0.0, models=models, further=further)
+    return Finding.of("other_models", True, share, models=models, further=further)
 
 
 def how_made(seen: Sequence[Observation], facts: Facts, option: str | None = None) -> dict[str, str]:

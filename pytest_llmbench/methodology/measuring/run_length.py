@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.metrics.latency import waiting
 from pytest_llmbench.metrics.overload import with_slots
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.stats.backlog import FEWEST
@@ -43,41 +45,37 @@ def _run_length(run: Observation) -> Finding | None:
         if before is None or not before.may_lengthen(samples):
             return None
     load, longer = waited.load, waited.load.longer(RUN_LEVEL)
-    message = (
-        f"{len(records)} requests span about {load.relaxation_times:.1f} relaxation times of the queue "
-        f"(work for {load.utilisation:.0%} of {load.slots:.0f} slots)"
-    )
-    if longer > 1:
-        message += ": too few to tell it from one that grows without end, so upper ends of means are open; "
-        enough = math.ceil(min(longer, MOST_TIMES_LONGER) * len(records) / 100) * 100
-        message += (
-            f"about {enough} requests would do if it is as it seems, or lower the rate"
-            if longer <= MOST_TIMES_LONGER
-            else f"more than {enough} requests would be needed, or a lower rate"
-        )
-    return Finding(
+    return Finding.of(
         "run_length",
-        ok=longer <= 1,
-        voids=False,
-        message=message,
-        value=load.relaxation_times,
+        longer <= 1,
+        load.relaxation_times,
         # From about two on the upper end of the utilisation is less than 1.
-        limit=normal_quantile(RUN_LEVEL) ** 2 / 2,
+        normal_quantile(RUN_LEVEL) ** 2 / 2,
+        requests=len(records),
+        busy=Amount(load.utilisation, "ratio"),
+        slots=Amount(load.slots, "count"),
+        enough=_enough(longer, len(records)),
+        beyond=longer > MOST_TIMES_LONGER,
     )
+
+
+def _enough(longer: float, requests: int) -> int:
+    """The requests of a load so many times as long, in hundreds; at most of the longest that is advised."""
+    return math.ceil(min(longer, MOST_TIMES_LONGER) * requests / 100) * 100
 
 
 def _busy(full: FullLoad) -> Finding:
     """The finding on an open loop of a server whose requests slow each other down."""
-    busy = f"with {full.slots} requests under way the server is {full.load:.0%} busy at this rate"
+    busy: dict[str, Any] = {"slots": full.slots, "busy": Amount(full.load, "ratio")}
     if full.load >= 1:
-        message = f"{busy}: nothing tells how far its queue grows, so upper ends are open; lower the rate"
-        return Finding("run_length", ok=False, voids=False, message=message, value=0.0, limit=ENOUGH)
+        return Finding.of("run_length.overloaded", value=0.0, limit=ENOUGH, **busy)
     longer = ENOUGH / full.relaxation_times if full.relaxation_times else math.inf
-    more = f"{'about' if longer <= MOST_TIMES_LONGER else 'more than'} "
-    more += f"{math.ceil(min(longer, MOST_TIMES_LONGER) * full.requests / 100) * 100} requests"
-    message = (
-        f"{full.requests} requests span about {full.relaxation_times:.1f} relaxation times of the queue: "
-        f"{busy}. Upper ends of percentiles beyond the median are open; {more} would do, or a lower rate"
+    return Finding.of(
+        "run_length.slowed",
+        value=full.relaxation_times,
+        limit=ENOUGH,
+        requests=full.requests,
+        enough=_enough(longer, full.requests),
+        beyond=longer > MOST_TIMES_LONGER,
+        **busy,
     )
-    value = full.relaxation_times
-    return Finding("run_length", ok=False, voids=False, message=message, value=value, limit=ENOUGH)

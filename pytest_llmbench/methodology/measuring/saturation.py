@@ -12,7 +12,7 @@ over a step of at least 10 % in concurrency is saturation too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE, completion_balance
 from pytest_llmbench.metrics.in_flight import Queue
@@ -22,6 +22,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import Level
+from pytest_llmbench.model.sentences import Note
 
 LEAST_GAIN = 0.01
 LEAST_STEP = 0.1
@@ -33,7 +34,7 @@ class Reference:
 
     ttft_p50_ms: float | None = None
     applies: bool = False
-    note: str = "no lower level to compare with"
+    note: Note | None = field(default_factory=lambda: Note.of("no_lower_level"))
     of_level: str = "the lowest level"
     """The level that it was taken from, in words."""
 
@@ -42,13 +43,10 @@ class Reference:
         """The reference from the lowest level; one that breaks the rule by itself switches the rule off."""
         p50, p99 = _point(lowest, "ttft.p50"), _point(lowest, "ttft.p99")
         if p50 is None or p99 is None:
-            return cls(note="the lowest level has no TTFT")
+            return cls(note=Note.of("lowest_without_ttft"))
         if p99 > TAIL_FACTOR * p50:
-            note = (
-                f"the ten-fold rule is off: at the lowest level TTFT P99 is already {p99 / p50:.1f} times P50"
-            )
-            return cls(p50, False, note)
-        return cls(p50, True, "")
+            return cls(p50, False, Note.of("tenfold_off", times=p99 / p50))
+        return cls(p50, True, None)
 
 
 def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_llmbench.metrics.server_side import cached_input, cold_starts
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
@@ -48,15 +49,7 @@ def beyond_context(records: Records) -> Finding | None:
     found = sum(is_beyond_context(error) for error, bad in zip(records.error, refused, strict=True) if bad)
     if not found:
         return None
-    return Finding(
-        "beyond_context",
-        ok=False,
-        voids=False,
-        message=f"{found} of {len(records)} requests were refused as longer than the model's context, "
-        f"and count as failures: {REMEDY}",
-        value=found,
-        limit=0,
-    )
+    return Finding.of("beyond_context", value=found, limit=0, requests=len(records))
 
 
 def prefix_cache_hits(seen: Sequence[Observation]) -> Finding | None:
@@ -65,15 +58,9 @@ def prefix_cache_hits(seen: Sequence[Observation]) -> Finding | None:
     found = cached_input(seen, of_turns=False)
     if found is None or not found.asked:
         return None
-    who = "the server took" if found.by_replies else "by its metrics page the server took"
-    return Finding(
-        "prefix_cache_hits",
-        ok=found.share <= CACHED_WARNING_SHARE,
-        voids=False,
-        message=f"{who} {found.share:.1%} of the input tokens from its prefix cache",
-        value=found.share,
-        limit=CACHED_WARNING_SHARE,
-        unit="ratio",
+    ok = found.share <= CACHED_WARNING_SHARE
+    return Finding.of(
+        "prefix_cache_hits", ok, found.share, CACHED_WARNING_SHARE, by_page=not found.by_replies
     )
 
 
@@ -89,16 +76,9 @@ def others_served(seen: Sequence[Observation]) -> Finding | None:
     others = finished - sent
     if others <= MOST_OF_OTHERS * finished:
         return None
-    return Finding(
-        "others_served",
-        ok=False,
-        voids=False,
-        message=f"by its metrics page the server finished {finished:.0f} requests while {sent:.0f} were sent "
-        "from here: somebody else used it (another session, another client), and their load is in every "
-        "figure",
-        value=others / finished,
-        limit=MOST_OF_OTHERS,
-        unit="ratio",
+    share = others / finished
+    return Finding.of(
+        "others_served", value=share, limit=MOST_OF_OTHERS, finished=int(finished), sent=int(sent)
     )
 
 
@@ -109,19 +89,8 @@ def model_loaded(records: Records) -> Finding | None:
         return None
     cold = int(cold_starts(records).sum())
     longest_ms = int(records.model_load_ns.max()) / 1e6
-    advice = (
-        ": these are cold starts, and their times are those of loading; keep the model in memory "
-        "(keep_alive of Ollama), and see that no other model takes its place"
-    )
-    return Finding(
-        "model_loaded",
-        ok=cold == 0,
-        voids=False,
-        message=f"{cold} of {int(told.sum())} requests waited for the server to load the model, "
-        f"{longest_ms:.0f} ms at most{advice if cold else ''}",
-        value=cold,
-        limit=0,
-    )
+    told_of, most = int(told.sum()), Amount(longest_ms, "ms")
+    return Finding.of("model_loaded", cold == 0, cold, 0, requests=told_of, longest=most)
 
 
 def taken_late(records: Records) -> Finding | None:
@@ -137,15 +106,12 @@ def taken_late(records: Records) -> Finding | None:
     share = count / len(records) if len(records) else 0.0
     if share <= LONG_WAITS_SHARE:
         return None
-    return Finding(
+    return Finding.of(
         "taken_late",
-        ok=False,
-        voids=False,
-        message=f"{count} of {len(records)} requests waited until their last byte had left, for a new "
-        f"connection (TCP, TLS) or for the server to take them: {np.median(waits_ns[long]) / 1e6:.0f} ms in "
-        f"the median, {waits_ns.max() / 1e6:.0f} ms at most. TTFT and E2E begin after that; ttft_scheduled "
-        "and e2e_scheduled have it",
         value=share,
         limit=LONG_WAITS_SHARE,
-        unit="ratio",
+        count=count,
+        requests=len(records),
+        median=Amount(float(np.median(waits_ns[long])) / 1e6, "ms"),
+        most=Amount(float(waits_ns.max()) / 1e6, "ms"),
     )

@@ -38,6 +38,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.workloads.mixture import SessionMix
 from pytest_llmbench.workloads.sessions import turns_of
@@ -123,10 +124,8 @@ def fairness_of_sessions(load: SessionClasses) -> Procedure[Report]:
         "fairness.wait_source": results.wait_source,
     }
     notes = (
-        f"the workload is of sessions: {load.at_once} at once, in the mix and of each class alone; the "
-        "draft's test is of requests",
-        "starved is a session one of whose turns waits longer than five times the median wait of its class; "
-        f"the wait is the {results.wait_source}",
+        Note.of("fairness_of_sessions", at_once=load.at_once),
+        Note.of("starved_session", wait=results.wait_source),
     )
     return Report(
         levels=[run for each in every for run in each.runs],

@@ -18,11 +18,12 @@ from pytest_llmbench.methodology.pressure import PRESSED, pressed_share, signs_o
 from pytest_llmbench.metrics.prefix import zeros_of
 from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
-from pytest_llmbench.model.cells import Cell, Figure, cells
+from pytest_llmbench.model.cells import Amount, Cell, Figure, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.numbers import percentage, quantity
+from pytest_llmbench.model.numbers import percentage
 from pytest_llmbench.model.result import Plot, Table
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import USUAL, TurnClass
 
 RETURNING = USUAL[1]
@@ -102,26 +103,26 @@ class IdleSessions:
         told = {slots: self.pressed(slots) for slots in self._beyond}
         known = [slots for slots, pressed in told.items() if pressed is not None]
         short = [slots for slots in known if told[slots]]
-        if short:
-            message = "memory was short: " + self._said(short)
-        elif known:
-            message = (
-                f"no number of sessions put pressure on memory ({self._said([self._first, *known])}): raise "
-                "sessions, take longer contexts, or begin with fewer where little is found at once"
-            )
-        else:
-            message = f"whether memory was short is not known: {_UNKNOWN}"
         pressed = self.pressed_levels.point
-        return Finding("memory_pressure", bool(short), bool(known), message, pressed, PRESSED.limit, "ratio")
+        if short:
+            case, levels = "memory_pressure.found", self._said(short)
+        elif known:
+            case, levels = "memory_pressure.no_sessions", self._said([self._first, *known])
+        else:
+            case, levels = "memory_pressure.sessions_unknown", ()
+        found, limit = bool(short), PRESSED.limit
+        return Finding.of(case, found, pressed, limit, voids=bool(known), levels=levels)
 
-    def _said(self, which: Sequence[int]) -> str:
-        return "; ".join(map(self._said_of, which))
-
-    def _said_of(self, slots: int) -> str:
-        rate = self._hit_rate(slots).point
-        found = quantity(rate, "ratio")
-        signs = str(signs_of(self.levels[slots].observation))
-        return f"{named(slots)}: hit rate of returning turns {found}" + (f", {signs}" if signs else "")
+    def _said(self, which: Sequence[int]) -> tuple[Note, ...]:
+        return tuple(
+            Note.of(
+                "memory_of_sessions",
+                sessions=named(slots),
+                hit_rate=Amount(self._hit_rate(slots).point, "ratio"),
+                signs=signs_of(self.levels[slots].observation).told,
+            )
+            for slots in which
+        )
 
     def table(self, metrics: Mapping[str, Estimate]) -> Table:
         """A table of all levels. ``metrics``: those by level, ``preemptions_per_request[8 sessions]``."""

@@ -22,6 +22,7 @@ from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import VoidLoad
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import Session, answers_of
 from pytest_llmbench.workloads.sessions import ProbeSessions, RewordsSessions, turns_of
 
@@ -126,14 +127,14 @@ def no_pairs(probes: Sequence[Probed | None]) -> str:
     return "no session was completed both under load and alone"
 
 
-def notes_of_probes(seen: Sequence[Observation], alone: Alone) -> tuple[str, ...]:
+def notes_of_probes(seen: Sequence[Observation], alone: Alone) -> tuple[Note, ...]:
     own = [probes for run in seen if (probes := alone.get(run.plan.seed)) is not None]
     spoiled = sum(not probes.usable for probes in own)
     jobs = [jobs_of(probes.seen.records) for probes in own if probes.usable]
     every, cut = sum(map(len, jobs)), sum(each.cut_off for each in jobs)
     notes = []
     if spoiled:
-        notes.append(f"the probes of {spoiled} of {len(own)} runs were spoiled by this machine: left out")
+        notes.append(Note.of("spoiled_probes", spoiled=spoiled, runs=len(own)))
     if cut:
-        notes.append(f"{cut} of {every} probes were cut off: they have no slowdown")
+        notes.append(Note.of("probes_cut_off", cut=cut, probes=every))
     return tuple(notes)

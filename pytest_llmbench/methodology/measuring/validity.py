@@ -49,6 +49,7 @@ from pytest_llmbench.metrics.server_side import (
     cut_short,
     unshown_share,
 )
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.facts import CONTRADICTED
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
@@ -56,6 +57,7 @@ from pytest_llmbench.model.plan import Load, OpenLoop, SessionLoad
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import answers_of
 
 LOOP_LAG_WARNING_MS = 10.0
@@ -150,13 +152,16 @@ def _declared_otherwise(result: TestResult) -> Finding | None:
     contradicted = result.facts.value(CONTRADICTED)
     if not contradicted:
         return None
-    told = [
-        f"{key} is declared to be {each['declared']!r}, and "
-        + ("nothing was observed" if each["observed"] is None else f"{each['observed']!r} was observed")
+    told = tuple(
+        Note.of(
+            "contradicted",
+            fact=key,
+            declared=repr(each["declared"]),
+            observed=None if each["observed"] is None else repr(each["observed"]),
+        )
         for key, each in contradicted.items()
-    ]
-    message = f"{'; '.join(told)}: what was observed counts, so mend the declaration"
-    return Finding("declared_otherwise", ok=False, voids=False, message=message, value=len(told), limit=0)
+    )
+    return Finding.of("declared_otherwise", value=len(told), limit=0, declarations=told)
 
 
 def _of_overload(findings: Sequence[Finding], result: TestResult) -> list[Finding]:
@@ -191,46 +196,39 @@ def _worst(same: Sequence[Finding]) -> Finding:
 def _limits_loosened(seen: Sequence[Observation]) -> Finding | None:
     """The finding on host limits looser than usual, under which runs pass that would be void."""
     found = dict.fromkeys(limit for run in seen for limit in run.host_limits.loosened)
-    if not found:
-        return None
-    message = (
-        f"the load generator's machine was held to looser limits than the usual ({'; '.join(found)}): what "
-        "it did to the figures voids nothing"
-    )
-    return Finding("host_limits", ok=False, voids=False, message=message)
+    return Finding.of("host_limits", limits=tuple(found)) if found else None
 
 
 def _interrupted(run: Observation) -> Finding | None:
     if run.interrupted is None:
         return None
-    message = (
-        f"the run was cut short ({run.interrupted}) after {len(run.records)} of "
-        f"{'at least ' if run.plan.most_requests > run.plan.requests else ''}{run.plan.requests} requests"
+    return Finding.of(
+        "complete",
+        cause=run.interrupted,
+        recorded=len(run.records),
+        planned=run.plan.requests,
+        may_be_more=_may_be_more(run),
     )
-    return Finding("complete", ok=False, voids=True, message=message)
+
+
+def _may_be_more(run: Observation) -> bool:
+    """Whether more requests than planned may be sent: in a closed loop with a duration."""
+    return run.plan.most_requests > run.plan.requests
 
 
 def _complete(run: Observation) -> Finding:
     # A load that its own rule ended early is a result (memory pressure); a closed loop may send more.
     unsent = _unsent(run)
     missing = 0 if run.stopped is not None else max(run.plan.requests - len(run.records) - unsent, 0)
-    return Finding(
+    open_ended = _may_be_more(run)
+    return Finding.of(
         "all_requests_recorded",
-        ok=missing == 0,
-        voids=True,
-        message=_recorded(run),
-        value=len(run.records),
-        limit=run.plan.requests,
+        missing == 0,
+        len(run.records),
+        run.plan.requests,
+        may_be_more=open_ended,
+        unsent=None if open_ended else unsent or None,
     )
-
-
-def _recorded(run: Observation) -> str:
-    """Planned and recorded requests in words; a closed loop with a duration may send more than planned."""
-    if run.plan.most_requests > run.plan.requests:
-        return f"{len(run.records)} requests have a record, at least {run.plan.requests} were planned"
-    unsent = _unsent(run)
-    more = f", {unsent} were never sent since their session was cut off" if unsent else ""
-    return f"{len(run.records)} of {run.plan.requests} planned requests have a record{more}"
 
 
 def _unsent(run: Observation) -> int:
@@ -254,16 +252,7 @@ def _prompt_lengths(run: Observation) -> Finding | None:
     counted = records.ok & (records.input_tokens != MISSING)
     off = (records.input_tokens - records.requested_input_tokens)[counted]
     wrong, most = int((off != 0).sum()), int(abs(off).max()) if len(off) else 0
-    ok = wrong == 0
-    advice = "" if ok else ": the server counts otherwise than when it was asked"
-    return Finding(
-        "prompt_lengths",
-        ok=ok,
-        voids=True,
-        message=f"{wrong} of {len(off)} prompts missed their exact length, by up to {most} tokens{advice}",
-        value=wrong,
-        limit=0,
-    )
+    return Finding.of("prompt_lengths", wrong == 0, wrong, 0, prompts=len(off), most=most)
 
 
 def _length_drift(seen: Sequence[Observation]) -> Finding | None:
@@ -281,25 +270,15 @@ def _length_drift(seen: Sequence[Observation]) -> Finding | None:
     if not n:
         return None
     ratio = counted / asked
-    ok = abs(ratio - 1.0) <= DRIFT_WARNING_SHARE
-    cut = " or reads only a part of the prompts" if ratio < LEAST_READ_SHARE else ""
-    why = (
-        ""
-        if ok
-        else (
-            f": it has another vocabulary or chat template than the workload{cut}, so the lengths are not "
-            "those that were asked for"
-        )
-    )
-    return Finding(
+    return Finding.of(
         "prompt_length_drift",
-        ok=ok,
-        voids=False,
-        message=f"the {'tokenizer file' if by_file else 'server'} counts {counted / n:.1f} input tokens a "
-        f"prompt where {asked / n:.1f} were asked for, {ratio:.2f} times as many{why}",
-        value=ratio,
-        limit=1.0 + DRIFT_WARNING_SHARE,
-        unit="ratio",
+        abs(ratio - 1.0) <= DRIFT_WARNING_SHARE,
+        ratio,
+        1.0 + DRIFT_WARNING_SHARE,
+        by_file=by_file,
+        counted=counted / n,
+        asked=asked / n,
+        cut=ratio < LEAST_READ_SHARE,
     )
 
 
@@ -308,7 +287,6 @@ def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
     turn: less where answers are left out of what the model reads. None where it counts no prompts of
     sessions."""
     live = any(answers_of(run.plan.workload) != "recorded" for run in seen)
-    kind = "live" if live else "recorded"
     loads = of_sessions(seen)
     if not loads:
         return None
@@ -319,24 +297,13 @@ def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
     if not turns:
         return None
     ratio = sum(each.counted for each in grown) / asked
-    ok = abs(ratio - 1.0) <= DRIFT_WARNING_SHARE
-    why = (
-        ""
-        if ok
-        else (
-            ": it has another vocabulary or chat template than the workload, or leaves answers out of the "
-            "history, so contexts grow otherwise than those that were asked for"
-        )
-    )
-    return Finding(
-        f"{kind}_answers",
-        ok=ok,
-        voids=False,
-        message=f"the server counts {ratio * asked / turns:.1f} tokens that a turn adds with the {kind} "
-        f"answer before it, where {asked / turns:.1f} were asked for, {ratio:.2f} times as many{why}",
-        value=ratio,
-        limit=1.0 + DRIFT_WARNING_SHARE,
-        unit="ratio",
+    return Finding.of(
+        "live_answers" if live else "recorded_answers",
+        abs(ratio - 1.0) <= DRIFT_WARNING_SHARE,
+        ratio,
+        1.0 + DRIFT_WARNING_SHARE,
+        counted=ratio * asked / turns,
+        asked=asked / turns,
     )
 
 
@@ -350,21 +317,15 @@ def _tokenizer_agreement(seen: Sequence[Observation]) -> Finding | None:
     tokens = sum(each["tokens"] * each["prompts"] for each in told) / prompts
     least, most = min(each["least"] for each in told), max(each["most"] for each in told)
     limit = max(FEWEST_TOKENS_APART, AGREEMENT_SHARE * tokens)
-    ok = most - least <= limit
-    why = (
-        ""
-        if ok
-        else ": it has another vocabulary than tokenizer.file of the SUT file, or it changes prompts, so "
-        "counts by that tokenizer are not native ones"
-    )
-    return Finding(
+    return Finding.of(
         "tokenizer_agreement",
-        ok=ok,
-        voids=False,
-        message=f"the server counts {least} to {most} tokens beyond those of the tokenizer file in prompts "
-        f"of {tokens:.1f} ({prompts} prompts){why}",
-        value=most - least,
-        limit=limit,
+        most - least <= limit,
+        most - least,
+        limit,
+        least=least,
+        most=most,
+        tokens=tokens,
+        prompts=prompts,
     )
 
 
@@ -386,19 +347,12 @@ def _output_limits(seen: Sequence[Observation]) -> Finding | None:
             early = np.flatnonzero(known & (got < asked))
             short += sum(records.finish_reason[int(i)] not in LENGTH_FINISH for i in early)
     limited = limited if limited > MOST_CUT_SHORT * counted else 0
-    told = {
-        f"{short} of {counted} replies ended before max_tokens, although ignore_eos was asked for": short,
-        f"{limited} of {counted} replies ended at a limit below max_tokens": limited,
-        f"{long} of {counted} replies are longer than max_tokens": long,
-    }
-    if not any(told.values()):
-        return None
-    message = "; ".join(text for text, count in told.items() if count)
-    message += ": the server ignores it, so lengths are not those that were asked for"
-    if long:
-        message += "; or it counts more than it generates, and nothing per token is judged beyond 1 % of them"
     count = short + limited + long
-    return Finding("output_limits", ok=False, voids=False, message=message, value=count, limit=0)
+    if not count:
+        return None
+    kinds = {"output_short": short, "output_limited": limited, "output_beyond": long}
+    told = tuple(Note.of(kind, count=found, replies=counted) for kind, found in kinds.items() if found)
+    return Finding.of("output_limits", value=count, limit=0, told=told, miscounts=long > 0)
 
 
 def _unshown_tokens(records: Records) -> Finding | None:
@@ -406,17 +360,7 @@ def _unshown_tokens(records: Records) -> Finding | None:
     share = unshown_share(records)
     if share <= MOST_UNSHOWN_SHARE:
         return None
-    return Finding(
-        "unshown_tokens",
-        ok=False,
-        voids=False,
-        message=f"{share:.1%} at least of the output tokens that the server counts have no byte of text in "
-        "the replies: throughput and time per token are of tokens that nobody received. Hidden reasoning "
-        "that is not counted apart, ends that were ignored (ignore_eos), or a count that is wrong",
-        value=share,
-        limit=MOST_UNSHOWN_SHARE,
-        unit="ratio",
-    )
+    return Finding.of("unshown_tokens", value=share, limit=MOST_UNSHOWN_SHARE)
 
 
 def _sent_ahead(seen: Sequence[Observation]) -> Finding | None:
@@ -425,17 +369,13 @@ def _sent_ahead(seen: Sequence[Observation]) -> Finding | None:
     found = early_pause([run.records for run in seen if _spaced(run.plan.load)])
     if found.share < SENT_AHEAD_SHARE:
         return None
-    return Finding(
+    return Finding.of(
         "sent_ahead",
-        ok=False,
-        voids=False,
-        message=f"{found.share:.1%} of the replies pause behind their piece of text number {found.after}, "
-        f"for {found.pause_ns / 1e6:.1f} ms in the median where later ones follow in "
-        f"{found.pace_ns / 1e6:.2f} ms: what comes before is sent ahead of the generation (a preamble, a "
-        "prefill elsewhere), so TTFT does not tell when a user can begin to read",
         value=found.share,
         limit=SENT_AHEAD_SHARE,
-        unit="ratio",
+        piece=found.after,
+        pause=Amount(found.pause_ns / 1e6, "ms"),
+        pace=Amount(found.pace_ns / 1e6, "ms"),
     )
 
 
@@ -447,28 +387,11 @@ def _loop_lag(run: Observation) -> Finding | None:
     lag = run.selfcheck.loop_lag_p99_ns
     if lag is None:
         return None
-    ok = lag / 1e6 <= LOOP_LAG_WARNING_MS
-    advice = "" if ok else ": something else held the measuring loop; time stamps may be late by as much"
-    return Finding(
-        "loop_lag",
-        ok=ok,
-        voids=False,
-        message=f"the measuring loop was late by {lag / 1e6:.2f} ms at P99{advice}",
-        value=lag / 1e6,
-        limit=LOOP_LAG_WARNING_MS,
-        unit="ms",
-    )
+    return Finding.of("loop_lag", lag / 1e6 <= LOOP_LAG_WARNING_MS, lag / 1e6, LOOP_LAG_WARNING_MS)
 
 
 def _drained(run: Observation) -> Finding:
-    return Finding(
-        "drained",
-        ok=run.in_flight_at_end == 0,
-        voids=False,
-        message=f"{run.in_flight_at_end} requests still in flight after the drain",
-        value=run.in_flight_at_end,
-        limit=0,
-    )
+    return Finding.of("drained", run.in_flight_at_end == 0, run.in_flight_at_end, 0)
 
 
 _PER_RUN: tuple[Callable[[Observation], Finding | None], ...] = (
@@ -494,9 +417,9 @@ def measured(result: TestResult) -> Finding | None:
         return None
     records = [run.records for run in result.observations]
     failed, sent = (sum(int(getattr(own, what).sum()) for own in records) for what in ("failed", "judged"))
-    why = f"{failed} of {sent} requests failed{kinds_of_failure(records)}" if failed else "see the notes"
-    message = f"nothing was measured: no load was found that the system sustains: {why}"
-    return Finding("measured", ok=False, voids=True, message=message)
+    if not failed:
+        return Finding.of("measured")
+    return Finding.of("measured.failed", failed=failed, sent=sent, **kinds_of_failure(records))
 
 
 def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Finding | None:
@@ -505,16 +428,15 @@ def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Fin
         return None
     kinds = {type(seen[index].plan.load) for index in set_aside}
     alike = [index for index, run in enumerate(seen) if type(run.plan.load) in kinds]
-    what = "loads on schedule" if kinds == {OpenLoop} else "loads"
-    labels = ", ".join(dict.fromkeys(seen[index].plan.label for index in set_aside))
-    return Finding(
+    labels = tuple(dict.fromkeys(seen[index].plan.label for index in set_aside))
+    return Finding.of(
         "not_offered",
-        ok=False,
-        voids=all(index in set_aside for index in alike),
-        message=f"the generator fell behind in {len(set_aside)} of {len(alike)} {what}: they "
-        f"are left out, neither held nor saturated ({labels}); free the CPU of other work",
         value=len(set_aside),
         limit=0,
+        voids=all(index in set_aside for index in alike),
+        alike=len(alike),
+        on_schedule=kinds == {OpenLoop},
+        levels=labels,
     )
 
 
@@ -531,17 +453,18 @@ def _planned_cuts(records: Records) -> Finding | None:
         end is None and begun == MISSING
         for end, begun in zip(cut.end_before_cut, cut.first_content_ns, strict=True)
     )
-    kinds = ", ".join(f"{count} {name}" for name, count in ends.items())
-    failed = f"; {ends.total()} had failed before that ({kinds})" if ends else ""
-    return Finding(
+    kinds = tuple(Note.of("outcome", count=count, name=str(name)) for name, count in ends.items())
+    return Finding.of(
         "planned_cuts",
-        ok=not ends,
-        voids=False,
-        message=f"users were to cut {len(cut)} of {len(records)} requests, which count neither as completed "
-        f"nor as failed and are in no latency: {left} were cut, {silent} of them before their first token, "
-        f"and {complete} replies were complete before that{failed}",
-        value=len(cut) / len(records),
-        unit="ratio",
+        not ends,
+        len(cut) / len(records),
+        cut=len(cut),
+        requests=len(records),
+        left=left,
+        silent=silent,
+        complete=complete,
+        failed=ends.total() or None,
+        kinds=kinds,
     )
 
 
@@ -579,23 +502,9 @@ def stream_fidelity(
     if not found.replies:
         return None
     ok = found.share <= limit
-    why = "something between here and the engine buffers the stream; switch it off"
-    if late:
-        why = (
-            "this machine read them late, so whether anything buffers them is not known; run again when idle"
-        )
-    if filtered:
-        why = "an output filter is on, which reads replies first"
-    advice = "" if ok else f": {why}"
-    return Finding(
-        "stream_fidelity",
-        ok=ok,
-        voids=ok or not filtered,
-        message=f"{found.share:.1%} of the replies arrived all at once{advice}",
-        value=found.share,
-        limit=limit,
-        unit="ratio",
-    )
+    case = "stream_fidelity.late" if late else "stream_fidelity"
+    case = "stream_fidelity.filtered" if filtered else case
+    return Finding.of(case, ok, found.share, limit, voids=ok or not filtered)
 
 
 def _server_times(records: Records) -> Finding | None:
@@ -605,23 +514,14 @@ def _server_times(records: Records) -> Finding | None:
         return None
     wrong = int((beyond_ns > BEYOND_OURS_NS).sum())
     share = wrong / len(beyond_ns)
-    ok = share <= BEYOND_OURS_SHARE
-    by = f", by up to {int(beyond_ns.max()) / 1e6:.1f} ms" if wrong else ""
-    why = (
-        ""
-        if ok
-        else ": something before the engine answers from a cache of replies, or the server's clock is wrong; "
-        "its queue wait and prefill are not to be believed"
-    )
-    return Finding(
+    return Finding.of(
         "server_times",
-        ok=ok,
-        voids=False,
-        message=f"{wrong} of {len(beyond_ns)} requests took longer inside the server, as it says, than until "
-        f"their first output came{by}{why}",
-        value=share,
-        limit=BEYOND_OURS_SHARE,
-        unit="ratio",
+        share <= BEYOND_OURS_SHARE,
+        share,
+        BEYOND_OURS_SHARE,
+        wrong=wrong,
+        requests=len(beyond_ns),
+        most=Amount(int(beyond_ns.max()) / 1e6, "ms") if wrong else None,
     )
 
 
@@ -631,17 +531,7 @@ def _sent_again(records: Records) -> Finding | None:
     The kept connection had ended before a byte of them got there.
     """
     count = int(records.stale_retries.clip(0).sum())
-    if not count:
-        return None
-    return Finding(
-        "sent_again",
-        ok=False,
-        voids=False,
-        message=f"{count} of {len(records)} requests were sent again on a new connection: the server had "
-        "closed the kept one before a byte of them arrived; their times count from the second sending",
-        value=count,
-        limit=0,
-    )
+    return Finding.of("sent_again", value=count, limit=0, requests=len(records)) if count else None
 
 
 def _client_cpu(seen: Sequence[Observation]) -> Finding | None:
@@ -649,12 +539,4 @@ def _client_cpu(seen: Sequence[Observation]) -> Finding | None:
     if not shares:
         return None
     worst = max(shares)
-    return Finding(
-        "client_cpu",
-        ok=worst <= FULL_CORE_SHARE,
-        voids=False,
-        message=f"the measuring process used {worst:.0%} of a core",
-        value=worst,
-        limit=FULL_CORE_SHARE,
-        unit="ratio",
-    )
+    return Finding.of("client_cpu", worst <= FULL_CORE_SHARE, worst, FULL_CORE_SHARE)

@@ -36,17 +36,5 @@ def same_system(found: Iterable[Unexplained | None]) -> tuple[Finding, ...]:
     if not known:
         return ()
     worst = max(known, key=lambda each: (not each.ok, each.size))
-    advice = (
-        "" if worst.ok else ": the variants are not one system, compare those that differ in the switch alone"
-    )
-    return (
-        Finding(
-            "same_system",
-            ok=worst.ok,
-            voids=worst.voids,
-            message=f"{worst}{advice}",
-            value=worst.size,
-            limit=worst.limit,
-            unit="ratio",
-        ),
-    )
+    what, size, limit = worst.what, worst.size, worst.limit
+    return (Finding.of("same_system", worst.ok, size, limit, voids=worst.voids, difference=what),)

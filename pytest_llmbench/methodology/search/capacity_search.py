@@ -21,6 +21,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import PROBE
+from pytest_llmbench.model.sentences import Note
 
 LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)
 COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=float(COMPLETIONS_OF_A_SLOT))
@@ -74,7 +75,7 @@ class Capacity:
     """The lowest concurrency above it that failed; None when the upper bound passed."""
     levels: tuple[Seen, ...]
     """The levels that count, in the order in which they were run."""
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     runs: tuple[Seen, ...]
     """All levels that were run, including attempts that this machine spoiled."""
 
@@ -109,7 +110,7 @@ def find_capacity(
     asked = criteria or Criteria()
     ceiling = min(maximum, QUICK_MAXIMUM) if setting.scale == "quick" else maximum
     initial, levels = min(initial, ceiling), list[Seen]()
-    runs, told = list[Seen](), list[str]()
+    runs, told = list[Seen](), list[Note]()
 
     def at(concurrency: int) -> Procedure[bool]:
         own = level_requests(setting, sequence, concurrency, duration_s, initial, ceiling)
@@ -136,20 +137,14 @@ def find_capacity(
 
 
 def bound_notes(
-    passed: int | None,
-    failed: int | None,
-    ceiling: int,
-    maximum: int,
-    what: tuple[str, str] = ("request", "requests in flight"),
-) -> tuple[str, ...]:
-    """Notes on a bracket that is open at one end. ``what``: the name of what is counted, singular and
-    plural."""
-    one, several = what
+    passed: int | None, failed: int | None, ceiling: int, maximum: int, *, sessions: bool = False
+) -> tuple[Note, ...]:
+    """Notes on a bracket that is open at one end. ``sessions``: they are counted, not requests."""
     if passed is None:
-        return (f"not even one {one} at a time meets the criteria",)
+        return (Note.of("not_even_one", sessions=sessions),)
     if failed is None:
-        then = "a quick run goes no further" if ceiling < maximum else "raise maximum to find the limit"
-        return (f"bound reached: {passed} {several} meet the criteria; {then}",)
+        quick = ceiling < maximum
+        return (Note.of("bound_reached", passed=passed, sessions=sessions, quick=quick),)
     return ()
 
 

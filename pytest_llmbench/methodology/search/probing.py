@@ -18,6 +18,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import PROBE
+from pytest_llmbench.model.sentences import Note
 
 LoadModel = Literal["open", "closed"]
 
@@ -65,7 +66,7 @@ class Probes:
         self.at_stake = at_stake
         self.by_value: dict[float, Seen] = {}
         self.run: list[Seen] = []
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         self.own_yardstick = reference is None
         self.reference = reference or Reference()
         self.most_rps: float | None = None

@@ -17,6 +17,7 @@ from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.search.probing import lower_bound, sustainable
 from pytest_llmbench.methodology.search.search import Searched, search
+from pytest_llmbench.model.sentences import Note
 
 DECLARED, SEARCHED = "declared by the marker (capacity_rps)", "found by this test's search"
 
@@ -34,7 +35,7 @@ class SaturationRate:
     is_least: bool = False
     """Whether it is a lower bound, as the range of the search ended before saturation."""
     levels: tuple[Seen, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     reference: Reference = field(default_factory=Reference)
     """The TTFT of the search's lowest level, reference of the ten-fold rule."""
     facts: Mapping[str, Any] = field(default_factory=dict)

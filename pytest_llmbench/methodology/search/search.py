@@ -32,14 +32,16 @@ from pytest_llmbench.methodology.search.probing import (
     sustainable,
     value_of,
 )
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import BURST
+from pytest_llmbench.model.sentences import Note
 
 MOST_FURTHER = 4
 _THROUGHPUT = "output_token_throughput"
 
 
-def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple[Note, ...]]]:
     """The lowest level of a closed loop from which on more requests in flight gain less than 1 % (AMB-14),
     and notes.
 
@@ -48,7 +50,7 @@ def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple
     """
     lowest = yield from probes.at(bounds.minimum)
     if not sustainable(lowest):
-        note = f"already the lowest level ({lowest.level.label}) does not hold: there is nothing to search"
+        note = Note.of("lowest_does_not_hold", level=lowest.level.label)
         return None, (note,)
     low, high = bounds.minimum, bounds.maximum
     top = yield from probes.at(high)
@@ -76,8 +78,7 @@ def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple
         yield from probes.at(value_of(best) + bounds.step)  # the bracket is as narrow as the range says
     probes.spend(best)
     if lowest_beyond(best, probes.run, sustainable) is None:
-        why = f"the highest level ({best.level.label}) still gains: raise the maximum, or leave it out"
-        return best, (f"the range ended before saturation, what was found is a lower bound: {why}",)
+        return best, (Note.of("range_ended", level=best.level.label, gains=True),)
     return best, ()
 
 
@@ -135,7 +136,7 @@ class Searched:
     best_carried: Seen | None = None
     """Highest level that is not overloaded, whatever the ten-fold rule says; None if that was not asked
     for."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     sequence: RequestSlice | None = None
     """The sequence with the requests that have not been sent yet."""
     reference: Reference = field(default_factory=Reference)
@@ -212,7 +213,7 @@ def searching(
 
 def _constrained(
     probes: Probes, bounds: Range, best: Seen | None, limits: Mapping[str, float]
-) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+) -> Procedure[tuple[Seen | None, tuple[Note, ...]]]:
     """The highest level that meets the limits, if there are any, and notes; at most the plateau of a closed
     loop."""
     if not limits:
@@ -230,7 +231,7 @@ def _constrained(
     return found, () if known else notes
 
 
-def _highest(probes: Probes, bounds: Range, holds: Holds) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+def _highest(probes: Probes, bounds: Range, holds: Holds) -> Procedure[tuple[Seen | None, tuple[Note, ...]]]:
     """The highest level that ``holds``, and notes: minimum and maximum, then bisection until the bracket is
     no wider than the step. A level of which that is not known ends no search, and is not its outcome."""
 
@@ -244,20 +245,19 @@ def _highest(probes: Probes, bounds: Range, holds: Holds) -> Procedure[tuple[See
     passed, failed = yield from searched(chooser, at)
     if passed is None:
         lowest = probes.by_value[bounds.minimum]
-        note = f"already the lowest level ({lowest.level.label}) does not hold: there is nothing to search"
+        note = Note.of("lowest_does_not_hold", level=lowest.level.label)
         return None, (note,) if is_offered(lowest.level) else ()
     end = math.inf if failed is None else failed
     held = [value for value, seen in probes.by_value.items() if value < end and holds(seen)]
     if not held:
-        return None, ("too few requests were measured to say of any level whether it holds",)
+        return None, (Note.of("too_few_to_say"),)
     best = probes.by_value[max(held)]
     if failed is None:
-        why = f"the highest level ({best.level.label}) still holds: raise the maximum, or leave it out"
-        return best, (f"the range ended before saturation, what was found is a lower bound: {why}",)
+        return best, (Note.of("range_ended", level=best.level.label),)
     limit = beyond_generator(best, probes.run, holds)
     if limit is None:
         return best, ()
-    return best, (f"the generator cannot offer {limit:g} req/s: the rate found is a lower bound",)
+    return best, (Note.of("generator_limit", rate=Amount(limit, "req/s")),)
 
 
 def _bounds(probes: Probes, asked: Range | None) -> Procedure[Range]:

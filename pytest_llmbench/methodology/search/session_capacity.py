@@ -26,6 +26,7 @@ from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.result import PROBE
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import USUAL, OfSessions, TurnClass
 from pytest_llmbench.workloads.sessions import turns_of
 
@@ -53,7 +54,7 @@ def find_session_capacity(setting: Setting, asked: SessionsAsked) -> Procedure[C
     """Search for the capacity: a closed loop of sessions, from ``initial`` up to ``maximum`` at once."""
     ceiling = asked.ceiling(setting)
     by_slots: dict[int, Seen] = {}
-    runs, told = list[Seen](), list[str]()
+    runs, told = list[Seen](), list[Note]()
 
     def at(slots: int) -> Procedure[bool]:
         numbers = count(1)
@@ -70,7 +71,7 @@ def find_session_capacity(setting: Setting, asked: SessionsAsked) -> Procedure[C
 
     passed, failed = yield from searched(doubling(min(asked.initial, ceiling), ceiling), at)
     best = None if passed is None else by_slots[passed]
-    notes = bound_notes(passed, failed, ceiling, asked.maximum, ("session", "sessions"))
+    notes = bound_notes(passed, failed, ceiling, asked.maximum, sessions=True)
     return Capacity(best, passed, failed, tuple(by_slots.values()), (*notes, *told), tuple(runs))
 
 

@@ -33,6 +33,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, SessionStarts
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.result import PROBE
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.sessions import turns_of
 
@@ -96,7 +97,7 @@ class JobsFound:
     why_open: OpenEnd | None
     """Why ``failed`` is None; None if it is not."""
     levels: tuple[Seen, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @property
     def estimate(self) -> Estimate:
@@ -119,7 +120,7 @@ def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFoun
     """Search for the jobs per hour: an open loop of sessions, from ``initial`` up to ``maximum``."""
     by_rate: dict[int, Seen] = {}
     levels: list[Seen] = []
-    notes: list[str] = []
+    notes: list[Note] = []
 
     def at(jobs: int) -> Procedure[bool]:
         attempts = count(1)
@@ -139,9 +140,9 @@ def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFoun
     if passed is None:
         shown = by_rate[min(by_rate)].level.fail_reasons
         shown = shown or (() if why is None else (why.words,))
-        notes.append(f"not even {min(by_rate)} jobs per hour keep the limits: {'; '.join(shown)}")
+        notes.append(Note.of("no_jobs", lowest=min(by_rate), reasons=shown))
     elif why is not None:
-        notes.append(f"{passed} jobs per hour keep the limits, and more may: {why.words}")
+        notes.append(Note.of("more_jobs_may", passed=passed, why=why.words))
     began = (_began(by_rate, passed), _began(by_rate, failed))
     return JobsFound(best, passed, failed, began, why, tuple(levels), tuple(notes))
 
@@ -159,7 +160,7 @@ def _upper_end(by_rate: Mapping[int, Seen], passed: int) -> tuple[int | None, Op
     """The lowest rate above ``passed`` that broke a limit, and why there is none. Levels that were not
     offered, or were too short to tell, broke none."""
     above = sorted(jobs for jobs in by_rate if jobs > passed)
-    failed = [jobs for jobs in above if _broke(by_rate[jobs])]
+    failed = [jobs for jobs in above if by_rate[jobs].level.passed is False]
     if failed:
         return failed[0], None
     if not above:
@@ -168,10 +169,6 @@ def _upper_end(by_rate: Mapping[int, Seen], passed: int) -> tuple[int | None, Op
     if not reasons:
         return None, OpenEnd(Reason.BEYOND_GENERATOR, f"{above[0]} jobs/h are beyond this generator")
     return None, OpenEnd(Reason.UNDECIDED, f"{above[0]} jobs/h: {'; '.join(reasons)}")
-
-
-def _broke(seen: Seen) -> bool:
-    return any(not reason.startswith(TOO_SHORT) for reason in seen.level.fail_reasons)
 
 
 def level_sessions(setting: Setting, asked: JobsAsked, jobs: int) -> int:
@@ -214,10 +211,11 @@ def session_level(setting: Setting, asked: JobsAsked, jobs: int, attempt: int = 
 
 
 def _seen(setting: Setting, asked: JobsAsked, run: Observation, jobs: int) -> Seen:
-    counted, queue, reasons = _judged(run)
+    counted, queue, reasons, too_short = _judged(run)
     seen = level_of(run, label=f"{jobs} jobs/h", seed=setting.seed, role=PROBE)
     figures = {**seen.level.metrics, **asked.figures(counted)}
-    reasons = (*_broken(asked, run, figures), *reasons)
+    broken = _broken(asked, run, figures)
+    reasons = (*broken, *reasons)
     growing = queue is not None and queue.growth.growing
     return seen.with_(
         metrics=figures,
@@ -228,18 +226,18 @@ def _seen(setting: Setting, asked: JobsAsked, run: Observation, jobs: int) -> Se
         saturated=None,
         overloaded=growing,
         saturation_reasons=(),
-        passed=not reasons,
+        passed=None if too_short and not broken else not reasons,
         fail_reasons=reasons,
     )
 
 
-def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...]]:
-    """The records of the sessions that count, the queue in their time, and reasons why the level cannot
-    pass."""
+def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...], bool]:
+    """The records of the sessions that count, the queue in their time, reasons why the level cannot pass,
+    and whether it was too short to tell."""
     records = run.records
     jobs = jobs_of(records)
     if not jobs.complete.any():
-        return Records.concatenate([]), None, ("no session was completed",)
+        return Records.concatenate([]), None, ("no session was completed",), False
     begun = _begun_ns(records)
     begun_ns = begun[np.unique(records.session, return_inverse=True)[1]]
     first_ns, last_ns = run.started_ns, int(begun.max())
@@ -248,10 +246,10 @@ def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...]]:
     if last_ns - first_ns < 2 * fill_ns:
         lasted, needed = (last_ns - first_ns) / 1e9, 2 * fill_ns / 1e9
         why = f"{TOO_SHORT}: sessions started for {lasted:.3g} s, and last so long that it takes {needed:.3g}"
-        return (counted if len(counted) else records), None, (why,)
+        return (counted if len(counted) else records), None, (why,), True
     window = Window(records, first_ns + fill_ns, last_ns)
     queue = queue_of(run, window) or Queue(IN_FLIGHT, growth_in_flight(window))
-    return counted, queue, (*_overload(queue), *_behind(counted))
+    return counted, queue, (*_overload(queue), *_behind(counted)), False
 
 
 def _behind(counted: Records) -> tuple[str, ...]:

@@ -16,10 +16,12 @@ from pytest_llmbench.methodology.search.bracketing import downwards
 from pytest_llmbench.methodology.search.bracketing import searched as searching
 from pytest_llmbench.methodology.search.probing import Holds, rate_of, value_of
 from pytest_llmbench.methodology.search.search import Searched
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.result import GIVEN_UP, PROBE, Level
+from pytest_llmbench.model.result import GIVEN_UP, PROBE
+from pytest_llmbench.model.sentences import Note
 
 REPORTED_PROBES = 2
 """Fewest requests of a level that is held, in those of a probe."""
@@ -31,7 +33,7 @@ class Sustained:
     """The reported level and its repetitions; empty when nothing held."""
     tried: tuple[Seen, ...] = ()
     """All levels that were run."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def value(self) -> float | None:
@@ -59,7 +61,7 @@ def sustained(
         return Sustained()
     held: dict[float, Seen] = {}
     tried: list[Seen] = []
-    told: list[str] = []
+    told: list[Note] = []
 
     def at(value: float) -> Procedure[bool]:
         for look in _looks(setting):
@@ -79,9 +81,7 @@ def sustained(
     chooser = downwards(value_of(start), searched.range.step, searched.range.minimum, _rounded(searched))
     value, _ = yield from searching(chooser, at)
     if value is None:
-        told.append(
-            f"no level held for {duration_s:g} s in {len(tried)} runs, lower each time: nothing is reported"
-        )
+        told.append(Note.of("none_held", duration=Amount(duration_s, "s"), runs=len(tried)))
         return Sustained(tried=tuple(tried), notes=tuple(told))
     seen = held.pop(value)
     tried += [lower.with_(role=PROBE) for lower in held.values()]
@@ -119,7 +119,7 @@ def _repeated(
     value, duration_s = value_of(first), first.observation.plan.duration_s or first.level.duration_s
     repeats: list[Seen] = []
     tried: list[Seen] = []
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     for number in range(2, runs + 1):
         label = f"{role}, run {number} of {runs}: "
         attempts = yield from _run(setting, searched, value, first, label, role, law, duration_s, at_stake)
@@ -129,7 +129,7 @@ def _repeated(
             continue
         repeats.append(attempts.level)
         if not holds(attempts.level):
-            notes = (*notes, f"run {number} of {runs} at {value:g} did not hold as the first one did")
+            notes = (*notes, Note.of("did_not_hold_again", run=number, runs=runs, at=value))
     return Sustained(tuple(repeats), tuple(tried), notes)
 
 
@@ -139,15 +139,19 @@ def _rounded(searched: Searched) -> Callable[[float], float]:
     return lambda value: float(int(value)) if closed else float(f"{value:.4g}")
 
 
-def _stepped_down(tried: list[Seen], duration_s: float) -> tuple[str, ...]:
+def _stepped_down(tried: list[Seen], duration_s: float) -> tuple[Note, ...]:
     given_up = [seen.level for seen in tried if seen.level.role.endswith(GIVEN_UP)]
-    return tuple(f"{level.label} did not hold for {duration_s:g} s ({_why(level)})" for level in given_up)
-
-
-def _why(level: Level) -> str:
-    if level.saturation_reasons:
-        return "; ".join(level.saturation_reasons)
-    return "throughput not level across the window" if level.steady is False else "an objective was not met"
+    return tuple(
+        Note.of(
+            "did_not_hold",
+            level=level.label,
+            duration=Amount(duration_s, "s"),
+            reasons=level.saturation_reasons or None,
+            unsteady=not level.saturation_reasons and level.steady is False,
+            missed=not level.saturation_reasons and level.steady is not False,
+        )
+        for level in given_up
+    )
 
 
 def _run(

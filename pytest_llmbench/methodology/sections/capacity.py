@@ -47,6 +47,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import USUAL, OfSessions, TurnClass
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload as find_workload
@@ -55,10 +56,6 @@ HEADING = Heading("capacity", "5.5", "Concurrent Request Capacity")
 
 
 OUTPUT_TOKENS = 256
-_NO_THRESHOLD = (
-    "no TTFT threshold was chosen: completion and out-of-memory errors alone decide. The draft wants one "
-    "(ttft_p99_ms)"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +169,12 @@ def _measure_sessions(
 ) -> Procedure[TestResult]:
     asked = _sessions_asked(parameters)
     found = yield from find_session_capacity(setting, asked)
-    best = found.passed
+    no_threshold = not (parameters.ttft_p99_ms or asked.turn_ttft_p95_ms)
     notes = (
-        f"Maximum sessions at once meeting criteria: {'none' if best is None else best}",
-        "the workload is of sessions: a level keeps sessions going at once, turns pause, and their recorded "
-        "answers settle the output limits; the draft's test is of requests",
+        Note.of("most_sessions", most=found.passed),
+        Note.of("capacity_of_sessions"),
         *found.notes,
-        *([] if parameters.ttft_p99_ms or asked.turn_ttft_p95_ms else [_NO_THRESHOLD]),
+        *((Note.of("no_threshold"),) if no_threshold else ()),
     )
     report = Report(
         levels=found.runs,
@@ -214,29 +210,17 @@ def _metrics(name: str, found: Capacity) -> dict[str, Estimate]:
     return metrics
 
 
-def _notes(parameters: Parameters, found: Capacity) -> tuple[str, ...]:
-    best = found.passed
-    notes = [
-        f"Maximum concurrent requests meeting criteria: {'none' if best is None else best}",
-        *found.notes,
-    ]
+def _notes(parameters: Parameters, found: Capacity) -> tuple[Note, ...]:
+    notes = [Note.of("most_requests", most=found.passed), *found.notes]
     if parameters.ttft_p99_ms is None:
-        notes.append(_NO_THRESHOLD)
-    realised = _realised(found)
-    if realised:
-        notes.append(f"{realised}; the limit of every request is {parameters.output_tokens}")
-    return tuple(notes)
-
-
-def _realised(found: Capacity) -> str | None:
-    """The lengths of the replies in words: equal work per request is what the fixed limit is for (section
-    5.5.2)."""
+        notes.append(Note.of("no_threshold"))
+    # Equal work per request is what the fixed limit is for (section 5.5.2).
     counts = [seen.records.output_tokens[seen.records.ok] for seen in found.levels]
     known = np.concatenate([column[column != MISSING] for column in counts])
-    if not len(known):
-        return None
-    low, high = np.percentile(known, (5, 95))
-    return f"output tokens of the replies: P5 {low:g}, P95 {high:g}"
+    if len(known):
+        low, high = (float(length) for length in np.percentile(known, (5, 95)))
+        notes.append(Note.of("realised_lengths", low=low, high=high, asked=parameters.output_tokens))
+    return tuple(notes)
 
 
 def _load(parameters: Parameters, setting: Setting, found: Capacity) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified, saturated_notes
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.session_fairness import (
     ONE_CLASS,
@@ -53,6 +53,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.stats.runs import FloatArray
@@ -243,10 +244,10 @@ def _session_classes(parameters: Parameters, setting: Setting, mix: SessionMix) 
     return SessionClasses(setting, mix, at_once, parameters.sessions_per_class)
 
 
-def _unfair(jain: Estimate) -> list[str]:
+def _unfair(jain: Estimate) -> list[Note]:
     if jain.point is None or jain.point >= UNFAIR_BELOW:
         return []
-    return [f"Jain's index {jain.point:.3f} is below {UNFAIR_BELOW:g}: significant unfairness (5.6.4)"]
+    return [Note.of("unfair", index=jain.point, limit=UNFAIR_BELOW)]
 
 
 def mix_of(parameters: Parameters, setting: Setting) -> ClassMix:
@@ -267,7 +268,7 @@ class MixLoads:
     capacity: SaturationRate
     disturbed: list[Seen] = field(default_factory=list)
     """Runs that the generator spoiled, so that they were repeated."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     sequences: dict[str, RequestSlice] = field(default_factory=dict)
     """Label of a load → its sequence."""
 
@@ -366,7 +367,7 @@ def _without_rate(
     report = Report(
         levels=capacity.levels,
         metrics={},
-        notes=(*capacity.notes, "no load was found that the SUT sustains: there is nothing to mix at"),
+        notes=(*capacity.notes, Note.of("no_sustained_load.mix")),
         load=_load_facts(parameters, capacity, None, None),
         budgeted=(),
     )
@@ -399,22 +400,16 @@ def _facts(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
     }
 
 
-def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> tuple[str, ...]:
-    notes = [
-        f"the mix is at {parameters.load_percent:g}% of {load.capacity.rps:g} req/s, {load.capacity.source}",
-        f"each class alone: {RULES[parameters.equal_load]}",
-        "starved is who waits longer than five times the median wait of the class; the wait is the "
-        + results.wait_source
-        + ("" if results.wait_source != "TTFT" else ", since the server does not tell its queue"),
-    ]
-    notes += _unfair(results.metrics["jain_index"])
-    runs = [*(each.alone for each in results.classes), results.mixed]
-    notes += [
-        f"{run.level.label}: the SUT was saturated ({'; '.join(run.level.saturation_reasons)})"
-        for run in runs
-        if run.level.saturated
-    ]
-    return tuple(notes)
+def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> tuple[Note, ...]:
+    percent, rate = f"{parameters.load_percent:g}%", Amount(load.capacity.rps, "req/s")
+    source, wait = load.capacity.source, results.wait_source
+    return (
+        Note.of("mix_at", percent=percent, rate=rate, source=source),
+        Note.of("classes_alone", rule=RULES[parameters.equal_load]),
+        Note.of("starved", wait=wait, by_ttft=wait == "TTFT"),
+        *_unfair(results.metrics["jain_index"]),
+        *saturated_notes([*(each.alone for each in results.classes), results.mixed]),
+    )
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:

@@ -36,6 +36,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Quantity
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 
 NAME = "goodput"
 SECTION = ""
@@ -43,7 +44,6 @@ SECTION = ""
 TITLE = "Goodput"
 MOST_WITHOUT_TPOT = 0.05
 """The largest share of the replies that may be too short for a TPOT without a warning."""
-_OUTSIDE = "goodput is no test of the draft: there are no clauses to comply with"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=(*judged.notes, _OUTSIDE),
+        notes=(*judged.notes, Note.of("outside_draft", test="goodput")),
         findings=_findings(parameters, seen),
         by_run=own_runs,
     )
@@ -144,18 +144,9 @@ def _findings(parameters: Parameters, seen: Sequence[Observation]) -> tuple[Find
     share = short / ended
     if share <= MOST_WITHOUT_TPOT:
         return ()
-    message = (
-        f"{short} of {ended} replies have fewer than two tokens: tpot_ms asks nothing of them, and they "
-        "count as good; see why they end so early"
-    )
-    found = Finding(
-        "replies_without_tpot",
-        ok=False,
-        voids=short == ended,
-        message=message,
-        value=share,
-        limit=MOST_WITHOUT_TPOT,
-        unit="ratio",
+    voids = short == ended
+    found = Finding.of(
+        "replies_without_tpot", value=share, limit=MOST_WITHOUT_TPOT, voids=voids, short=short, replies=ended
     )
     return (found,)
 

@@ -62,7 +62,7 @@ from pytest_llmbench.metrics.differences import (
 )
 from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.metrics.throughput import window_of
-from pytest_llmbench.model.cells import Cell, Figure, Row, cells
+from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells
 from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.facts import Facts, Origin
@@ -73,6 +73,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import PROBE, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.adapted import lengths_seed_of
 
 NAMES = {
@@ -162,7 +163,7 @@ class Measured:
     searches: dict[str, Searched] = field(default_factory=dict)
     warmups: list[WarmupReport] = field(default_factory=list)
     order: list[Seen] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     yardstick: Reference = field(default_factory=Reference)
     """The reference TTFT of the baseline, for the throughput searches of all configurations."""
 
@@ -403,19 +404,20 @@ def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
     return found
 
 
-def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate) -> list[str]:
+def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate) -> list[Note]:
     found = [*measured.notes, *measured.maxima.notes()]
     if (met := measured.met_before) is not None:
-        found.append(f"the test ended there, as nothing that comes could make it valid: {met.message}")
+        found.append(Note.of("ended_as_void", why=met.message))
     if capacity.rps is None:
-        found.append("the capacity of the baseline was not found, so no level could be set")
+        found.append(Note.of("no_capacity_of_baseline"))
     if parameters.without is not None:
-        found.append(f"the single filters were not run: {parameters.without}")
+        found.append(Note.of("no_single_filters", why=parameters.without))
     for (name, percent), seen in measured.levels.items():
         refused = int(seen.records.has_outcome(Outcome.REFUSED).sum())
         if refused:
-            share = refused / max(len(seen.records), 1)
-            found.append(f"{name} at {_percent(percent)}: {refused} requests refused ({share:.1%})")
+            share = Amount(refused / max(len(seen.records), 1), "ratio")
+            level = _percent(percent)
+            found.append(Note.of("refused", configuration=name, level=level, count=refused, share=share))
     return found
 
 
@@ -433,7 +435,7 @@ def _findings(parameters: Parameters, setting: Setting, measured: Measured) -> l
     if found is not None:
         return [found]
     told = not measured.levels or _has_own_words(setting) or _declared_off(parameters, setting)
-    return [] if told else [_UNTOLD]
+    return [] if told else [Finding.of("equal_work.untold")]
 
 
 def _cached(levels: Mapping[tuple[str, float], Seen], *, at_most: float = -1.0) -> Finding | None:
@@ -444,31 +446,8 @@ def _cached(levels: Mapping[tuple[str, float], Seen], *, at_most: float = -1.0) 
     (name, percent), worst = max(known.items(), key=lambda entry: entry[1], default=(("", 0.0), -1.0))
     if worst <= at_most:
         return None
-    ok = worst <= MOST_CACHED
-    helps = (
-        "switch prefix caching off, reset the cache between configurations, or take a workload whose "
-        "prompts are drawn: each configuration gets its own"
-    )
-    advice = "" if ok else f": {helps}"
-    return Finding(
-        "equal_work",
-        ok=ok,
-        voids=True,
-        message=f"{name} at {_percent(percent)}: {worst:.1%} of its input from a prefix cache{advice}",
-        value=worst,
-        limit=MOST_CACHED,
-        unit="ratio",
-    )
-
-
-_UNTOLD = Finding(
-    "equal_work",
-    ok=False,
-    voids=False,
-    message="neither replies nor a metrics page tell what came from a prefix cache, and every configuration "
-    "is sent the same prompts: behind one engine with its cache on the later ones look faster than they are. "
-    "Switch it off, and declare prefix_caching disabled in the SUT file",
-)
+    level = _percent(percent)
+    return Finding.of("equal_work", worst <= MOST_CACHED, worst, MOST_CACHED, configuration=name, level=level)
 
 
 def _declared_off(parameters: Parameters, setting: Setting) -> bool:
@@ -618,17 +597,17 @@ class Maxima:
         at = best.level.metrics[THROUGHPUT]
         return known_to_bracket(at, best, self.searches[name].levels, self.holds)
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         found = [self.yardstick.note] if self.yardstick.note else []
         if self.breaking:
-            why = "; ".join(f"{name}: {_tail(seen)}" for name, seen in self.breaking.items())
-            found.append(
-                "the ten-fold rule is off in the throughput searches of all configurations, and queue and "
-                f"completions decide: a filter breaks it at its lowest load ({why})"
+            why = tuple(
+                Note.of("named_reasons", name=name, reasons=seen.level.saturation_reasons)
+                for name, seen in self.breaking.items()
             )
+            found.append(Note.of("tenfold_off_for_all", why=why))
         for name in self.searches:
-            bound = self._lower_bound(name)
-            found += [f"maximum throughput of {name} is a lower bound: {bound.words}"] if bound else []
+            if (bound := self._lower_bound(name)) is not None:
+                found.append(Note.of("maximum_is_bound", configuration=name, why=bound.words))
         return found
 
     def _lower_bound(self, name: str) -> OpenEnd | None:

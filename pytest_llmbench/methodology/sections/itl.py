@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified, saturated_notes
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import LEVEL_S, ByScale, Procedure, Setting, TestDefinition
@@ -51,6 +51,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf, ecdf_ranks, look_up
 from pytest_llmbench.stats.percentiles import PERCENTILES, percentile_ranks
 from pytest_llmbench.stats.shape import Modality, modality, tail_class, tail_variation
@@ -132,7 +133,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     capacity = yield from saturation_rate(setting, RequestSlice(setting.workload), parameters.capacity_rps)
     method, characterised = yield from fixed_method(parameters.method, setting, capacity)
     before, levels = [*capacity.levels, *characterised], list[LevelItl]()
-    notes: list[str] = []
+    notes: list[Note] = []
     for percent in parameters.levels_percent if capacity.rps is not None else ():
         attempts = yield from _level(parameters, setting, capacity, method, percent)
         before += attempts.runs[:-1]
@@ -254,23 +255,23 @@ def _load(parameters: Parameters, capacity: SaturationRate, runs: Sequence[Seen]
     }
 
 
-def _notes(capacity: SaturationRate, levels: Sequence[LevelItl]) -> tuple[str, ...]:
+def _notes(capacity: SaturationRate, levels: Sequence[LevelItl]) -> tuple[Note, ...]:
     if capacity.rps is None:
-        return ("no load was found that the SUT sustains: there is no level to take a percentage of",)
-    found = [f"levels are percentages of {capacity.rps:g} req/s, {capacity.source}"]
+        return (Note.of("no_sustained_load.levels"),)
+    found = [Note.of("percentages_of", rate=Amount(capacity.rps, "req/s"), source=capacity.source)]
     found += [
-        f"at {level.label}: {level.samples.excluded} of {level.samples.eligible + level.samples.excluded} "
-        "replies ended before 50 output tokens and are left out"
+        Note.of(
+            "short_replies_left_out",
+            level=level.label,
+            excluded=level.samples.excluded,
+            replies=level.samples.eligible + level.samples.excluded,
+        )
         for level in levels
         if level.samples.excluded
     ]
+    found += saturated_notes([level.seen for level in levels])
     found += [
-        f"at {level.label} the SUT was saturated: {'; '.join(level.seen.level.saturation_reasons)}"
-        for level in levels
-        if level.seen.level.saturated
-    ]
-    found += [
-        f"at {level.label}: {level.samples.zeros} gaps of no length are left out of the shape"
+        Note.of("zero_gaps_left_out", level=level.label, gaps=level.samples.zeros)
         for level in levels
         if level.samples.zeros
     ]

@@ -15,6 +15,7 @@ from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
 from pytest_llmbench.metrics import chunking
 from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import (
+    ASKED,
     MOST_MISFITS,
     TBC,
     ItlCounts,
@@ -23,11 +24,13 @@ from pytest_llmbench.metrics.itl import (
     server_clock_holds,
     server_clock_misfit,
 )
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import FEWEST_TOKENS, MOST_EXCLUDED
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import CHARACTERISATION
+from pytest_llmbench.model.sentences import Note
 
 CHARACTERISED_REQUESTS, CHARACTERISED_CONCURRENCY = 20, 2
 """Requests and concurrency of the characterisation run, for when no search has shown the stream yet."""
@@ -51,7 +54,8 @@ class Method:
     option: Option
     reason: str
     """Why, in words."""
-    asked: bool = False
+    source: str = ASKED
+    """The level whose streams chose it; :data:`ASKED`: the author did."""
     eligible_share: float = 1.0
     """The share of the replies that reach 50 tokens."""
     gaps_per_request: float = FEWEST_TOKENS - 1
@@ -104,18 +108,19 @@ def _method(asked: str | None, seen: Seen) -> Method:
     return Method(
         chosen,
         reason,
-        asked=asked is not None,
+        source=ASKED if asked is not None else seen.level.label,
         eligible_share=max(samples.eligible / every, FEWEST_ELIGIBLE) if every else 1.0,
         gaps_per_request=samples.gaps / samples.eligible if samples.gaps else FEWEST_TOKENS - 1,
     )
 
 
 def method_facts(method: Method, runs: Sequence[Seen]) -> Facts:
-    """The facts ``streaming.*``: option, reason, the chunk-size distribution, and whether the server gives
-    instants."""
+    """The facts ``streaming.*``: option, what chose it, reason, the chunk-size distribution, and whether the
+    server gives instants."""
     sizes = chunking.tokens_per_chunk([run.records for run in runs])
     values: dict[str, Any] = {
         "streaming.itl_option": method.option,
+        "streaming.itl_option_from": method.source,
         "streaming.itl_option_reason": method.reason,
         "streaming.chunk_handling": f"ITL: {HANDLING[method.option]}. TTFT and TPOT use the first and the "
         "last content chunk and the server's token total, so several tokens in a chunk do not enter them",
@@ -133,18 +138,19 @@ def server_instants(records: Records) -> bool:
     return len(records.server_token_ns) > 0 and server_clock_holds(records)
 
 
-def method_notes(method: Method, runs: Sequence[Seen]) -> tuple[str, ...]:
-    notes = [f"tokens are timed by method {method.option} ({method.reason}): {HANDLING[method.option]}"]
+def method_notes(method: Method, runs: Sequence[Seen]) -> tuple[Note, ...]:
+    handling = HANDLING[method.option]
+    notes = [Note.of("itl_method", option=method.option, reason=method.reason, handling=handling)]
     if method.option == "A":
-        notes.append(f"every figure is a {TBC}")
+        notes.append(Note.of("figures_between_chunks", figure=TBC))
     if method.option == "direct":
         shares = [chunking.single_token_share(run.records) for run in runs]
         several = [1 - share for share in shares if share is not None and share < 1]
         if several:
-            notes.append(f"up to {max(several):.1%} of the chunks hold several tokens, taken as by option B")
-    if not method.asked:
+            notes.append(Note.of("several_tokens", share=Amount(max(several), "ratio")))
+    if method.source != ASKED:
         notes += [
-            f"the streams at {run.level.label} would by themselves have called for method {other}"
+            Note.of("other_method", level=run.level.label, option=other)
             for run in runs
             if run.records.ok.any() and (other := choose_option(run.records)) != method.option
         ]
@@ -165,14 +171,9 @@ def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -
 
 def _samples(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding:
     empty = [label for label, _, samples in levels if samples.eligible and not samples.gaps]
-    cause = {
-        "C": "the server gives no instants of its tokens: switch them on, or leave method out",
-        "B": "the tokens of its chunks are not known: leave method out",
-    }.get(method.option, "its replies come in one chunk each")
-    message = f"gaps at every level by method {method.option}"
-    if empty:
-        message = f"no gap at {', '.join(empty)} by method {method.option}: {cause}"
-    return Finding("itl_samples", ok=not empty, voids=True, message=message)
+    causes = {"C": "itl_samples.no_instants", "B": "itl_samples.no_counts"}
+    case = causes.get(method.option, "itl_samples.one_chunk") if empty else "itl_samples"
+    return Finding.of(case, not empty, levels=tuple(empty), option=method.option)
 
 
 def _server_clock(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
@@ -181,16 +182,9 @@ def _server_clock(method: Method, levels: Sequence[tuple[str, Records, ItlCounts
     if worst <= MOST_MISFITS:
         return None
     taken = method.option == "C"
-    advice = "leave method out" if taken else f"gaps are by method {method.option}"
-    return Finding(
-        "server_clock",
-        ok=False,
-        voids=taken,
-        message=f"{label}: by the server's instants {worst:.1%} of the replies took less time than their "
-        f"chunks took to come, or longer than they were waited for: these are not believed, {advice}",
-        value=worst,
-        limit=MOST_MISFITS,
-        unit="ratio",
+    option = None if taken else method.option
+    return Finding.of(
+        "server_clock", value=worst, limit=MOST_MISFITS, voids=taken, level=label, option=option
     )
 
 
@@ -200,31 +194,14 @@ def _excluded(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | Non
     if not known:
         return None
     worst, label = max(known)
-    return Finding(
-        "itl_short_replies",
-        ok=worst <= MOST_EXCLUDED,
-        voids=False,
-        message=f"at {label} {worst:.1%} of the replies ended before 50 output tokens and are left out "
-        f"(limit {MOST_EXCLUDED:.0%})",
-        value=worst,
-        limit=MOST_EXCLUDED,
-        unit="ratio",
-    )
+    return Finding.of("itl_short_replies", worst <= MOST_EXCLUDED, worst, MOST_EXCLUDED, level=label)
 
 
 def _fewest_asked_for(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
     fewest = [int(records.requested_max_tokens.min()) for _, records, _ in levels if len(records)]
     if not fewest or min(fewest) < 0:
         return None
-    return Finding(
-        "itl_requested_tokens",
-        ok=min(fewest) >= FEWEST_TOKENS,
-        voids=False,
-        message=f"the shortest output asked for is {min(fewest)} tokens (5.4.2: at least {FEWEST_TOKENS})",
-        value=min(fewest),
-        limit=FEWEST_TOKENS,
-        unit="tokens",
-    )
+    return Finding.of("itl_requested_tokens", min(fewest) >= FEWEST_TOKENS, min(fewest), FEWEST_TOKENS)
 
 
 def _coalesced(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
@@ -233,14 +210,4 @@ def _coalesced(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | No
     if not known:
         return None
     worst, label = max(known)
-    ok = worst <= MOST_COALESCED
-    return Finding(
-        "coalesced_chunks",
-        ok=ok,
-        voids=False,
-        message=f"at {label} {worst:.1%} of the chunks shared a read with an earlier one"
-        + ("" if ok else ": they have no spacing of their own, and the short gaps are not to be trusted"),
-        value=worst,
-        limit=MOST_COALESCED,
-        unit="ratio",
-    )
+    return Finding.of("coalesced_chunks", worst <= MOST_COALESCED, worst, MOST_COALESCED, level=label)

@@ -34,12 +34,13 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 
 NAME = "job"
 SECTION = ""
 """The section of the draft: there is none."""
 TITLE = "Job"
-_OUTSIDE = "job is not part of the draft, so compliance does not apply"
+
 _FAMILIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "End-to-end latency"}
 _STATISTICS = {"mean": "mean", "p50": "P50", "p99": "P99"}
 _TOTALS = {
@@ -147,7 +148,7 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=(_OUTSIDE,),
+        notes=(Note.of("outside_draft", test="job"),),
         by_run=own_runs,
     )
 

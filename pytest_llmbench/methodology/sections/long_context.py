@@ -48,6 +48,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.lengths import Choice
 from pytest_llmbench.workloads.long_context import (
     LONG_CONTEXT,
@@ -156,7 +157,7 @@ class _Run:
     limit_tokens: int | None
     void: tuple[Seen, ...]
     """Attempts that this machine spoiled, and notes on them."""
-    void_notes: tuple[str, ...]
+    void_notes: tuple[Note, ...]
 
     @property
     def all(self) -> tuple[Measured, ...]:
@@ -169,7 +170,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     (short,) = warmups(parameters, setting)
     warmup = yield from warm_up(setting, workload=short)
     tried: list[Measured] = []
-    void, notes = list[Seen](), list[str]()
+    void, notes = list[Seen](), list[Note]()
     for length in wanted:
         attempts = yield from _length(parameters, setting, base, length)
         void += attempts.runs[:-1]
@@ -304,24 +305,17 @@ def _metrics(measured: Sequence[Measured], scaling: PrefillScaling) -> dict[str,
     return metrics
 
 
-def _notes(run: _Run, best: str | None) -> tuple[str, ...]:
-    notes = [] if best is None else [f"best fit: {best}"]
+def _notes(run: _Run, best: str | None) -> tuple[Note, ...]:
+    notes = [] if best is None else [Note.of("best_fit", fit=best)]
     if run.limit_tokens is None:
-        notes.append(
-            "the model's context limit is not known (sut.context_limit_tokens): lengths were tried in "
-            "ascending order until one was refused"
-        )
+        notes.append(Note.of("context_not_known"))
     if run.omitted:
-        notes.append(
-            f"left out, since they do not fit a context of {run.limit_tokens} tokens with the output: "
-            f"{', '.join(map(str, run.omitted))}"
-        )
+        notes.append(Note.of("lengths_left_out", context=run.limit_tokens, lengths=run.omitted))
     for level in run.refused:
-        told = next((error for error in level.records.error if error), "no reason given")
-        rest = f"; not tried: {', '.join(map(str, run.untried))}" if run.untried else ""
-        notes.append(f"the server refused prompts of {level.length} tokens ({told}){rest}")
+        told = next((error for error in level.records.error if error), None)
+        notes.append(Note.of("length_refused", length=level.length, error=told, untried=run.untried))
     if best is None:
-        notes.append(f"no fit: fewer than {FEWEST_LENGTHS} lengths were measured")
+        notes.append(Note.of("no_fit", fewest=FEWEST_LENGTHS))
     return tuple(notes)
 
 
@@ -426,16 +420,12 @@ def truncation_finding(truncated: Sequence[Measured]) -> Finding:
     It is not ok where there are any: the run did not measure the lengths it names.
     """
     if not truncated:
-        return Finding(
-            "context_truncated", ok=True, voids=True, message="the server processed every length whole"
-        )
-    named = ", ".join(f"{m.length} (counted {_server_count(m.records):.0f})" for m in truncated)
-    return Finding(
-        "context_truncated",
-        ok=False,
-        voids=True,
-        message=f"the server cut prompts of {named} tokens short: raise its limit, or leave them out",
+        return Finding.of("context_truncated", ok=True)
+    lengths = tuple(
+        Note.of("counted_length", length=each.length, counted=Amount(_server_count(each.records), "count"))
+        for each in truncated
     )
+    return Finding.of("context_truncated.cut", lengths=lengths)
 
 
 def sequence_facts(levels: Sequence[Measured]) -> dict[str, Any]:

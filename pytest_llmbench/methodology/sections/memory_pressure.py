@@ -55,7 +55,7 @@ from pytest_llmbench.metrics.memory_pressure import (
     preemption_recovery_rate,
     timeouts,
 )
-from pytest_llmbench.model.cells import Cell, cells
+from pytest_llmbench.model.cells import Amount, Cell, cells
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, PRESSURE_S
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
@@ -63,6 +63,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import PROBE, Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, long_context
@@ -82,10 +83,6 @@ LEVELS_PERCENT = (100.0, 110.0, 125.0, 150.0)
 
 SESSIONS = (4, 8, 16, 32, 64)
 """Sessions at once, level by level: so few that any cache holds them, then ever twice as many."""
-_OF_SESSIONS = (
-    "the workload is of sessions: a level keeps so many going at once, and their contexts stay or go while "
-    "turns pause; the draft's test is of requests in flight"
-)
 
 
 UNLOADED = ByScale(quick=5, standard=20, full=40)
@@ -207,7 +204,7 @@ class Overload:
     recoveries: dict[float, Recovery] = field(default_factory=dict)
     search: list[Seen] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
 
 def fitted(setting: Setting) -> Setting:
@@ -242,7 +239,7 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
             recovery = yield from _level(parameters, setting, overload, sequence, percent, probes, calm)
             overload.recoveries[percent] = recovery
             if recovery.gave_up is not None:
-                overload.notes.append(f"stopped after {percent:g} %: {recovery.gave_up}")
+                overload.notes.append(Note.of("stopped_after", level=f"{percent:g} %", why=recovery.gave_up))
                 break
     return _result(parameters, setting, warmup, overload)
 
@@ -251,7 +248,7 @@ def _measure_sessions(parameters: Parameters, setting: Setting) -> Procedure[Tes
     warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
     probes = _session_probes(parameters, setting)
     calm = yield from before_overload(setting, probes)
-    seen, recoveries, notes = dict[int, Seen](), dict[str, Recovery](), [_OF_SESSIONS]
+    seen, recoveries, notes = dict[int, Seen](), dict[str, Recovery](), [Note.of("memory_of_idle_sessions")]
     void = dict[int, Sequence[Seen]]()
     for slots in parameters.sessions:
         attempts, recovery = yield from _session_level(parameters, setting, slots, probes, calm)
@@ -259,7 +256,7 @@ def _measure_sessions(parameters: Parameters, setting: Setting) -> Procedure[Tes
         void[slots] = attempts.runs[:-1]
         notes += attempts.notes
         if recovery.gave_up is not None:
-            notes.append(f"stopped after {named(slots)}: {recovery.gave_up}")
+            notes.append(Note.of("stopped_after", level=named(slots), why=recovery.gave_up))
             break
     floors = {TurnClass.parse(key): least for key, least in (parameters.min_turn_hit_rate or {}).items()}
     idle = IdleSessions.of(seen, floors, setting.seed)
@@ -302,7 +299,7 @@ def _sessions_result(
     warmup: WarmupReport,
     idle: IdleSessions,
     recoveries: Mapping[str, Recovery],
-    notes: list[str],
+    notes: list[Note],
     void: Mapping[int, Sequence[Seen]],
 ) -> TestResult:
     """The result of a test of sessions. ``void``: the earlier attempts at each level, which do not count."""
@@ -353,7 +350,7 @@ def _capacity(
     }
     overload.notes += found.notes
     if found.passed is None:
-        overload.notes.append("no concurrency met the criteria, so there is no capacity to exceed")
+        overload.notes.append(Note.of("no_capacity_to_exceed"))
 
 
 def _threshold_ms(setting: Setting, overload: Overload, sequence: RequestSlice) -> Procedure[float | None]:
@@ -373,9 +370,14 @@ def _threshold_ms(setting: Setting, overload: Overload, sequence: RequestSlice) 
         return None
     threshold_ms = max(TIMES_P50 * p50, TIMES_P99 * p99)
     overload.notes.append(
-        f"criterion of the search: TTFT P99 at most {threshold_ms:.1f} ms, {TIMES_P50:g} times the P50 "
-        f"({p50:.1f} ms) or {TIMES_P99:g} times the P99 ({p99:.1f} ms) of one request at a time; choose "
-        "another with ttft_p99_ms"
+        Note.of(
+            "criterion_of_search",
+            threshold=Amount(threshold_ms, "ms"),
+            times_p50=float(TIMES_P50),
+            p50=Amount(p50, "ms"),
+            times_p99=float(TIMES_P99),
+            p99=Amount(p99, "ms"),
+        )
     )
     return threshold_ms
 
@@ -540,21 +542,17 @@ def _by_name(overload: Overload) -> tuple[dict[str, Seen], dict[str, Recovery]]:
     )
 
 
-def _notes(levels: Mapping[str, Seen], recoveries: Mapping[str, Recovery]) -> list[str]:
+def _notes(levels: Mapping[str, Seen], recoveries: Mapping[str, Recovery]) -> list[Note]:
     found = []
     for name, seen in levels.items():
-        errors = out_of_memory_errors(seen.records)
-        if errors:
-            found.append(f"{name}: {errors} out-of-memory errors")
+        if errors := out_of_memory_errors(seen.records):
+            found.append(Note.of("level_out_of_memory", level=name, errors=errors))
         if ours := timeouts(seen.records):
-            found.append(
-                f"{name}: {ours} requests were given up by the load generator's own deadline, which "
-                "says nothing of the memory"
-            )
+            found.append(Note.of("level_timeouts", level=name, count=ours))
         if seen.observation.stopped is not None:
-            found.append(f"{name}: ended early, {seen.observation.stopped}")
+            found.append(Note.of("level_stopped", level=name, why=seen.observation.stopped))
     restarted = [name for name, recovery in recoveries.items() if recovery.restarted]
-    return found + [f"{name}: the engine's counters fell: it was restarted" for name in restarted]
+    return found + [Note.of("engine_restarted", level=name) for name in restarted]
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:

@@ -64,6 +64,7 @@ from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import workload as find_workload
@@ -88,10 +89,6 @@ REQUESTS = ByScale(quick=60, standard=500, full=2_000)
 
 
 SESSIONS = ByScale(quick=10, standard=200, full=500)
-_OF_SESSIONS = (
-    "the workload is of sessions: turns wait for one another, so each run has instants of its own, and what "
-    "a turn shares is its own history; the draft's test is of requests"
-)
 
 
 STAND_IN = SharedPrefix("shared-contexts", SYNTHETIC_UNIFORM, Uniform(512, 1024), 0.8, 10)
@@ -203,7 +200,7 @@ class _Runs:
     setting: Setting
     by_state: dict[str, Seen] = field(default_factory=dict)
     warmups: list[WarmupReport] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     disturbed: list[Seen] = field(default_factory=list)
     """Runs that the generator spoiled, so that they were repeated."""
     populated: int = 0
@@ -249,15 +246,9 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
     off = partial(runs.warmed_up, parameters.disabled, fresh=False)
     yield from runs.measured(DISABLED, parameters.disabled, off)
     if not fresh:
-        runs.notes.append(
-            f"no cold run: the cache of variant {parameters.enabled!r} cannot be emptied; declare a reset "
-            "call or a launch command for it"
-        )
+        runs.notes.append(Note.of("no_cold_run", variant=repr(parameters.enabled)))
     elif not _has_cold_run(parameters, setting):
-        runs.notes.append(
-            "no cold run: the sessions share no beginning, so there is nothing to fill the cache with ahead "
-            "of them, and the warm run is the one that begins with an empty cache"
-        )
+        runs.notes.append(Note.of("no_cold_run.sessions"))
     else:
         empty = partial(runs.warmed_up, parameters.enabled, fresh=True)
         yield from runs.measured(COLD, parameters.enabled, empty)
@@ -350,12 +341,12 @@ def _result(runs: _Runs) -> TestResult:
     levels = [*runs.disturbed, *runs.by_state.values()]
     metrics = _metrics(runs)
     tables = [cache_table(runs.by_state), effect_table(metrics, COLD in runs.by_state)]
-    notes = [*runs.notes, f"the cache was filled with {populated} shared prefixes before the warm run"]
+    notes = [*runs.notes, Note.of("cache_filled", prefixes=populated)]
     of_sessions = isinstance(setting.workload, OfSessions)
     off, on = runs.by_state[DISABLED], runs.by_state[WARM]
     if of_sessions:
         tables.append(cache_by_turn_table(off, on, setting.seed))
-        notes.append(_OF_SESSIONS)
+        notes.append(Note.of("prefix_cache_of_sessions"))
     report = Report(
         levels=levels,
         metrics=metrics,
@@ -457,60 +448,27 @@ def unexplained(by_state: Mapping[str, Seen]) -> list[Unexplained | None]:
 def _off(seen: Seen) -> Finding:
     share = _cached_share(seen)
     if share is None:
-        return _untold("disabled")
-    ok = share <= MOST_WHEN_OFF
-    advice = "" if ok else ": the cache is not off; check how the variant switches it"
-    return Finding(
-        "cache_disabled",
-        ok=ok,
-        voids=True,
-        message=f"with the cache off the server took {share:.1%} of the input from it{advice}",
-        value=share,
-        limit=MOST_WHEN_OFF,
-        unit="ratio",
-    )
+        return Finding.of("cache_disabled.untold", ok=True)
+    return Finding.of("cache_disabled", share <= MOST_WHEN_OFF, share, MOST_WHEN_OFF)
 
 
 def _empty(seen: Seen) -> Finding:
     """The finding on the empty cache: the first request with each prefix must not find it there."""
     records = with_zeros(seen.records)
     if not tells_cached(records):
-        return _untold("cold")
+        return Finding.of("cache_cold.untold", ok=True)
     first = _first_of_each_prefix(records)
     hits = int((records.cached_tokens[first] * 2 > records.shared_prefix_tokens[first]).sum())
     share = hits / len(first) if len(first) else 0.0
-    ok = share <= MOST_FIRST_HITS
-    advice = "" if ok else ": it was not empty; check the reset call or the restart"
-    return Finding(
-        "cache_cold",
-        ok=ok,
-        voids=True,
-        message=f"{hits} of {len(first)} prefixes were in the cache before their first request{advice}",
-        value=share,
-        limit=MOST_FIRST_HITS,
-        unit="ratio",
-    )
+    ok, prefixes = share <= MOST_FIRST_HITS, len(first)
+    return Finding.of("cache_cold", ok, share, MOST_FIRST_HITS, hits=hits, prefixes=prefixes)
 
 
 def _filled(seen: Seen) -> Finding:
     share = _cached_share(seen)
     if share is None:
-        return _untold("warm")
-    ok = share > 0
-    advice = "" if ok else ": the cache is not on, or evicts what it holds before it is used"
-    return Finding(
-        "cache_warm",
-        ok=ok,
-        voids=True,
-        message=f"with the cache filled the server took {share:.1%} of the input from it{advice}",
-        value=share,
-        unit="ratio",
-    )
-
-
-def _untold(state: str) -> Finding:
-    message = f"cache {state}: the server does not say what it takes from its cache; its state is as declared"
-    return Finding(f"cache_{state}", ok=True, voids=False, message=message)
+        return Finding.of("cache_warm.untold", ok=True)
+    return Finding.of("cache_warm", share > 0, share)
 
 
 def _cached_share(seen: Seen) -> float | None:

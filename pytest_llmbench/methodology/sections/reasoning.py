@@ -41,6 +41,7 @@ from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
 
@@ -50,7 +51,7 @@ SECTION = ""
 TITLE = "Reasoning"
 DEFAULT_RATE = 1.0
 """Requests per second of a test that names no load: reasoning takes long, and a queue hides what it costs."""
-_OUTSIDE = "reasoning is no test of the draft: there are no clauses to comply with"
+_OUTSIDE = Note.of("outside_draft", test="reasoning")
 _NATURAL = "reasoning.natural_end_reasons"
 _FAMILIES = {"ttot": "TTOT", "ttfo": "TTFO", "output_itl": "Output ITL"}
 _TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
@@ -316,29 +317,19 @@ def _cdf(runs: Sequence[Records], classes: Mapping[str, Sequence[Records]]) -> t
     )
 
 
-def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: Option) -> tuple[str, ...]:
+def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: Option) -> tuple[Note, ...]:
     notes = []
     if metrics["ttot.p50"].point is None and kinds.ok:
-        notes.append(
-            "no reply had an end of thinking: TTOT is not measurable. The model may not reason, the server "
-            "may not stream it, or it stands between tags that the replies do not begin with: "
-            "reasoning.tags in the SUT file declares them"
-        )
+        notes.append(Note.of("no_end_of_thinking"))
     if kinds.merged:
-        notes.append(
-            f"in {kinds.merged} replies one chunk or one read brought the last thought and the first visible "
-            "content: their TTOT counts from the output before it, the longest it can have been"
-        )
+        notes.append(Note.of("merged_end_of_thinking", replies=kinds.merged))
     if kinds.never_spoke:
-        notes.append(
-            f"{kinds.never_spoke} replies held reasoning and no visible content: they failed. Larger output "
-            "limits leave room for an answer"
-        )
+        notes.append(Note.of("reasoning_alone", replies=kinds.never_spoke))
     if option == "A":
-        notes.append("chunks hold several tokens or unknown numbers: output-phase gaps are between chunks")
+        notes.append(Note.of("output_gaps_between_chunks"))
     for name in ("think_share", "critical_evictions"):
         if metrics[name].point is None:
-            notes.append(f"{name}: {Figure(name, metrics[name]).text}")
+            notes.append(Note.of("undefined_metric", metric=name, why=Figure(name, metrics[name]).text))
     return tuple(notes)
 
 

@@ -92,6 +92,7 @@ from pytest_llmbench.model.plan import LoadPlan, Quantity, SessionLoad, SessionS
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.sessions import turns_of
@@ -107,7 +108,7 @@ _TURNS_SHOWN = 12
 _TURNS_DRAWN = 16
 """Number of rows that fit into a plot."""
 _SLOW = ("p50", "p95")
-_OUTSIDE = "sessions is no test of the draft: there are no clauses to comply with"
+_OUTSIDE = Note.of("outside_draft", test=NAME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -562,7 +563,8 @@ def _search_table(parameters: Parameters, found: JobsFound) -> Table:
     for seen in found.levels:
         level = seen.level
         jobs = jobs_of(seen.records)
-        status = "Not offered" if level.passed is None else "Pass" if level.passed else "Fail"
+        undecided = "Not decided" if level.fail_reasons else "Not offered"
+        status = undecided if level.passed is None else "Pass" if level.passed else "Fail"
         told: Row = (
             level.label,
             f"{len(jobs) - jobs.cut_off} of {len(jobs)}",
@@ -573,11 +575,9 @@ def _search_table(parameters: Parameters, found: JobsFound) -> Table:
     return Table("session_search", "Jobs per Hour Search Results", columns, tuple(rows))
 
 
-def _notes(jobs: Sequence[Jobs]) -> tuple[str, ...]:
+def _notes(jobs: Sequence[Jobs]) -> tuple[Note, ...]:
     cut, every = sum(run.cut_off for run in jobs), sum(map(len, jobs))
-    if not cut:
-        return ()
-    return (f"{cut} of {every} sessions were cut off: they have no job time, and are not good",)
+    return (Note.of("without_job_time", cut=cut, sessions=every),) if cut else ()
 
 
 def _jobs_table(

@@ -43,6 +43,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("End-to-End", "e2e"))
 
@@ -416,14 +417,11 @@ class Found:
         return (*self.searched.levels, *tried.values())
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         notes = [*self.searched.notes, *(note for one in self.held for note in one.notes)]
         if self.tenfold is not None and self.tenfold.value != self.reported.value:
-            alone = "no load" if self.tenfold.value is None else f"{self.tenfold.value:g}"
-            notes.append(
-                f"the maximum is what the objectives allow, {self.reported.value:g}; by the ten-fold rule "
-                f"(TTFT P99 at most ten times the P50 of the lowest level) it would be {alone}"
-            )
+            allowed, alone = self.reported.value, self.tenfold.value
+            notes.append(Note.of("maximum_by_objectives", allowed=allowed, tenfold=alone))
         return tuple(dict.fromkeys(notes))
 
     def holds(self, seen: Seen) -> bool | None:

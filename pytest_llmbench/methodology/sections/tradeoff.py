@@ -40,6 +40,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 
 _FAMILIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
 _PERCENTILES = (("P50", "p50"), ("P95", "p95"), ("P99", "p99"))
@@ -146,7 +147,7 @@ class _Sweep:
     """The levels that make up the curve, ascending."""
     run: list[Seen] = field(default_factory=list)
     """All levels that were sent."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     over: bool = False
     """Whether the generator cannot offer more."""
 
@@ -250,17 +251,16 @@ def _metrics(curve: Curve, levels: Sequence[Seen]) -> dict[str, Estimate]:
     return metrics
 
 
-def _notes(parameters: Parameters, capacity: SaturationRate, sweep: _Sweep) -> tuple[str, ...]:
+def _notes(parameters: Parameters, capacity: SaturationRate, sweep: _Sweep) -> tuple[Note, ...]:
     levels, notes = sweep.levels, [*capacity.notes, *sweep.notes]
     if capacity.rps is None:
-        notes.append("no capacity was found, so there are no levels to take a share of it")
+        notes.append(Note.of("no_capacity_for_levels"))
     if levels:
         further = [s.level.label for s in levels if (s.level.percent_of_capacity or 0) > max(GRID)]
         if further and max(parameters.levels_percent) <= max(GRID):
-            notes.append(f"nothing was saturated up to {max(GRID):g}%: levels added up to {further[-1]}")
+            notes.append(Note.of("levels_added", highest=f"{max(GRID):g}%", last=further[-1]))
         if not sweep.saturated:
-            why = "the generator offers no more" if sweep.over else "the capacity was estimated too low"
-            notes.append(f"no level was saturated: {why}")
+            notes.append(Note.of("nothing_saturated", generator=sweep.over))
         note = Reference.of(levels[0].level).note
         notes += [note] if note else []
     return tuple(dict.fromkeys(notes))

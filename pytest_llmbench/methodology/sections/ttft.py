@@ -31,13 +31,14 @@ from pytest_llmbench.metrics.latency import FAMILIES, FloatArray, distributions
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
-from pytest_llmbench.model.cells import Cell, Figure, Row, cells, with_intervals
+from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats.counted import ecdf
 
 Floats = npt.NDArray[np.float64]
@@ -182,32 +183,22 @@ def _parts(metrics: Mapping[str, Estimate]) -> list[str]:
     return [family for family in PARTS_OF_TTFT if f"{family}.mean" in metrics]
 
 
-def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
+def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[Note, ...]:
     notes = []
     if samples.noncontent_share > 0:
-        notes.append(
-            f"{samples.noncontent_share:.1%} of the requests sent non-content output before the first "
-            "content token; TTFT runs to the first content token, ttft_any to the first output of any kind"
-        )
+        notes.append(Note.of("noncontent_first", share=Amount(samples.noncontent_share, "ratio")))
     plain, scheduled = metrics["ttft.p99"].point, metrics["ttft_scheduled.p99"].point
     if plain is not None and scheduled is not None and scheduled > plain * 1.05 + 1.0:
-        notes.append(
-            f"from the scheduled arrival TTFT P99 is {scheduled:.1f} ms, {scheduled - plain:.1f} ms "
-            "more than from submission: requests waited in the generator"
-        )
+        more = Amount(scheduled - plain, "ms")
+        notes.append(Note.of("waited_in_generator", scheduled=Amount(scheduled, "ms"), more=more))
     if not _parts(metrics):
-        notes.append("queue wait and prefill latency: not measurable, the server reports neither")
+        notes.append(Note.of("no_components"))
     if any(f"{family}.p50" not in metrics for family in _parts(metrics)):
-        notes.append(
-            "components of TTFT: the replies do not state them, so there are no percentiles; the means are "
-            "from the engine's metrics page, which counts every request that it served meanwhile"
-        )
+        notes.append(Note.of("components_of_page"))
     if samples.reasoning_share > 0:
-        notes.append(
-            f"{samples.reasoning_share:.1%} of the output tokens are reasoning, which is no content for TTFT"
-        )
+        notes.append(Note.of("reasoning_tokens", share=Amount(samples.reasoning_share, "ratio")))
     if not np.isfinite(samples.duration_s) or samples.ttft_count == 0:
-        notes.append("no request produced a content token: there is no TTFT to report")
+        notes.append(Note.of("no_content_token"))
     return tuple(notes)
 
 

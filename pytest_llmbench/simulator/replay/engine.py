@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionLoad
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
@@ -91,13 +93,14 @@ def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
     )
 
 
-def replay_note(scenario: Scenario, delays: Delays) -> str:
+def replay_note(scenario: Scenario, delays: Delays) -> Note:
     """The note on replays for everyone who reads a result of one."""
-    routed = "".join(f", {behind}," for behind in engines_in_words(scenario.router))
-    return (
-        f"replay: preset {scenario.engine.name}{routed} in virtual time. Nothing was sent and no time "
-        f"passed; client and network are constants ({delays.submit_to_received_us:g} µs to the engine, "
-        f"{delays.write_to_read_us:g} µs back)"
+    return Note.of(
+        "replay",
+        preset=scenario.engine.name,
+        behind=tuple(engines_in_words(scenario.router)),
+        there=Amount(delays.submit_to_received_us, "µs"),
+        back=Amount(delays.write_to_read_us, "µs"),
     )
 
 
@@ -228,7 +231,7 @@ class ReplayEngine:
         return replay_facts(self.scenario, self.delays, generates=self.generates)
 
     @property
-    def note(self) -> str:
+    def note(self) -> Note:
         """The note for everyone who reads a result."""
         return replay_note(self.scenario, self.delays)
 

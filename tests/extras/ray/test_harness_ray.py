@@ -51,7 +51,7 @@ def test_mistakes_in_it_are_told_with_the_option() -> None:
 
 def test_a_replay_does_not_need_the_cluster() -> None:
     (note,) = worker_notes(RaySpec("auto", 4), replay=True)
-    assert "ray:auto?workers=4 has no effect on a replay" in note
+    assert "ray:auto?workers=4 has no effect on a replay" in str(note)
     assert worker_notes(RaySpec("auto", 400)) == ()
 
 

@@ -95,7 +95,7 @@ def test_scales_with_numbers_of_their_own_do_not_end_early() -> None:
     assert full.requests == OVERSENT_REQUESTS
     assert plan_of("full", requests="auto", p95_ms=100, max_requests=20_000).requests == 20_000
     result = ReplayedSUT().measure(ttft.TEST, requests="auto", p95_ms=100, concurrency=2, scale="quick")
-    assert "does not end a load early here" in result.notes[0]
+    assert "does not end a load early here" in str(result.notes[0])
 
 
 def test_a_bucket_is_watched_by_its_lengths() -> None:
@@ -125,7 +125,7 @@ def test_a_clear_pass_is_decided_early_and_says_what_it_saved() -> None:
     assert run.stopped is not None
     assert 200 <= len(run.records) < 3_000
     saved = MOST_REQUESTS - len(run.records)
-    assert f"of at most 5000 requests: {saved} saved" in result.notes[0]
+    assert f"of at most 5000 requests: {saved} saved" in str(result.notes[0])
     after = result.facts.value("load.decided_after")
     assert after % 100 == 0
     assert result.facts.value("load.requests_saved") == saved
@@ -164,7 +164,7 @@ def test_what_is_not_clear_goes_on_to_the_most() -> None:
     assert run.stopped is None
     assert len(run.records) == 600
     assert judged(result) == {str(result.objectives[0]): GateVerdict.INCONCLUSIVE}
-    assert "not decided by the whole load of 600 requests" in result.notes[0]
+    assert "not decided by the whole load of 600 requests" in str(result.notes[0])
     assert result.facts.value("load.requests_saved") == 0
 
 
@@ -185,7 +185,7 @@ def test_a_stationary_closed_loop_leaves_its_first_wave_out(asked: dict[str, Any
 
 def test_looks_begin_behind_the_first_wave() -> None:
     result = ReplayedSUT("h100-8b").measure(ttft.TEST, requests="auto", p95_ms=200, concurrency=32)
-    assert "requests behind the first wave of 32 at the level" in result.notes[0]
+    assert "requests behind the first wave of 32 at the level" in str(result.notes[0])
     assert set(judged(result).values()) == {GateVerdict.PASS}
     assert result.metrics["ttft[as judged].p95"].n == result.facts.value("load.decided_after")
 
@@ -242,7 +242,7 @@ def test_goodput_known_answer() -> None:
     rows = {name: value for name, value, _ in result.tables[0].rows}
     assert rows["Requests that ended well"] == "950 of 1000 (95 %)"
     assert rows["All limits together"] == "850 of 1000 (85 %)"
-    assert "no test of the draft" in result.notes[-1]
+    assert "no test of the draft" in str(result.notes[-1])
 
 
 @pytest.mark.parametrize(

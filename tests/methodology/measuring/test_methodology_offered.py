@@ -74,8 +74,8 @@ def test_the_search_goes_on_below_what_the_generator_can_offer() -> None:
     assert beyond
     assert all(level.saturated is None for level in beyond)
     assert all(level.role == f"probe{NOT_OFFERED}" for level in beyond)
-    assert any("lower bound" in note for note in searched.notes)
-    assert any("64 req/s is beyond this generator" in note for note in searched.notes)
+    assert any("lower bound" in note for note in map(str, searched.notes))
+    assert any("64 req/s is beyond this generator" in note for note in map(str, searched.notes))
 
 
 def test_what_the_system_itself_cannot_do_still_ends_the_search() -> None:
@@ -83,7 +83,7 @@ def test_what_the_system_itself_cannot_do_still_ends_the_search() -> None:
     searched = found(WeakGenerator(above(60)), Range(8, 64, 4))
     assert searched.rate is not None
     assert 36 <= searched.rate <= 40
-    assert not any("lower bound" in note for note in searched.notes)
+    assert not any("lower bound" in note for note in map(str, searched.notes))
 
 
 def test_a_disturbance_costs_one_more_run_and_nothing_else() -> None:
@@ -126,7 +126,7 @@ def test_the_curve_ends_where_the_generator_does() -> None:
     curve = [level for level in result.levels if level.role == "level"]
     assert max(level.percent_of_capacity or 0 for level in curve) <= 100
     assert judged(result).verdict is ValidityVerdict.VALID
-    assert any("the generator offers no more" in note for note in result.notes)
+    assert any("the generator offers no more" in note for note in map(str, result.notes))
 
 
 @pytest.mark.parametrize("test", [tradeoff, itl])
@@ -153,13 +153,13 @@ def test_lower_load_never_needs_a_lower_bound() -> None:
     searched = found(WeakGenerator(lambda *_: False), Range(8, 24, 4))
     assert searched.best is not None
     assert sustainable(searched.best)
-    assert not any("generator" in note for note in searched.notes)
+    assert not any("generator" in note for note in map(str, searched.notes))
 
 
 def test_a_search_that_found_nothing_is_void_and_says_so() -> None:
     result = measured(itl, WeakGenerator(lambda *_: True))
     assert result.levels
-    assert any("no load was found that the SUT sustains" in note for note in result.notes)
+    assert any("no load was found that the SUT sustains" in note for note in map(str, result.notes))
     found = anything(result)
     assert found is not None
     assert found.voids

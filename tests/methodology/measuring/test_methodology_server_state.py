@@ -125,7 +125,7 @@ def test_zeros_in_all_replies_are_not_believed_where_the_page_counts_hits() -> N
         found = prefix_cache_hits([zeros])
         assert found is not None
         assert (found.ok, found.value) == (True, 0.0)
-        assert found.message.startswith("the server took 0.0%")
+        assert found.message.startswith("the server took 0 %")
 
 
 def test_nothing_is_said_where_neither_tells() -> None:

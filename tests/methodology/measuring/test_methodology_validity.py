@@ -210,7 +210,7 @@ def test_a_server_that_tells_longer_times_than_passed_here_is_not_believed(cache
     assert judged.verdict is ValidityVerdict.VALID
     found = finding(judged, "server_times")
     assert (found.ok, found.value) == (ok, cached / 100)
-    by = ", by up to 30.0 ms" if cached else ""
+    by = ", by up to 30 ms" if cached else ""
     assert found.message.startswith(
         f"{cached} of 100 requests took longer inside the server, as it says, than until their first output "
         f"came{by}"
@@ -236,7 +236,7 @@ def test_lengths_that_drift_are_a_warning_with_its_size(times: float, ok: bool) 
     drift = finding(judged, "prompt_length_drift")
     assert drift.ok is ok
     assert drift.value == pytest.approx(times, abs=0.005)
-    assert f"{200 * times:.1f} input tokens a prompt where 200.0 were asked for" in drift.message
+    assert f"{200 * times:.0f} input tokens a prompt where 200 were asked for" in drift.message
     assert judged.verdict is ValidityVerdict.VALID
 
 
@@ -350,7 +350,7 @@ def test_what_turns_add_is_held_against_the_server(offset: int, times: float, ok
     found = finding(judged, "recorded_answers")
     assert (found.ok, found.voids) == (ok, False)
     assert found.value == pytest.approx(times)
-    assert f"the server counts {200 * times:.1f} tokens that a turn adds" in found.message
+    assert f"the server counts {200 * times:.0f} tokens that a turn adds" in found.message
     assert not [each for each in validity([seen], Budget()).findings if each.check == "recorded_answers"]
 
 
@@ -362,7 +362,7 @@ def test_what_turns_add_with_live_answers() -> None:
     judged = validity([of_sessions], Budget())
     found = finding(judged, "live_answers")
     assert (found.ok, found.voids, found.value) == (False, False, pytest.approx(0.7))
-    assert "140.0 tokens that a turn adds with the live answer before it" in found.message
+    assert "140 tokens that a turn adds with the live answer before it" in found.message
     assert not [each for each in judged.findings if each.check == "recorded_answers"]
 
 
@@ -587,4 +587,4 @@ def test_what_the_server_said_stands_where_no_load_was_found() -> None:
     assert told.voids
     assert "no load was found that the system sustains: " in told.message
     assert " requests failed (" in told.message
-    assert "first error: HTTP 400 Bad Request: a fault of the scenario" in told.message
+    assert "first error is: HTTP 400 Bad Request: a fault of the scenario" in told.message

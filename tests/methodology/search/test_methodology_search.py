@@ -46,7 +46,7 @@ def test_the_bracket_is_not_wider_than_the_step() -> None:
 def test_a_range_below_capacity_is_exhausted() -> None:
     searched = found(bounds=Range(8, 24, 4), arrival="uniform")
     assert searched.rate == 24.0
-    assert any("raise the maximum" in note for note in searched.notes)
+    assert any("raise the maximum" in note for note in map(str, searched.notes))
     assert len(searched.levels) == 2
 
 
@@ -54,7 +54,7 @@ def test_a_range_above_capacity_holds_nowhere() -> None:
     searched = found(bounds=Range(60, 90, 5))
     assert searched.best is None
     assert searched.rate is None
-    assert any("lowest level" in note for note in searched.notes)
+    assert any("lowest level" in note for note in map(str, searched.notes))
 
 
 def test_a_range_of_its_own_is_raised_where_it_does_not_saturate() -> None:
@@ -107,7 +107,7 @@ def test_a_closed_loop_that_still_gains_at_the_maximum_says_so() -> None:
     searched = found(QueueServer(slots=64, service_s=0.4), bounds=Range(1, 16, 2), load_model="closed")
     assert searched.best is not None
     assert searched.best.observation.plan.load == ClosedLoop(16)
-    assert any("raise the maximum" in note for note in searched.notes)
+    assert any("raise the maximum" in note for note in map(str, searched.notes))
 
 
 def test_the_rest_of_the_sequence_is_handed_on() -> None:

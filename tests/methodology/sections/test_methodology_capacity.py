@@ -105,7 +105,7 @@ def test_table_and_closing_line(searched: TestResult) -> None:
     assert table.rows[0][:2] == ("8", "100 %")
     assert [row[5] for row in table.rows] == ["Pass", "Pass", *["Fail"] * 5]
     assert "TTFT P99 120.0 ms" in table.rows[2][6]
-    assert result.notes[0] == "Maximum concurrent requests meeting criteria: 16"
+    assert str(result.notes[0]) == "Maximum concurrent requests meeting criteria: 16"
     assert [plot.id for plot in result.plots] == ["capacity_ttft", "capacity_completion", *OVER_TIME]
     assert result.plots[0].marks == {"maximum": 16.0}
 
@@ -165,18 +165,18 @@ def test_the_bound_is_reached_and_said_so() -> None:
     assert outcomes(result) == [(8, True), (12, True)]
     found = result.metrics["max_concurrency"]
     assert (found.point, found.upper) == (12.0, None)
-    assert any("bound reached" in note for note in result.notes)
+    assert any("bound reached" in note for note in map(str, result.notes))
 
 
 def test_quick_goes_no_further_than_64() -> None:
     result = run(QueueServer(slots=1000), ttft_p99_ms=100)
     assert outcomes(result)[-1] == (64, True)
-    assert any("quick" in note for note in result.notes)
+    assert any("quick" in note for note in map(str, result.notes))
 
 
 def test_without_a_threshold_the_report_says_so() -> None:
     result = run(maximum=16)
-    assert any("no TTFT threshold was chosen" in note for note in result.notes)
+    assert any("no TTFT threshold was chosen" in note for note in map(str, result.notes))
     assert result.facts.value("load.slo") == {"min_completion": 0.99}
 
 
@@ -189,7 +189,7 @@ def test_the_output_limit_is_fixed_after_all_draws() -> None:
         assert {request.max_tokens for request in plan.workload.requests(3, plan.seed)} == {7}
     assert result.facts.value("workload.output_length")["params"] == {"tokens": 7}
     assert result.facts.value("workload.name") == "tiny"
-    assert any("P5 7, P95 7" in note for note in result.notes)
+    assert any("P5 7, P95 7" in note for note in map(str, result.notes))
 
 
 def test_a_level_lasts_for_the_time_and_the_completions_whichever_is_longer() -> None:

@@ -61,7 +61,7 @@ def test_equal_normalised_latency_is_perfect_fairness() -> None:
     result = pump(StreamServer(ttft_ms=lambda plan, request: 10.0))
     assert result.metrics["jain_index"].point == pytest.approx(1.0)
     assert result.metrics["class_jain_index"].point == pytest.approx(1.0)
-    assert not any("unfairness" in note for note in result.notes)
+    assert not any("unfairness" in note for note in map(str, result.notes))
 
 
 def test_unequal_normalised_latency_is_told_as_unfair() -> None:
@@ -78,7 +78,7 @@ def test_unequal_normalised_latency_is_told_as_unfair() -> None:
     total = labels["short"] * x1 + labels["long"] * x2
     squares = labels["short"] * x1**2 + labels["long"] * x2**2
     assert result.metrics["jain_index"].point == pytest.approx(total**2 / (n * squares))
-    assert any("significant unfairness" in note for note in result.notes)
+    assert any("significant unfairness" in note for note in map(str, result.notes))
 
 
 def starving(request: PlannedRequest) -> bool:
@@ -104,7 +104,7 @@ def test_starvation_by_ttft_where_the_server_tells_no_wait() -> None:
     result = pump(StreamServer(ttft_ms=first))
     assert result.facts.value("fairness.wait_source") == "TTFT"
     assert 0.05 < (result.metrics["starvation_rate[short]"].point or 0) < 0.25
-    assert any("the server does not tell its queue" in note for note in result.notes)
+    assert any("the server does not tell its queue" in note for note in map(str, result.notes))
 
 
 def test_baselines_have_the_offered_tokens_of_the_mix() -> None:
@@ -118,7 +118,7 @@ def test_baselines_have_the_offered_tokens_of_the_mix() -> None:
         assert loads[f"{name} alone"] * mix.mean_tokens(name) == pytest.approx(
             4.0 * mix.mean_tokens(), rel=1e-3
         )
-    assert any("equal offered tokens per second" in note for note in result.notes)
+    assert any("equal offered tokens per second" in note for note in map(str, result.notes))
     assert result.facts.value("fairness.equal_load") == "tokens"
 
 
@@ -126,7 +126,7 @@ def test_equal_request_rates_on_request() -> None:
     server = StreamServer()
     result = pump(server, equal_load="requests")
     assert {plan.load.rate for plan in server.measured if isinstance(plan.load, OpenLoop)} == {4.0}
-    assert any("equal request rate" in note for note in result.notes)
+    assert any("equal request rate" in note for note in map(str, result.notes))
 
 
 def test_every_class_has_its_requests_behind_the_ramp_up() -> None:
@@ -268,7 +268,7 @@ def test_a_server_without_a_sustainable_load_has_no_mix() -> None:
     result = pump(server, scale="quick", capacity_rps=None)
     assert result.metrics == {}
     assert result.budgeted == ()
-    assert any("nothing to mix at" in note for note in result.notes)
+    assert any("nothing to mix at" in note for note in map(str, result.notes))
 
 
 def test_plans_without_a_rate_count_the_requests() -> None:

@@ -141,7 +141,9 @@ def test_one_yardstick_judges_every_throughput_search(measured: tuple[ReplayedSU
     ]
     assert {level.label.partition(":")[0] for level in judged} >= {"output_filter", "full"}
     assert all("of the baseline's lowest level" in level.saturation_reasons[-1] for level in judged)
-    assert any("the ten-fold rule is off" in note and "output_filter" in note for note in result.notes)
+    assert any(
+        "the ten-fold rule is off" in note and "output_filter" in note for note in map(str, result.notes)
+    )
 
 
 def test_throughput_is_compared_at_one_offered_rate_too(measured: tuple[ReplayedSUT, TestResult]) -> None:
@@ -191,7 +193,9 @@ def test_a_maximum_from_an_exhausted_range_is_a_lower_bound() -> None:
     metrics = maxima.metrics()
     assert metrics["max_output_token_throughput[full]"].upper is None
     assert metrics["throughput_reduction[full]"].lower is None  # it may be no loss at all
-    assert maxima.notes() == ["maximum throughput of full is a lower bound: every tested load up to 24 held"]
+    assert list(map(str, maxima.notes())) == [
+        "the maximum throughput of full is a lower bound: every tested load up to 24 held"
+    ]
 
 
 def test_tables(measured: tuple[ReplayedSUT, TestResult]) -> None:
@@ -225,7 +229,7 @@ def test_refusals_are_counted_by_configuration() -> None:
     )
     refused = result.facts.value("guardrails.refusals_by_configuration")
     assert refused == {"baseline": 0, "input_filter": 0, "output_filter": 0, "full": 2}
-    assert any("full at 50%: 2 requests refused" in note for note in result.notes)
+    assert any("full at 50%: 2 requests were refused" in note for note in map(str, result.notes))
 
 
 def test_a_prefix_cache_that_helps_later_configurations_voids_the_run() -> None:
@@ -243,7 +247,7 @@ def test_a_prefix_cache_that_helps_later_configurations_voids_the_run() -> None:
     # Nothing that comes could make it valid: no further level, no search.
     assert [level.role for level in result.levels][-1] == "full"
     assert "max_output_token_throughput[full]" not in result.metrics
-    assert any("the test ended there" in note for note in result.notes)
+    assert any("the test ended there" in note for note in map(str, result.notes))
 
 
 QUESTIONS = DatasetWorkload(

@@ -152,7 +152,7 @@ def test_short_replies_are_left_out_counted_and_capped() -> None:
     short = finding(result, "itl_short_replies")
     assert not short.ok
     assert not short.voids
-    assert any("ended before 50 output tokens" in note for note in result.notes)
+    assert any("ended before 50 output tokens" in note for note in map(str, result.notes))
 
 
 def test_five_percent_of_short_replies_are_allowed() -> None:
@@ -201,7 +201,7 @@ def test_option_b_on_request_has_gaps_of_no_length() -> None:
     assert level["zero_gaps"] / level["samples"] == pytest.approx(0.75, abs=0.02)
     assert result.metrics["itl[50%].p50"].point == 0.0
     assert result.metrics["itl_tail_ratio[50%]"].point is None
-    assert any("variance comes out too small" in note for note in result.notes)
+    assert any("variance comes out too small" in note for note in map(str, result.notes))
     assert result.plots[0].x_log is False
 
 
@@ -223,7 +223,7 @@ def test_levels_whose_streams_differ_from_the_fixed_method_are_told() -> None:
     parameters = itl.Parameters(capacity_rps=40, levels_percent=(50,), duration_s=1.0)
     result = drive(itl.procedure(parameters, streaming_setting(UNIFORM)), grouped_later)
     assert result.facts.value("streaming.itl_option") == "direct"
-    assert any("would by themselves have called for method A" in note for note in result.notes)
+    assert any("would by themselves have called for method A" in note for note in map(str, result.notes))
 
 
 def test_a_method_that_the_server_cannot_serve_voids_the_run() -> None:
@@ -292,7 +292,7 @@ def test_levels_are_percentages_of_a_declared_rate() -> None:
     assert result.facts.value("load.model") == "open"
     assert result.facts.value("load.concurrency") is None
     assert [level.percent_of_capacity for level in result.levels] == [None, 25, 90]
-    assert any("declared by the marker" in note for note in result.notes)
+    assert any("declared by the marker" in note for note in map(str, result.notes))
 
 
 def test_a_server_without_a_sustainable_load_has_no_levels() -> None:
@@ -301,7 +301,7 @@ def test_a_server_without_a_sustainable_load_has_no_levels() -> None:
     )
     assert result.metrics["itl.p99"].point is None
     assert not tables(result, "itl_results")
-    assert any("no load was found" in note for note in result.notes)
+    assert any("no load was found" in note for note in map(str, result.notes))
 
 
 def test_quick_levels_last_seconds() -> None:

@@ -52,7 +52,7 @@ def test_a_straight_line_is_recovered() -> None:
     assert fit["linear"]["intercept_ms"] == pytest.approx(20.0)
     assert fit["power"]["k"] < 1
     assert result.facts.value("long_context.best_fit").startswith("Linear (R² = 1.0000), about 50.0 µs")
-    assert any(note.startswith("best fit: Linear") for note in result.notes)
+    assert any(note.startswith("best fit: Linear") for note in map(str, result.notes))
 
 
 def test_a_power_law_is_recovered() -> None:
@@ -151,7 +151,9 @@ def test_lengths_beyond_the_context_are_left_out_and_named() -> None:
     result = pump(server, limit=4096 + 256)
     assert [plan.label for plan in server.measured] == ["1024 tokens", "2048 tokens", "4096 tokens"]
     assert result.facts.value("long_context.omitted") == [8192, 16384, 32768, 65536, 131072]
-    assert any("do not fit a context of 4352 tokens" in note and "8192" in note for note in result.notes)
+    assert any(
+        "do not fit a context of 4352 tokens" in note and "8192" in note for note in map(str, result.notes)
+    )
 
 
 def test_too_small_a_context_is_told_before_anything_is_sent() -> None:
@@ -171,8 +173,10 @@ def test_an_unknown_context_is_tried_up_to_the_first_refusal() -> None:
     assert result.metrics["prefill_slope"].point == pytest.approx(50.0)
     assert "ttft[8192].p95" not in result.metrics
     assert result.budgeted == (0, 1, 2)
-    assert any("refused prompts of 8192 tokens (400: maximum context" in note for note in result.notes)
-    assert any("context limit is not known" in note for note in result.notes)
+    assert any(
+        "refused prompts of 8192 tokens (400: maximum context" in note for note in map(str, result.notes)
+    )
+    assert any("context limit is not known" in note for note in map(str, result.notes))
     assert all(finding.ok for finding in result.findings)
 
 

@@ -126,7 +126,7 @@ def test_the_procedure_on_canned_records() -> None:
     assert kinds["… without reasoning, in no TTOT"] == ("100",)
     assert kinds["Reasoning ended: converged"] == ("100",)
     assert result.section == ""
-    assert "no test of the draft" in result.notes[-1]
+    assert "no test of the draft" in str(result.notes[-1])
 
 
 def test_a_replayed_engine_that_thinks() -> None:
@@ -154,5 +154,5 @@ def test_an_engine_that_does_not_think_has_no_ttot() -> None:
                                          max_budget_force_rate=0.5, slo=limit)  # fmt: skip
     found = gate(result.objectives, result.metrics)
     assert {each.verdict for each in found.objectives} == {GateVerdict.INCONCLUSIVE}
-    assert any("TTOT is not measurable" in note for note in result.notes)
+    assert any("TTOT is not measurable" in note for note in map(str, result.notes))
     assert rows(result, "reasoning_results")["Critical evictions"][0].startswith("not measurable")

@@ -157,14 +157,16 @@ def test_a_level_that_this_machine_spoiled_is_measured_again(times: int, verdict
     if verdict is ValidityVerdict.VALID:
         assert result.metrics == usual.metrics
         assert result.tables == usual.tables
-        assert any(note.startswith("13 sessions at once: attempt 2 was void") for note in result.notes)
+        assert any(
+            note.startswith("13 sessions at once: attempt 2 was void") for note in map(str, result.notes)
+        )
 
 
 def test_a_limit_on_another_turn_is_another_capacity() -> None:
     result = canned(turn_ttft_p95_ms={1: 25}, maximum=32)
     assert result.metrics["max_sessions"].point == 32
     assert result.metrics["max_sessions"].upper is None
-    assert any("bound reached: 32 sessions meet the criteria" in note for note in result.notes)
+    assert any("bound reached: 32 sessions meet the criteria" in note for note in map(str, result.notes))
 
 
 def test_a_level_has_so_many_sessions_per_slot_and_counts_while_every_slot_has_one() -> None:
@@ -234,8 +236,8 @@ def test_table_plots_and_notes_say_sessions() -> None:
     assert table.rows[0][:2] == ("8", "32 of 32")
     assert result.plots[0].x_label == "sessions at once"
     assert result.plots[0].marks == {"maximum": 13.0}
-    assert result.notes[0] == "Maximum sessions at once meeting criteria: 13"
-    assert "the workload is of sessions" in result.notes[1]
+    assert str(result.notes[0]) == "Maximum sessions at once meeting criteria: 13"
+    assert "the workload is of sessions" in str(result.notes[1])
     assert result.facts.value("load.sessions_range") == [8, 16, 1]
     assert result.facts.value("load.slo") == {"min_completion": 0.99, "turn_ttft_p95_ms": {"3": 25}}
 

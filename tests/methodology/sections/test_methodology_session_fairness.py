@@ -109,7 +109,7 @@ def test_a_session_starves_with_one_turn_that_waits_too_long() -> None:
     assert point(result, "starvation_rate[chat]") == 0.0
     assert result.metrics["starvation_rate[chat]"].upper is not None
     assert result.metrics["starvation_rate[chat]"].upper > 0
-    assert any("the wait is the server queue wait" in note for note in result.notes)
+    assert any("the wait is the server queue wait" in note for note in map(str, result.notes))
 
 
 def test_each_class_alone_and_then_the_mix_with_as_many_at_once() -> None:
@@ -152,8 +152,8 @@ def test_tables_and_plot() -> None:
     assert indices.rows[1][:2] == ("Class-Level Fairness Index", "0.8")
     assert [row[0] for row in alone.rows] == ["Chat", "Agent"]
     assert set(result.plots[0].series) == {"chat, mix", "chat, alone", "agent, mix", "agent, alone"}
-    assert any("significant unfairness" in note for note in result.notes)
-    assert any("the workload is of sessions: 4 at once" in note for note in result.notes)
+    assert any("significant unfairness" in note for note in map(str, result.notes))
+    assert any("the workload is of sessions: 4 at once" in note for note in map(str, result.notes))
 
 
 def test_no_clause_about_requests_is_met() -> None:

@@ -199,7 +199,7 @@ def test_failures_are_data_beyond_the_first_level() -> None:
     completed = result.metrics["completion_rate[32 sessions]"].point
     assert completed == pytest.approx(5 / 6)
     assert result.metrics["fail_rate[32 sessions]"].point == pytest.approx(1 / 6)
-    assert any(note.startswith("32 sessions: 64 out-of-memory errors") for note in result.notes)
+    assert any(note.startswith("32 sessions: 64 out-of-memory errors") for note in map(str, result.notes))
     assert validity(result.observations, Budget(), result.budgeted).verdict is ValidityVerdict.VALID
 
 
@@ -250,7 +250,9 @@ def test_a_level_that_this_machine_spoiled_is_measured_again_with_other_sessions
     void = {f"{at} sessions at once": times for at, times in which.items()}
     assert Counter(each.label for each in result.void_loads) == void
     for at in which:
-        assert any(note.startswith(f"{at} sessions at once: attempt 1 was void") for note in result.notes)
+        assert any(
+            note.startswith(f"{at} sessions at once: attempt 1 was void") for note in map(str, result.notes)
+        )
     # Each attempt has sessions of its own; the first has those that it always had.
     seeds = [plan.seed for plan in disturbed.server.plans]
     assert len(set(seeds)) == len(seeds) == 3 + sum(which.values())
@@ -284,7 +286,7 @@ def test_table_and_plots() -> None:
     rates, waits = result.plots[:2]
     assert rates.series["turns 2+"] == ((8.0, 16.0, 32.0), (100.0, 100.0, 0.0))
     assert waits.series["turns 2+"][1] == pytest.approx((10.0, 10.0, 100.0))
-    assert any("the workload is of sessions" in note for note in result.notes)
+    assert any("the workload is of sessions" in note for note in map(str, result.notes))
 
 
 OF_BLOCKS: Any = {
@@ -344,7 +346,7 @@ def test_a_system_that_does_not_come_back_ends_the_test() -> None:
     sut = ReplayedSUT("fast?prefix_caching=on&context_limit_tokens=2048", change=breaks)
     result = sut.measure(TEST, "quick", keep=ALLOWED, workload=OF_BLOCKS, sessions=[4, 8, 16])
     assert [slots(run.plan) for run in result.observations] == [4, 8]
-    assert any("stopped after 8 sessions: not recovered" in note for note in result.notes)
+    assert any("stopped after 8 sessions: not recovered" in note for note in map(str, result.notes))
 
 
 def test_clauses_about_requests_in_flight_are_not_met() -> None:

@@ -179,7 +179,9 @@ def test_the_users_limit_decides_and_not_the_ten_fold_rule() -> None:
     summary = cells(result, "throughput_summary")
     assert summary["Output Throughput by the Ten-fold Rule"][0] != summary["Output Throughput under it"][0]
     assert summary["Load by the Ten-fold Rule"][0] == f"{alone.offered_rps:g} req/s"
-    assert any("by the ten-fold rule" in note and f"{alone.offered_rps:g}" in note for note in result.notes)
+    assert any(
+        "by the ten-fold rule" in note and f"{alone.offered_rps:g}" in note for note in map(str, result.notes)
+    )
 
 
 @pytest.mark.parametrize("limit", [25, 60, 300, 5000])
@@ -224,7 +226,7 @@ def test_steps_down_while_the_longer_level_is_saturated() -> None:
     ]
     found = result.metrics["sustainable_rate"]
     assert (found.point, found.upper) == (32.0, 36.0)
-    assert any("36 req/s did not hold" in note for note in result.notes)
+    assert any("36 req/s did not hold" in note for note in map(str, result.notes))
     # what was given up is beyond capacity: the error budget is not about it
     assert result.budgeted == (len(result.observations) - 1,)
 
@@ -333,7 +335,7 @@ def test_a_range_that_ends_before_saturation_gives_a_lower_bound() -> None:
     assert summary["Max Output Throughput"][0].startswith("at least 24")
     assert summary["Output Throughput under it"][0] == "the maximum above"
     assert summary["Sustainable Load"][0] == "at least 24 req/s"
-    assert any("a lower bound" in note and "24 req/s" in note for note in result.notes)
+    assert any("a lower bound" in note and "24 req/s" in note for note in map(str, result.notes))
 
 
 @pytest.mark.parametrize(
@@ -375,7 +377,7 @@ def test_batch_utilisation_from_the_gauge() -> None:
     # 20 req/s of 0.1 s each keep 2 of 4 places busy
     assert half.metrics["batch_utilisation"].point == pytest.approx(0.5, abs=0.05)
     assert half.metrics["sustainable_rate"].upper is None
-    assert any("raise the maximum" in note for note in half.notes)
+    assert any("raise the maximum" in note for note in map(str, half.notes))
 
 
 def test_a_range_of_its_own_from_bursts() -> None:
@@ -409,7 +411,7 @@ def test_a_server_that_answers_nothing_gives_no_number() -> None:
     assert result.metrics["sustainable_rate"].point is None
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
     assert result.budgeted == (0,)
-    assert any("lowest level" in note for note in result.notes)
+    assert any("lowest level" in note for note in map(str, result.notes))
 
 
 def test_accelerators_that_nobody_declared() -> None:

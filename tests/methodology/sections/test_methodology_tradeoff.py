@@ -260,13 +260,13 @@ def test_levels_are_added_until_one_is_saturated() -> None:
     assert percents[:5] == [10, 40, 70, 90, 120]
     assert percents[5:] == [120.0 + 10 * (i + 1) for i in range(len(percents) - 5)]
     assert [level.saturated for level in result.levels].index(True) == len(percents) - 1
-    assert any("levels added" in note for note in result.notes)
+    assert any("levels were added" in note for note in map(str, result.notes))
 
 
 def test_added_levels_are_bounded() -> None:
     result = run(capacity_rps=5)
     assert result.levels[-1].percent_of_capacity == 200
-    assert any("estimated too low" in note for note in result.notes)
+    assert any("estimated too low" in note for note in map(str, result.notes))
 
 
 def test_without_a_declared_capacity_it_starts_from_the_common_search() -> None:
@@ -289,7 +289,7 @@ def test_no_capacity_no_levels() -> None:
     result = run(Dies())
     assert not [level for level in result.levels if level.role == "level"]
     assert result.metrics["knee_rate"].point is None
-    assert any("no capacity was found" in note for note in result.notes)
+    assert any("no capacity was found" in note for note in map(str, result.notes))
 
 
 def test_levels_by_scale() -> None:

@@ -35,14 +35,14 @@ def test_queue_wait_and_prefill_where_the_server_states_them() -> None:
     assert found.rows[0][1] == "100 ms"
     assert found.rows[1][-1] == "40"
     assert result.metrics["ttft_outside.p50"].point == 0.0  # nothing lies between this client and its server
-    assert not any("not measurable" in note for note in result.notes)
+    assert not any("not measurable" in note for note in map(str, result.notes))
 
 
 def test_not_measurable_where_it_does_not() -> None:
     result = drive(ttft.procedure(ttft.Parameters(requests=20), canned_setting()), answer)
     assert "ttft_queue_wait.p50" not in result.metrics
     assert table(result, "ttft_components") is None
-    assert any("not measurable" in note for note in result.notes)
+    assert any("not measurable" in note for note in map(str, result.notes))
 
 
 def test_one_component_alone() -> None:
@@ -79,8 +79,8 @@ def test_means_from_the_metrics_page_where_the_replies_state_nothing() -> None:
     found = table(result, "ttft_components")
     assert found is not None
     assert found.rows[0] == ("Queue wait", *("not measurable",) * 3, "15.0 ms", "60")
-    assert not any("reports neither" in note for note in result.notes)
-    assert any("metrics page" in note for note in result.notes)
+    assert not any("reports neither" in note for note in map(str, result.notes))
+    assert any("metrics page" in note for note in map(str, result.notes))
 
 
 def test_what_the_replies_state_stands_before_the_page() -> None:
@@ -94,7 +94,7 @@ def test_what_the_replies_state_stands_before_the_page() -> None:
         ttft.procedure(parameters, canned_setting()), lambda plan: replace(server(plan), engine=page)
     )
     assert result.metrics["ttft_prefill.mean"].point == pytest.approx(20.0)
-    assert not any("metrics page" in note for note in result.notes)
+    assert not any("metrics page" in note for note in map(str, result.notes))
 
 
 def test_a_restarted_engine_has_no_means() -> None:
@@ -116,7 +116,7 @@ def test_both_readings_where_other_output_comes_first() -> None:
     found = table(result, "ttft_any_token")
     assert found is not None
     assert found.rows[0] == ("P50", "100 ms", "70 ms")
-    assert any("non-content output" in note for note in result.notes)
+    assert any("non-content output" in note for note in map(str, result.notes))
 
 
 def test_one_reading_where_content_comes_first() -> None:

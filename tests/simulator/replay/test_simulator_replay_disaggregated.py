@@ -194,7 +194,7 @@ def test_what_is_apart_is_disclosed() -> None:
     assert facts.value("sut.router") == "round_robin to prefill, least_loaded to decode"
     assert facts.value("sut.boundary") == "application_gateway"
     assert "KV transfer at 24 GB/s per accelerator and 500 us" in facts.value("sut.components")
-    assert "1 prefill and 3 decode workers" in engine.note
+    assert "1 prefill and 3 decode workers" in str(engine.note)
     versions = {
         ReplayEngine(parse_scenario(f"fast{options}")).disclosure().value("sut.model.version")
         for options in ("", "?prefill_workers=1&decode_workers=1", "?prefill_workers=1&decode_workers=2")

@@ -294,7 +294,7 @@ def test_what_is_routed_is_disclosed() -> None:
     assert facts.value("sut.boundary") == "application_gateway"  # load balancing is outside of an engine
     assert "router (prefix, lead 16) before 4 replicas" in facts.value("sut.components")
     assert facts.value("streaming.protocol") == "sse"
-    assert "4 replicas behind a router (prefix)" in engine.note
+    assert "4 replicas behind a router (prefix)" in str(engine.note)
     versions = {
         ReplayEngine(parse_scenario(f"fast{options}")).disclosure().value("sut.model.version")
         for options in ("", "?replicas=2", "?replicas=2&router=prefix", "?replicas=3")
