@@ -317,8 +317,7 @@ class NoteEntry(Shape):
     id: str
     """The id of its sentence; ``as_told`` for a text that came as text."""
     parameters: dict[str, JsonValue] = Field(default={})
-    """What fills it, by name: numbers, texts, lists; an amount is its ``value`` and ``unit``, a note of its
-    own its ``id`` and ``parameters``."""
+    """What fills it; an amount is its ``value`` and ``unit``, a note its ``id`` and ``parameters``."""
 
 
 class FindingEntry(Shape):

@@ -246,7 +246,7 @@ def _names(value: Any) -> Any:
     """Keys and their keys; of a list those of all that are in it; nothing of what the machine may add to."""
     if isinstance(value, dict):
         return {
-            key: None if key in DIGESTS | WORDS | {"findings", "void_loads"} else _names(value[key])
+            key: None if key in DIGESTS | WORDS | {"findings", "void_loads", "note_data"} else _names(value[key])
             for key in sorted(value)
         }
     if isinstance(value, list):
