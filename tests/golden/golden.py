@@ -119,6 +119,8 @@ WORDS = {
     *("item", "methods", "configuration", "fail_reasons", "saturation_reasons", "error", "statement"),
 }
 """Keys of what is written for people; differences there are told after all others."""
+BY_MACHINE = {"findings", "void_loads", "note_data"}
+"""Keys of lists of which the machine decides what is in them."""
 
 
 def measured(case: Case, folder: Path) -> dict[str, Any]:
@@ -246,7 +248,7 @@ def _names(value: Any) -> Any:
     """Keys and their keys; of a list those of all that are in it; nothing of what the machine may add to."""
     if isinstance(value, dict):
         return {
-            key: None if key in DIGESTS | WORDS | {"findings", "void_loads", "note_data"} else _names(value[key])
+            key: None if key in DIGESTS | WORDS | BY_MACHINE else _names(value[key])
             for key in sorted(value)
         }
     if isinstance(value, list):
