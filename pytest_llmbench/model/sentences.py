@@ -14,9 +14,9 @@ from typing import Any, Union
 
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.numbers import number, quantity
+from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.model.wording.findings import FINDINGS
 from pytest_llmbench.model.wording.notes import NOTES
-from pytest_llmbench.model.wording.sentence import Sentence
 
 Parameter = Union[None, bool, int, float, str, Amount, "Note", tuple["Parameter", ...]]
 Parameters = Mapping[str, Parameter]

@@ -21,7 +21,7 @@ from pytest_llmbench.model import sentences
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import RequirementStatus
 from pytest_llmbench.model.result import Level, Plot, Table, TestResult
-from pytest_llmbench.model.wording.sentence import Sentence
+from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.store.entries import entry_from_result
 
 OTHER = "Lorem ipsum."

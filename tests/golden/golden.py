@@ -248,8 +248,7 @@ def _names(value: Any) -> Any:
     """Keys and their keys; of a list those of all that are in it; nothing of what the machine may add to."""
     if isinstance(value, dict):
         return {
-            key: None if key in DIGESTS | WORDS | BY_MACHINE else _names(value[key])
-            for key in sorted(value)
+            key: None if key in DIGESTS | WORDS | BY_MACHINE else _names(value[key]) for key in sorted(value)
         }
     if isinstance(value, list):
         merged: dict[str, Any] = {}

@@ -96,4 +96,4 @@ def test_an_unusual_dialect_that_was_found_is_noted() -> None:
     assert api_notes("openai-responses", "openai-responses") == ()
     (note,) = api_notes("auto", "openai-responses")
     assert "openai-responses" in str(note)
-    assert "--llm-api=NAME" in note
+    assert "--llm-api=NAME" in str(note)

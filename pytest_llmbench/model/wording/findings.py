@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pytest_llmbench.model.wording.sentence import Sentence
+from pytest_llmbench.model.wording import Sentence
 
 _NOT_AS_ASKED = "so the lengths are not those that were asked for"
 _BEHIND = "the generator could not keep its schedule; lower the rate or free the CPU"

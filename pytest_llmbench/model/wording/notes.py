@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pytest_llmbench.model.wording.sentence import Sentence
+from pytest_llmbench.model.wording import Sentence
 
 _LOOKED = (
     " (look {look}; limits are judged on the first {judged} requests[ behind the first wave of {slots}] at "
