@@ -19,7 +19,7 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 from pytest_llmbench.extras.grpc.engine_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.scenario.variants import software_version
-from pytest_llmbench.simulator.serving.driver import EngineDriver, Replica
+from pytest_llmbench.simulator.serving.driver import EngineDriver, ServedReplica
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation, Tokenizer
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
@@ -96,7 +96,7 @@ class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has n
         )
 
 
-def _load(replica: Replica) -> Any:
+def _load(replica: ServedReplica) -> Any:
     engine = replica.engine
     return pb.SchedulerLoad(
         dp_rank=replica.number,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.request import RefusalError
 
 if TYPE_CHECKING:
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
@@ -135,6 +137,26 @@ class FaultSchedule:
         draw = random.Random(f"schemas {self._seed} {number}")
         possible = breaks_of(asked, number) if draw.random() < self.options.schema_fault_rate else []
         return StructuredAnswer(asked, number, draw.choice(possible) if possible else "")
+
+
+def refusal_of(kind: FaultKind, options: FaultOptions) -> RefusalError:
+    """The error response of a fault that refuses the request."""
+    if kind == "http_error":
+        return RefusalError(options.fault_status, f"a fault of the scenario: {kind}")
+    status, why = (429, "rate limit exceeded") if kind == "rate_limit" else (503, "the server is overloaded")
+    return RefusalError(status, f"{why} (a fault of the scenario)", None, options.retry_after_s)
+
+
+def queue_full(config: EngineConfig, options: FaultOptions) -> RefusalError:
+    """The error response of an engine whose queue is full."""
+    why = f"the queue is full: {config.max_waiting} requests wait already"
+    return RefusalError(options.full_status, why, None, options.retry_after_s)
+
+
+def input_refused() -> RefusalError:
+    """The error response to a prompt that the input filter refuses."""
+    why = "the prompt was refused by the input filter"
+    return RefusalError(400, why, "prompt", code="content_filter")
 
 
 RoleChunk = Literal["at_start", "at_first_token", "in_first_chunk", "never"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.cells import Amount
@@ -24,11 +24,10 @@ from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.faults import FaultSchedule
-from pytest_llmbench.simulator.engine.router import Router, replicas_of
+from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule, StreamOptions
+from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.engine.scheduling import EngineTotals
-from pytest_llmbench.simulator.replay.faults import require_replayable
-from pytest_llmbench.simulator.replay.load import Arrivals, Delays, arrivals_of, planned_of
+from pytest_llmbench.simulator.replay.load import DELAYS, STRIKES, Arrivals, Delays, arrivals_of, planned_of
 from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
@@ -43,6 +42,36 @@ from pytest_llmbench.simulator.scenario.variants import (
 from pytest_llmbench.timing.collector import quiet_gc
 
 _SOURCE = "replay in virtual time"
+
+
+_SHOWN = {*REFUSALS, *STRIKES, *DELAYS}
+
+_TIMELESS = {
+    "tokens_per_chunk", "draft_tokens", "draft_acceptance", "done_marker", "line_end",
+    "writes_per_event", "reasoning_place", "token_times", "server_timings",
+    "server_timestamps", "trace",
+}  # fmt: skip
+"""Options of the stream that a replay carries out, or that change nothing in the records."""
+
+
+def require_replayable(scenario: Scenario) -> None:
+    """Raise SuiteError, naming them all, for options that a replay would silently leave out."""
+    asked, plain = scenario.stream, StreamOptions()
+    names = [
+        each.name
+        for each in fields(StreamOptions)
+        if each.name not in _TIMELESS and getattr(asked, each.name) != getattr(plain, each.name)
+    ]
+    mistakes = [f"{name} changes the bytes of the stream, and a replay has none" for name in names]
+    mistakes += [
+        f"the fault {kind} lives in the bytes of the stream, and a replay has none"
+        for kind in scenario.faults.fault
+        if kind not in _SHOWN
+    ]
+    if mistakes:
+        raise SuiteError.from_mistakes(
+            mistakes, where="replay", remedy="measure sim:… with these options, or leave them out"
+        )
 
 
 def protocol(scenario: Scenario, *, generates: bool = True) -> str:
@@ -297,24 +326,17 @@ class ReplayEngine:
         )
 
     def _begun(self, plan: LoadPlan, arrivals: Arrivals, log: ReplayLog, start_ns: int) -> ReplayRun:
-        given: dict[str, Any] = {
-            "faults": self._faults,
-            "delays": self.delays,
-            "start_ns": start_ns,
-            "keep": log.keep,
-            "generates": self.generates,
-        }
-        if len(self._engines) == 1:
-            return ReplayRun(self._engines, arrivals, plan, **given)
-        options = self.scenario.router  # few replays have several engines
-        if options.disaggregated:
-            from pytest_llmbench.simulator.replay.disaggregated import DisaggregatedRun
-
-            return DisaggregatedRun(self._engines, arrivals, plan, options=options, **given)
-        from pytest_llmbench.simulator.replay.routed import RoutedRun
-
-        router = Router(options.policy, options.router_max_lead)
-        return RoutedRun(self._engines, arrivals, plan, router=router, **given)
+        return ReplayRun(
+            self._engines,
+            arrivals,
+            plan,
+            faults=self._faults,
+            delays=self.delays,
+            start_ns=start_ns,
+            keep=log.keep,
+            generates=self.generates,
+            options=self.scenario.router,
+        )
 
     def _restart(self) -> None:
         self._engines, self._totals = self._started(), ReplayTotals()

@@ -1,4 +1,5 @@
-"""The arrival of requests at the engine in virtual time: the load generator's part, as arithmetic.
+"""The load generator's part of a replay, as arithmetic: the arrival of requests, the client's deadlines, and
+what a client makes of a fault.
 
 The generator's end of the wire is a constant: a request is received ``submit_to_received_us`` after it was
 submitted, and what the engine writes is read ``write_to_read_us`` later. Nothing is ever late.
@@ -8,16 +9,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLoad, SessionSlots
-from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionLoad, SessionSlots
+from pytest_llmbench.model.record import Outcome, Phase
+from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
 from pytest_llmbench.simulator.replay.records import InFlight
 from pytest_llmbench.workloads.sequence import LoadDigest, drawn
 from pytest_llmbench.workloads.stream import StreamedWorkload
@@ -271,3 +276,115 @@ def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> IntColumn:
     """
     whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
     return whole[plan.first :] - (int(whole[plan.first - 1]) if plan.first else 0)
+
+
+STRIKES: dict[FaultKind, tuple[Outcome, str]] = {
+    "in_band_error": (Outcome.IN_BAND_ERROR, "an error inside the stream (a fault of the scenario)"),
+    "reset": (Outcome.DISCONNECTED, "the connection was reset (a fault of the scenario)"),
+    "half_close": (Outcome.DISCONNECTED, "the connection was closed (a fault of the scenario)"),
+    "crash": (Outcome.DISCONNECTED, "the connection was reset (a fault of the scenario: crash)"),
+    "truncate": (Outcome.TRUNCATED, "the stream ended without a terminal event (a fault of the scenario)"),
+}
+"""Faults that end a reply in mid-stream, with the outcome and the error that the client records."""
+DELAYS: frozenset[FaultKind] = frozenset({"stall", "buffering"})
+"""Faults that only hold chunks back."""
+
+
+def delayed(read_ns: IntColumn, kind: FaultKind, options: FaultOptions) -> IntColumn:
+    """The instants at which the chunks of a reply are read if its stream stalls or goes through a buffering
+    proxy."""
+    if kind == "buffering":
+        return np.full_like(read_ns, read_ns[-1])
+    after = min(options.fault_after_tokens, len(read_ns))
+    since_ns = read_ns[max(after - 1, 0)]
+    late = np.maximum(read_ns[after:], since_ns + round(options.stall_ms * 1e6))
+    return np.concatenate((read_ns[:after], late))
+
+
+_NEVER_NS = 2**63 - 1
+
+
+class ClientDeadlines:
+    """The client's deadlines for requests by age. The headers are read as soon as a request is accepted; then
+    silence is counted."""
+
+    def __init__(self, limits: Deadlines, delays: Delays) -> None:
+        self._silence_ns = round(limits.between_chunks_s * 1e9) + delays.to_engine_ns + delays.to_client_ns
+        self._total_ns, self._drain_ns = round(limits.total_s * 1e9), round(limits.drain_s * 1e9)
+        self._between_ns = round(limits.between_chunks_s * 1e9)
+        self._shortest_ns = min(self._silence_ns, self._total_ns, self._drain_ns)
+        self.silence_text = (
+            f"the stream fell silent within {limits.between_chunks_s:g} s (between-chunks deadline)"
+        )
+        self._total_text = f"the response was not complete within {limits.total_s:g} s (total deadline)"
+        self.drain_text = f"not complete {limits.drain_s:g} s after the last submission (drain deadline)"
+        self._silent: deque[InFlight] = deque()
+        """Requests without a token, and some that have one by now; oldest first."""
+        self._open: deque[InFlight] = deque()
+        self.look_ns = _NEVER_NS
+        """Instant before which no deadline runs out."""
+
+    def watch(self, flight: InFlight) -> None:
+        """Watch a request that has been accepted later than those before it."""
+        silent, still_open = self._silent, self._open
+        while silent and not _waits(silent[0]):  # of those that ended nothing is kept
+            silent.popleft()
+        while still_open and still_open[0].finished_ns != MISSING:
+            still_open.popleft()
+        silent.append(flight)
+        still_open.append(flight)
+        look_ns = flight.submitted_ns + self._shortest_ns
+        if look_ns < self.look_ns:
+            self.look_ns = look_ns
+
+    def overdue(self, now_ns: int) -> Iterator[tuple[InFlight, int, str]]:
+        """The requests that have to be given up, each with the instant of the deadline and the reason.
+
+        Each is to be ended before the next is asked for.
+        """
+        for flight in _taken(self._silent, now_ns - self._silence_ns, _waits):
+            yield flight, flight.submitted_ns + self._silence_ns, self.silence_text
+        for flight in _taken(self._open, now_ns - self._total_ns, _is_open):
+            yield flight, flight.submitted_ns + self._total_ns, self._total_text
+        fronts = [queue[0].submitted_ns for queue in (self._silent, self._open) if queue]
+        self.look_ns = min(fronts) + self._shortest_ns if fronts else _NEVER_NS
+
+    def given_up_ns(self, flight: InFlight) -> int | None:
+        """Instant at which a reply that was held back on its way was given up; ``None`` if it came quickly
+        enough."""
+        read_ns = flight.read_ns
+        if read_ns is None or len(read_ns) == 0 or read_ns[-1] - read_ns[0] < self._between_ns:
+            return None
+        silent = np.flatnonzero(np.diff(read_ns) >= self._between_ns)
+        return int(read_ns[silent[0]]) + self._between_ns if len(silent) else None
+
+    def drain_is_over(self, now_ns: int, last_ns: int) -> bool:
+        """Whether the time for draining is over. ``last_ns``: when the last flight was submitted."""
+        return now_ns >= last_ns + self._drain_ns
+
+
+def _taken(
+    queue: deque[InFlight], submitted_until_ns: int, concerned: Callable[[InFlight], bool]
+) -> Iterator[InFlight]:
+    """Take what is overdue from the front of ``queue``, and drop the flights that are no longer
+    ``concerned``."""
+    while queue:
+        flight = queue[0]
+        if concerned(flight):
+            if flight.submitted_ns > submitted_until_ns:
+                return
+            yield flight
+        queue.popleft()
+
+
+def _is_open(flight: InFlight) -> bool:
+    return not flight.ended
+
+
+def _waits(flight: InFlight) -> bool:
+    """Whether the flight has no token yet. A later silence is a few steps long, and no deadline is that
+    short."""
+    sequence = flight.sequence
+    if flight.finished_ns != MISSING or sequence is None:
+        return False
+    return sequence.first_step is None or sequence.hands_over

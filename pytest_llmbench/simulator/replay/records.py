@@ -75,6 +75,12 @@ class InFlight:
     """Instant at which the client has read the end of the response, or has given up."""
 
     @property
+    def session(self) -> int | None:
+        """The session that it is a turn of."""
+        turn = self.planned.turn
+        return None if turn is None else turn.session
+
+    @property
     def ended(self) -> bool:
         return self.finished_ns != MISSING
 

@@ -10,6 +10,7 @@ import numpy as np
 from pytest_llmbench.model.observation import EngineReadings, FloatArray
 from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.loop import Replica
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.records import InFlight, Steps
@@ -60,45 +61,22 @@ class GaugeSampler:
         return np.array(self._at_ns, dtype=np.int64)
 
 
-class Replica:
+class ReplayReplica(Replica[InFlight]):
     """An engine with its requests, during one plan."""
 
     def __init__(self, number: int, engine: Engine, start_ns: int) -> None:
-        self.number = number
-        self.engine = engine
-        self.in_flight: dict[EngineSequence, InFlight] = {}
+        super().__init__(number, engine)
         self.strikes: dict[int, list[InFlight]] = {}
         """Replies to which a fault happens at a step, if they have come far enough, by the number of that
         step."""
-        self.down_until_ns = 0
-        """Instant until which the engine recovers from a crash."""
         self.gauges = GaugeSampler(engine, start_ns)
         self.first_step = engine.next_step
         self.step_ends_ns = array("q")
         """Ends of the steps from ``first_step`` on."""
         self.step: StepResult | None = None
-        """The step under way, where several replicas work side by side; None: there is none."""
+        """The step under way; None: there is none."""
         self.ends_ns = start_ns
         """Instant at which :attr:`step` ends."""
-
-    @property
-    def requests(self) -> int:
-        """Number of requests that were given to it and have not ended."""
-        return len(self.in_flight)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Sum of the prompt tokens of its :attr:`requests`."""
-        return sum(sequence.prompt_tokens for sequence in self.in_flight)
-
-    def cached_tokens(self, sequence: EngineSequence) -> int:
-        """Number of tokens at the beginning of the prompt that its prefix cache holds."""
-        return self.engine.cached_tokens(sequence)
-
-    def give_up(self, sequence: EngineSequence) -> None:
-        """Abort a request that nobody waits for any more, and free its place."""
-        del self.in_flight[sequence]
-        self.engine.abort(sequence)
 
     def forget_needless(self) -> None:
         """Forget the ends of steps that gave no token to a request that is in flight."""
@@ -109,7 +87,7 @@ class Replica:
         self.first_step += needless
 
 
-def steps_of(replicas: Sequence[Replica], to_client_ns: int) -> Steps:
+def steps_of(replicas: Sequence[ReplayReplica], to_client_ns: int) -> Steps:
     """The steps of all replicas that are still remembered, as the client observes them."""
     ends_ns = [np.array(replica.step_ends_ns, dtype=np.int64) for replica in replicas]
     firsts, place = [], 0
@@ -119,13 +97,13 @@ def steps_of(replicas: Sequence[Replica], to_client_ns: int) -> Steps:
     return Steps(tuple(firsts), np.concatenate(ends_ns) + to_client_ns, to_client_ns)
 
 
-def slots_of(replicas: Sequence[Replica]) -> int:
+def slots_of(replicas: Sequence[ReplayReplica]) -> int:
     """How many requests all replicas have at work at most."""
     return sum(replica.engine.config.max_num_seqs for replica in replicas)
 
 
 def readings_of(
-    replicas: Sequence[Replica], before: dict[str, float], after: dict[str, float]
+    replicas: Sequence[ReplayReplica], before: dict[str, float], after: dict[str, float]
 ) -> EngineReadings:
     """The samples of the gauges, with the counters before and after. Over several replicas, requests and
     batches are added up, and the share of the KV cache is that of all caches together."""

@@ -5,127 +5,45 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP
-from pytest_llmbench.model.plan import Deadlines, LoadPlan
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, of_planned_cut
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
-from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule
-from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
-from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.engine.scheduling import StepResult
-from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.replay.faults import (
-    DELAYS,
-    STRIKES,
-    delayed,
+from pytest_llmbench.simulator.engine.faults import (
+    REFUSALS,
+    FaultSchedule,
     input_refused,
     queue_full,
     refusal_of,
 )
-from pytest_llmbench.simulator.replay.load import Arrivals, Delays
+from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
+from pytest_llmbench.simulator.engine.loop import EngineLoop, Handover
+from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
+from pytest_llmbench.simulator.engine.router import RouterOptions
+from pytest_llmbench.simulator.engine.scheduling import StepResult
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.replay.load import (
+    DELAYS,
+    STRIKES,
+    Arrivals,
+    ClientDeadlines,
+    Delays,
+    delayed,
+)
 from pytest_llmbench.simulator.replay.records import InFlight, Steps
-from pytest_llmbench.simulator.replay.replica import Replica, slots_of, steps_of
+from pytest_llmbench.simulator.replay.replica import ReplayReplica, slots_of, steps_of
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
-
-_NEVER_NS = 2**63 - 1
-
-
-class ClientDeadlines:
-    """The client's deadlines for requests by age. The headers are read as soon as a request is accepted; then
-    silence is counted."""
-
-    def __init__(self, limits: Deadlines, delays: Delays) -> None:
-        self._silence_ns = round(limits.between_chunks_s * 1e9) + delays.to_engine_ns + delays.to_client_ns
-        self._total_ns, self._drain_ns = round(limits.total_s * 1e9), round(limits.drain_s * 1e9)
-        self._between_ns = round(limits.between_chunks_s * 1e9)
-        self._shortest_ns = min(self._silence_ns, self._total_ns, self._drain_ns)
-        self.silence_text = (
-            f"the stream fell silent within {limits.between_chunks_s:g} s (between-chunks deadline)"
-        )
-        self._total_text = f"the response was not complete within {limits.total_s:g} s (total deadline)"
-        self.drain_text = f"not complete {limits.drain_s:g} s after the last submission (drain deadline)"
-        self._silent: deque[InFlight] = deque()
-        """Requests without a token, and some that have one by now; oldest first."""
-        self._open: deque[InFlight] = deque()
-        self.look_ns = _NEVER_NS
-        """Instant before which no deadline runs out."""
-
-    def watch(self, flight: InFlight) -> None:
-        """Watch a request that has been accepted later than those before it."""
-        silent, still_open = self._silent, self._open
-        while silent and not _waits(silent[0]):  # of those that ended nothing is kept
-            silent.popleft()
-        while still_open and still_open[0].finished_ns != MISSING:
-            still_open.popleft()
-        silent.append(flight)
-        still_open.append(flight)
-        look_ns = flight.submitted_ns + self._shortest_ns
-        if look_ns < self.look_ns:
-            self.look_ns = look_ns
-
-    def overdue(self, now_ns: int) -> Iterator[tuple[InFlight, int, str]]:
-        """The requests that have to be given up, each with the instant of the deadline and the reason.
-
-        Each is to be ended before the next is asked for.
-        """
-        for flight in _taken(self._silent, now_ns - self._silence_ns, _waits):
-            yield flight, flight.submitted_ns + self._silence_ns, self.silence_text
-        for flight in _taken(self._open, now_ns - self._total_ns, _is_open):
-            yield flight, flight.submitted_ns + self._total_ns, self._total_text
-        fronts = [queue[0].submitted_ns for queue in (self._silent, self._open) if queue]
-        self.look_ns = min(fronts) + self._shortest_ns if fronts else _NEVER_NS
-
-    def given_up_ns(self, flight: InFlight) -> int | None:
-        """Instant at which a reply that was held back on its way was given up; ``None`` if it came quickly
-        enough."""
-        read_ns = flight.read_ns
-        if read_ns is None or len(read_ns) == 0 or read_ns[-1] - read_ns[0] < self._between_ns:
-            return None
-        silent = np.flatnonzero(np.diff(read_ns) >= self._between_ns)
-        return int(read_ns[silent[0]]) + self._between_ns if len(silent) else None
-
-    def drain_is_over(self, now_ns: int, last_ns: int) -> bool:
-        """Whether the time for draining is over. ``last_ns``: when the last flight was submitted."""
-        return now_ns >= last_ns + self._drain_ns
-
-
-def _taken(
-    queue: deque[InFlight], submitted_until_ns: int, concerned: Callable[[InFlight], bool]
-) -> Iterator[InFlight]:
-    """Take what is overdue from the front of ``queue``, and drop the flights that are no longer
-    ``concerned``."""
-    while queue:
-        flight = queue[0]
-        if concerned(flight):
-            if flight.submitted_ns > submitted_until_ns:
-                return
-            yield flight
-        queue.popleft()
-
-
-def _is_open(flight: InFlight) -> bool:
-    return not flight.ended
-
-
-def _waits(flight: InFlight) -> bool:
-    """Whether the flight has no token yet. A later silence is a few steps long, and no deadline is that
-    short."""
-    sequence = flight.sequence
-    if flight.finished_ns != MISSING or sequence is None:
-        return False
-    return sequence.first_step is None or sequence.hands_over
-
 
 _ENDS = {
     "content_filter": (Outcome.REFUSED, "the output filter broke the answer off"),
@@ -171,9 +89,14 @@ _HEARD_PER_LOOK = 10
 """Hand-overs between two looks of a load that may end early, which thus hears of them sooner."""
 
 
-class ReplayRun:
-    """The run of one plan on one engine. The work of a step does not grow with its tokens: only first tokens
-    and ends are looked at.
+class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
+    """The run of one plan. The work of a step does not grow with its tokens: only first tokens and ends are
+    looked at.
+
+    Events are processed in the order of time, at one instant in this order: steps end, transfers end, users
+    go, requests arrive, deadlines run out, steps begin. A request is routed at the instant at which it joins
+    a queue, by what is in the engines then. An engine by itself goes from step to step: what happens during
+    one is looked at when it is over, and changes nothing before.
 
     What has ended is given to ``keep`` with the steps that made its tokens, and forgotten, so memory follows
     the requests in flight.
@@ -197,8 +120,15 @@ class ReplayRun:
         start_ns: int,
         keep: Callable[[Sequence[InFlight], Steps], Records],
         generates: bool = True,
+        options: RouterOptions = RouterOptions(),  # noqa: B008 - never changed
     ) -> None:
-        self.replicas = tuple(Replica(number, engine, start_ns) for number, engine in enumerate(engines))
+        super().__init__([ReplayReplica(n, engine, start_ns) for n, engine in enumerate(engines)], options)
+        self.alone = len(engines) == 1
+        """Whether there is one engine, which goes from step to step."""
+        self._in_flight = [replica.in_flight for replica in self.replicas]
+        self._transfers: list[tuple[int, int, Handover[ReplayReplica]]] = []
+        """Heap of the transfers under way: (end, number, handover)."""
+        self._begun = 0
         self._config, self._guardrails = engines[0].config, engines[0].guardrails
         self._keep = keep
         self._arrivals = arrivals
@@ -239,23 +169,21 @@ class ReplayRun:
             self._hand_over(list(self._flights))
 
     def _play(self) -> None:
-        replica, arrivals, patience = self.replicas[0], self._arrivals, self._patience
-        engine, in_flight, gauges = replica.engine, replica.in_flight, replica.gauges
-        screened, faulty = self._screened, self._faults.options.fault  # a fault may happen at any token
+        first, arrivals, screened = self.replicas[0], self._arrivals, self._screened
+        faulty = bool(self._faults.options.fault)  # a fault may happen at any token
         while True:
             if self._ended >= self._batch:
                 self._hand_over_ended()
             arrives_ns = arrivals.next_ns()
-            if not in_flight:
-                joins_ns = screened[0][0] if screened else None
-                if arrives_ns is None and joins_ns is None:
+            if not (self.alone and first.in_flight):
+                due_ns = self._next_ns(arrives_ns)
+                if due_ns is None:
+                    self.settle(self.now_ns)
                     return
-                cut_ns = self._cuts[0][0] if self._cuts else None
-                due_ns = (arrives_ns, joins_ns, cut_ns)
-                self.now_ns = max(self.now_ns, min(t for t in due_ns if t is not None))
-                if gauges.due_ns < self.now_ns:
-                    gauges.idle_until(self.now_ns)
-            elif not faulty and self._glide(replica, arrives_ns):
+                self.now_ns = max(self.now_ns, due_ns)
+                if self._end_what_is_due():
+                    arrives_ns = arrivals.next_ns()
+            elif not faulty and self._glide(first, arrives_ns):
                 continue
             if self.now_ns >= self._deadline_ns and self.interrupted is None:
                 self._give_up()
@@ -268,12 +196,56 @@ class ReplayRun:
                 arrives_ns = arrivals.next_ns()
             while screened and screened[0][0] <= self.now_ns:
                 self._queue(heapq.heappop(screened)[2])
-            if self.now_ns >= patience.look_ns:
+            if self.now_ns >= self._patience.look_ns:
                 self._look()
-            if in_flight:
-                step = engine.step()
-                self.now_ns = self._begin(replica, step)
-                self._complete(replica, step)
+            if self.stages == 2:
+                self.settle(self.now_ns)
+            if not self.alone:
+                self._begin_steps()
+            elif first.in_flight:
+                step = first.engine.step()
+                self.now_ns = self._begin(first, step)
+                self._complete(first, step)
+
+    def _next_ns(self, arrives_ns: int | None) -> int | None:
+        """The next instant at which something happens; None: nothing will."""
+        due = [replica.ends_ns for replica in self.replicas if replica.step is not None]
+        if arrives_ns is not None:
+            due.append(arrives_ns)
+        for heap in (self._screened, self._transfers):
+            if heap:
+                due.append(heap[0][0])
+        if self._cuts and due:
+            due.append(self._cuts[0][0])
+        return min(due, default=None)
+
+    def _end_what_is_due(self) -> bool:
+        """Sample engines without a step, before anything about them changes, and end steps and transfers.
+        Returns whether a step has ended."""
+        due = []
+        for replica in self.replicas:
+            if replica.step is None:
+                if replica.gauges.due_ns < self.now_ns:
+                    replica.gauges.idle_until(self.now_ns)
+            elif replica.ends_ns <= self.now_ns:
+                due.append((replica, replica.step))
+        for replica, step in due:
+            replica.step = None
+            self._complete(replica, step)
+        while self._transfers and self._transfers[0][0] <= self.now_ns:
+            ends_ns, _, handover = heapq.heappop(self._transfers)
+            self.end_transfer(handover, ends_ns)
+        return bool(due)
+
+    def send_until(self, ends_ns: int, handover: Handover[ReplayReplica]) -> None:
+        self._begun += 1
+        heapq.heappush(self._transfers, (ends_ns, self._begun, handover))
+
+    def _begin_steps(self) -> None:
+        for replica in self.replicas:
+            if replica.step is None and not replica.engine.idle:
+                replica.step = replica.engine.step()
+                replica.ends_ns = self._begin(replica, replica.step)
 
     def _hand_over_ended(self) -> None:
         self._hand_over([flight for flight in self._flights if flight.ended])
@@ -308,7 +280,7 @@ class ReplayRun:
         if planned.cut_after_ns is not None:
             heapq.heappush(self._cuts, (flight.received_ns + planned.cut_after_ns, self._received, flight))
         try:
-            if flight.received_ns < self._down_until_ns():
+            if flight.received_ns < self.down_until_ns:
                 raise RefusalError(503, "the engine has crashed and is being started again")
             asked = _as_asked(planned.max_tokens if self._generates else 1, self._ignore_eos)
             ceiling = asked.ceiling(planned.input_tokens, config)
@@ -344,32 +316,18 @@ class ReplayRun:
         )
 
     def _queue(self, flight: InFlight) -> None:
-        sequence = flight.sequence
-        assert sequence is not None
-        replica = self._route(flight, sequence)
         try:
-            replica.engine.submit(sequence)
+            self.submit(flight, self.now_ns)
         except QueueFullError:
             self._refuse(flight, queue_full(self._config, self._faults.options), self.now_ns)
             return
-        flight.http_status, flight.replica = 200, replica.number
-        replica.in_flight[sequence] = flight
+        flight.http_status = 200
         self._patience.watch(flight)
         self._note_peak()
 
-    # Asked for every request: one replica is not looked at as if there might be more.
-
-    def _route(self, flight: InFlight, sequence: EngineSequence) -> Replica:  # noqa: ARG002 - several need them
-        """The replica that is to take the request."""
-        return self.replicas[0]
-
-    def _down_until_ns(self) -> int:
-        """Instant before which no replica is up."""
-        return self.replicas[0].down_until_ns
-
     def _running(self) -> int:
         """Number of requests that are in an engine."""
-        return len(self.replicas[0].in_flight)
+        return sum(map(len, self._in_flight))
 
     def _note_peak(self) -> None:
         """Note the peak of requests in flight for the client.
@@ -394,7 +352,7 @@ class ReplayRun:
 
     # Working.
 
-    def _glide(self, replica: Replica, arrives_ns: int | None) -> bool:
+    def _glide(self, replica: ReplayReplica, arrives_ns: int | None) -> bool:
         """Let the engine work until something may happen: an arrival, a deadline, an end. Returns whether
         some requests have ended."""
         until_ns = min(self._patience.look_ns, self._deadline_ns)
@@ -415,7 +373,7 @@ class ReplayRun:
                 return bool(finished)
         return False
 
-    def _begin(self, replica: Replica, step: StepResult) -> int:
+    def _begin(self, replica: ReplayReplica, step: StepResult) -> int:
         """Begin a step now; returns the instant at which it will end."""
         for sequence in step.admitted:
             replica.in_flight[sequence].admitted_ns = self.now_ns
@@ -427,19 +385,20 @@ class ReplayRun:
             replica.gauges.during(step.finished, ends_ns)
         return ends_ns
 
-    def _complete(self, replica: Replica, step: StepResult) -> None:
+    def _complete(self, replica: ReplayReplica, step: StepResult) -> None:
         """End a step now."""
         if self._faults.options.fault:
             self._strike(replica, step)
+        if self.stages == 2:
+            self.pass_on(replica, step, self.now_ns)
         for sequence in step.finished:
             flight = replica.in_flight.pop(sequence, None)
             if flight is not None:  # a fault of this very step may have ended it
                 self._finish(flight, sequence)
 
-    def _fail(self, replica: Replica, step: StepResult) -> None:
+    def _fail(self, replica: ReplayReplica, step: StepResult) -> None:
         """Handle a step that could not begin because memory ran out: the clients hear of it at once."""
-        if step.crashed:
-            replica.down_until_ns = self.now_ns + step.duration_ns
+        self.note_failed(replica, step, self.now_ns)
         for sequence in step.failed:
             self._finish(replica.in_flight.pop(sequence), sequence)
 
@@ -516,7 +475,7 @@ class ReplayRun:
         if watch.is_calm:
             return
         if self._stops_when_failing:
-            if watch.streak >= STREAK and at_ns < self._down_until_ns():
+            if watch.streak >= STREAK and at_ns < self.down_until_ns:
                 self._arrivals.stop()
                 self.stopped = self.stopped or (
                     f"the engine is down, and the last {watch.streak} requests that ended were not answered"
@@ -536,7 +495,7 @@ class ReplayRun:
 
     # Faults in mid-stream.
 
-    def _strike(self, replica: Replica, step: StepResult) -> None:
+    def _strike(self, replica: ReplayReplica, step: StepResult) -> None:
         after, in_flight, strikes = (
             self._faults.options.fault_after_tokens,
             replica.in_flight,
@@ -554,7 +513,7 @@ class ReplayRun:
             if short > 0:  # it was preempted in between
                 strikes.setdefault(step.index + short, []).append(flight)
             elif struck not in step.finished:
-                replica.give_up(struck)
+                self.drop(flight)
                 self._hit(flight)
 
     def _hit(self, flight: InFlight) -> None:
@@ -565,9 +524,9 @@ class ReplayRun:
         self._end(flight, outcome, self.now_ns + self._to_client_ns, error)
         if flight.fate == "crash":
             replica = self.replicas[flight.replica]
-            replica.down_until_ns = self.now_ns + round(self._config.recovery_ms * 1e6)
-            for sequence, other in list(replica.in_flight.items()):
-                replica.give_up(sequence)
+            self.take_down(replica, self.now_ns + round(self._config.recovery_ms * 1e6))
+            for other in list(replica.in_flight.values()):
+                self.drop(other)
                 self._end(other, outcome, self.now_ns + self._to_client_ns, error)
 
     # Users who go away.
@@ -579,10 +538,7 @@ class ReplayRun:
             if flight.ended:
                 continue
             assert flight.cut_ns is not None
-            replica, sequence = self.replicas[flight.replica], flight.sequence
-            if sequence is not None and sequence in replica.in_flight:
-                replica.give_up(sequence)
-            else:  # still with the input filter
+            if not self.drop(flight):  # still with the input filter
                 self._screened[:] = [entry for entry in self._screened if entry[2] is not flight]
                 heapq.heapify(self._screened)
             self._end(flight, Outcome.CUT_BY_USER, flight.cut_ns, None)
@@ -608,8 +564,7 @@ class ReplayRun:
 
     def _look(self) -> None:
         for flight, at_ns, why in self._patience.overdue(self.now_ns):
-            assert flight.sequence is not None
-            self.replicas[flight.replica].give_up(flight.sequence)
+            self.drop(flight)
             read_ns = self._token_ns(flight) + self._to_client_ns
             flight.read_ns = read_ns[read_ns <= at_ns]  # the rest came when nobody read any more
             self._end(flight, Outcome.TIMEOUT, at_ns, why)
@@ -629,8 +584,15 @@ class ReplayRun:
         for replica in self.replicas:
             for sequence in replica.in_flight:
                 replica.engine.abort(sequence)
+        self._dropped = True
 
     def _cancel(self, why: str) -> None:
+        """Cancel the plan: steps under way no longer come to their end, so neither do their tokens."""
+        reads_until_ns = self.now_ns + self._to_client_ns
+        for replica in self.replicas:
+            for flight in () if self.alone else replica.in_flight.values():
+                read_ns = self._token_ns(flight) + self._to_client_ns
+                flight.read_ns = read_ns[read_ns <= reads_until_ns]
         flights = [flight for replica in self.replicas for flight in replica.in_flight.values()]
         for flight in (*flights, *(entry[2] for entry in self._screened)):
             flight.end(Outcome.CANCELLED, self.now_ns + self._to_client_ns, error=why)

@@ -1,4 +1,4 @@
-"""The driver of engines in real time: a task per engine lets every step take its time and then writes its
+"""The engines' loop in real time: a task per engine lets every step take its time and then writes its
 tokens."""
 
 from __future__ import annotations
@@ -7,12 +7,14 @@ import asyncio
 import time
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
-from pytest_llmbench.simulator.engine.router import Router, RouterOptions
+from pytest_llmbench.simulator.engine.loop import EngineLoop, Handover, Replica
+from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruthLog
@@ -71,10 +73,6 @@ class Pacing:
         }
 
 
-def nothing() -> None:
-    """Do nothing."""
-
-
 # Further behind than this, catching up would make a burst that no engine produces.
 _GIVE_UP_NS = 100_000_000
 # Writes between two looks at the sockets: a request that arrives while tokens are handed out is then
@@ -82,46 +80,35 @@ _GIVE_UP_NS = 100_000_000
 _WRITES_PER_TURN = 8
 
 
-class Replica:
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that an engine has, and the reply that its tokens go to."""
+
+    sequence: EngineSequence | None
+    reply: Reply
+    session: Hashable | None = None
+    drawn: Callable[[], None] = _nothing
+    """Called when the lengths of the sequence have been drawn, before its first token."""
+    replica: int = 0
+
+
+class ServedReplica(Replica[Waiting]):
     """Drives one engine on an absolute schedule: a step begins where the one before it was due to end.
 
     So a late wake-up delays one step's tokens and no later ones. After a pause without work the schedule
     begins anew.
     """
 
-    def __init__(
-        self,
-        number: int,
-        engine: Engine,
-        alarm: Alarm,
-        metrics: EngineMetrics,
-        log: GroundTruthLog,
-        clock: Clock,
-        pacing: Pacing,
-    ) -> None:
-        self.number = number
-        self.engine = engine
+    def __init__(self, number: int, engine: Engine, alarm: Alarm, driver: EngineDriver) -> None:
+        super().__init__(number, engine)
         self.alarm = alarm
-        self.down_until_ns = 0
-        """Instant until which the engine recovers from a crash."""
-        self.metrics = metrics
-        self._log, self._clock, self._pacing = log, clock, pacing
-        self._replies: dict[EngineSequence, Reply] = {}
+        self.metrics: EngineMetrics = driver.page.engine(engine.config, number)
+        self._driver, self._clock, self._pacing = driver, driver.clock, driver.pacing
         self._work = asyncio.Event()
-
-    @property
-    def requests(self) -> int:
-        """Number of requests that were given to it and have not ended."""
-        return len(self._replies)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Sum of the prompt tokens of its :attr:`requests`."""
-        return sum(sequence.prompt_tokens for sequence in self._replies)
-
-    def cached_tokens(self, sequence: EngineSequence) -> int:
-        """Number of tokens at the beginning of the prompt that its prefix cache holds."""
-        return self.engine.cached_tokens(sequence)
 
     @property
     def state(self) -> EngineState:
@@ -129,30 +116,36 @@ class Replica:
         engine = self.engine
         return EngineState(engine.running, engine.waiting, engine.kv_usage, engine.totals)
 
-    def submit(self, sequence: EngineSequence, reply: Reply) -> None:
-        """Hand a sequence to the engine; its tokens go to ``reply``. QueueFullError if it takes no more."""
+    def take(self, sequence: EngineSequence, client: Waiting) -> None:
         try:
-            self.engine.submit(sequence)
+            super().take(sequence, client)
         except QueueFullError:
             self.metrics.note_rejection()
             raise
-        reply.truth.replica, reply.truth.queued_ns = self.number, self._clock()
-        self._replies[sequence] = reply
+        truth = client.reply.truth
+        truth.replica, truth.queued_ns = self.number, self._clock()
+        if not sequence.hands_over:
+            client.drawn()
         self.wake()
+
+    def expect(self, decode: EngineSequence, client: Waiting, now_ns: int) -> None:
+        super().expect(decode, client, now_ns)
+        truth = client.reply.truth
+        truth.decode_replica, truth.prefilled_ns = self.number, now_ns
+        truth.think_reason = decode.think_reason
+        client.drawn()
+
+    def receive(self, handover: Handover[Any], now_ns: int) -> bool:
+        if not super().receive(handover, now_ns):
+            return False
+        truth = self.in_flight[handover.decode].reply.truth
+        truth.transfer_ended_ns = now_ns
+        self.metrics.note_transfer(now_ns - handover.begun_ns)
+        return True
 
     def wake(self) -> None:
         """Wake the engine's task, as there may be something to do again."""
         self._work.set()
-
-    def abort(self, sequence: EngineSequence) -> None:
-        """Free the sequence's place, because the client has gone. Does nothing for one that is not here any
-        more."""
-        reply = self._replies.pop(sequence, None)
-        if reply is None:
-            return
-        self.engine.abort(sequence)
-        reply.truth.aborted = True
-        self.note_end(reply)
 
     async def run(self) -> None:
         """Run the engine until cancelled."""
@@ -175,13 +168,13 @@ class Replica:
         generated = sum(sequence.generates for sequence in step.first_tokens) + len(step.decoded)
         self.metrics.note_step(step.prefill_tokens, generated)
         self._note_beginning(step, begun_ns)
-        if step.crashed:
-            self.down_until_ns = due_ns + step.duration_ns
-        for sequence in step.failed:
-            await self._fail(sequence)
+        if step.failed:
+            await self._fail(step, due_ns)
         due_ns += step.duration_ns
         await self.alarm.until(due_ns)
         ended_ns = self._clock()
+        if self._driver.stages == 2:
+            self._driver.pass_on(self, step, ended_ns)
         await self._hand_out(step, ended_ns)
         self._pacing.steps += 1
         self._pacing.step_lateness.note(ended_ns - due_ns)
@@ -190,7 +183,7 @@ class Replica:
 
     def _note_beginning(self, step: StepResult, begun_ns: int) -> None:
         for sequence in step.admitted:
-            truth = self._replies[sequence].truth
+            truth = self.in_flight[sequence].reply.truth
             truth.admitted_ns = begun_ns
             truth.think_reason = sequence.think_reason
             if self.engine.config.scheduler == "phase":
@@ -198,59 +191,57 @@ class Replica:
             if self.engine.config.prefix_caching:
                 truth.cached_tokens = sequence.cached_tokens
         for event in step.preempted:
-            truth = self._replies[event.sequence].truth
+            truth = self.in_flight[event.sequence].reply.truth
             truth.preemptions, truth.lost_tokens = event.sequence.preemptions, event.sequence.lost_tokens
             if self.engine.config.scheduler == "phase":
                 truth.critical_evictions = event.sequence.critical_evictions
 
-    async def _fail(self, sequence: EngineSequence) -> None:
-        reply = self._replies.pop(sequence, None)
-        if reply is not None:
-            reply.truth.finish_reason = sequence.finish_reason
-            await reply.fail("the engine ran out of memory for its KV cache")
-            self.note_end(reply)
+    async def _fail(self, step: StepResult, due_ns: int) -> None:
+        self._driver.note_failed(self, step, due_ns)
+        for sequence in step.failed:
+            waiting = self.in_flight.pop(sequence, None)
+            if waiting is not None:
+                waiting.reply.truth.finish_reason = sequence.finish_reason
+                await waiting.reply.fail("the engine ran out of memory for its KV cache")
+                self._driver.note_end(waiting.reply)
+        self._driver.settle(self._clock())
 
     async def _hand_out(self, step: StepResult, ended_ns: int) -> None:
         """Write the tokens of a step, first tokens first. Replies whose client has gone are skipped."""
         for sequence in step.first_tokens:
-            reply = self._replies.get(sequence)
-            if reply is not None:
+            waiting = self.in_flight.get(sequence)
+            if waiting is not None:
+                reply = waiting.reply
                 reply.truth.first_token_ns = ended_ns
                 reply.truth.note_token(ended_ns)
                 await reply.token()
         for written, sequence in enumerate(step.decoded, len(step.first_tokens)):
             if written % _WRITES_PER_TURN == _WRITES_PER_TURN - 1:
                 await asyncio.sleep(0)
-            reply = self._replies.get(sequence)
-            if reply is not None:
+            waiting = self.in_flight.get(sequence)
+            if waiting is not None:
+                reply = waiting.reply
                 last_ns = reply.truth.last_token_ns
                 assert last_ns is not None
                 self.metrics.note_token_gap(ended_ns - last_ns)
                 reply.truth.note_token(ended_ns)
                 await reply.token()
         for sequence in step.finished:
-            reply = self._replies.pop(sequence, None)
-            if reply is not None:
-                reply.truth.finish_reason = sequence.finish_reason
-                ends_later = await reply.finish(sequence.finish_reason)
+            waiting = self.in_flight.pop(sequence, None)
+            if waiting is not None:
+                waiting.reply.truth.finish_reason = sequence.finish_reason
+                ends_later = await waiting.reply.finish(sequence.finish_reason)
                 if not ends_later:
-                    self.note_end(reply)
-
-    def note_end(self, reply: Reply) -> None:
-        """Keep the record of a reply that has ended."""
-        self._log.add(reply.truth)
-        self.metrics.note_end(reply.truth)
+                    self._driver.note_end(waiting.reply)
 
 
-OneOf = TypeVar("OneOf", bound=Replica)
-
-
-class EngineDriver:
-    """Driver of the engines behind one address in real time, each on a schedule of its own, and of the router
-    before them.
+class EngineDriver(EngineLoop[Waiting, ServedReplica]):
+    """The loop of the engines behind one address in real time, each on a schedule of its own.
 
     They are tasks of one event loop: what several hand out at the same instant is written one after another,
-    and the pacing tells how late that made their steps.
+    and the pacing tells how late that made their steps. A transfer between two of them is a task as well. It
+    begins when its prompt and its blocks are seen to be there; like an arrival it has no schedule before
+    that.
     """
 
     def __init__(
@@ -259,21 +250,19 @@ class EngineDriver:
         open_alarm: Callable[[], Alarm],
         log: GroundTruthLog,
         clock: Clock = time.monotonic_ns,
-        router: RouterOptions | None = None,
+        options: RouterOptions | None = None,
     ) -> None:
+        options = options or RouterOptions()
         self.log = log
         self.clock = clock
         self.pacing = Pacing()
-        apart = router is not None and router.disaggregated
-        self.page = MetricsPage(engines[0].config, transfers=apart)
-        self.replicas = tuple(
-            self._replica(number, engine, open_alarm()) for number, engine in enumerate(engines)
+        self.page = MetricsPage(engines[0].config, transfers=options.disaggregated)
+        self._open_alarm = open_alarm
+        self._tasks: asyncio.TaskGroup
+        super().__init__(
+            [ServedReplica(number, engine, open_alarm(), self) for number, engine in enumerate(engines)],
+            options,
         )
-        self._router = Router(router.policy, router.router_max_lead) if router is not None else Router()
-
-    def _replica(self, number: int, engine: Engine, alarm: Alarm) -> Replica:
-        metrics = self.page.engine(engine.config, number)
-        return Replica(number, engine, alarm, metrics, self.log, self.clock, self.pacing)
 
     @property
     def config(self) -> EngineConfig:
@@ -284,11 +273,6 @@ class EngineDriver:
     def guardrails(self) -> Guardrails:
         """The input and output filters of the engines."""
         return self.replicas[0].engine.guardrails
-
-    @property
-    def down_until_ns(self) -> int:
-        """Instant before which no engine is up."""
-        return min(replica.down_until_ns for replica in self.replicas)
 
     @property
     def alarm(self) -> str:
@@ -305,41 +289,16 @@ class EngineDriver:
         """Number of sequences in the queues."""
         return sum(replica.engine.waiting for replica in self.replicas)
 
-    def submit(
-        self,
-        sequence: EngineSequence,
-        reply: Reply,
-        session: Hashable | None = None,
-        drawn: Callable[[], None] = nothing,
-    ) -> None:
-        """Hand a sequence to the engine that the router chooses; its tokens go to ``reply``.
-
-        ``session``: the session that the request says it belongs to. ``drawn`` is called when the lengths of
-        the sequence have been drawn, before its first token. QueueFullError if that engine takes no more.
-        """
-        self._route(sequence, session).submit(sequence, reply)
-        drawn()
-
-    def _route(self, sequence: EngineSequence, session: Hashable | None) -> Replica:
-        return self._chosen(self._router, self.replicas, sequence, session)
-
-    def _chosen(
-        self, router: Router, replicas: Sequence[OneOf], sequence: EngineSequence, session: Hashable | None
-    ) -> OneOf:
-        """The one of ``replicas`` that the router chooses for the request; those that are down are passed
-        over."""
-        now_ns = self.clock()
-        up = [place for place, replica in enumerate(replicas) if replica.down_until_ns <= now_ns]
-        return replicas[router.choose(replicas, up or range(len(replicas)), sequence, session)]
-
-    def abort(self, sequence: EngineSequence) -> None:
-        """Free the sequence's place, because the client has gone. Does nothing for one that has ended."""
-        for replica in self.replicas:
-            replica.abort(sequence)
+    def abort(self, waiting: Waiting) -> None:
+        """Free what the request holds, because the client has gone. Does nothing for one that has ended."""
+        if self.drop(waiting):
+            waiting.reply.truth.aborted = True
+            self.note_end(waiting.reply)
+            self.settle(self.clock())
 
     def crash(self, number: int, recovery_ns: int) -> None:
         """Put the engine of that number out of service for ``recovery_ns`` from now on."""
-        self.replicas[number].down_until_ns = self.clock() + recovery_ns
+        self.take_down(self.replicas[number], self.clock() + recovery_ns)
 
     def reset_prefix_caches(self) -> None:
         """Forget the prefixes that the engines have computed so far."""
@@ -348,14 +307,28 @@ class EngineDriver:
 
     def note_end(self, reply: Reply) -> None:
         """Keep the record of a reply that has ended."""
-        self.replicas[reply.truth.held_by].note_end(reply)
+        self.log.add(reply.truth)
+        self.replicas[reply.truth.held_by].metrics.note_end(reply.truth)
 
     def metrics_page(self) -> bytes:
         """The metrics of all engines, in Prometheus's text format."""
         return self.page.rendered([(replica.metrics, replica.state) for replica in self.replicas])
 
+    def send_until(self, ends_ns: int, handover: Handover[ServedReplica]) -> None:
+        truth = handover.target.in_flight[handover.decode].reply.truth
+        truth.transfer_begun_ns = handover.begun_ns
+        self._tasks.create_task(self._transfer(ends_ns, handover))
+
+    async def _transfer(self, ends_ns: int, handover: Handover[ServedReplica]) -> None:
+        alarm = self._open_alarm()
+        try:
+            await alarm.until(ends_ns)
+        finally:
+            alarm.close()
+        self.end_transfer(handover, self.clock())
+
     async def run(self) -> None:
         """Run the engines until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as self._tasks:
             for replica in self.replicas:
-                group.create_task(replica.run())
+                self._tasks.create_task(replica.run())

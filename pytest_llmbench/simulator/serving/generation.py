@@ -20,6 +20,9 @@ from pytest_llmbench.simulator.engine.faults import (
     FaultKind,
     FaultSchedule,
     StreamOptions,
+    input_refused,
+    queue_full,
+    refusal_of,
 )
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -27,7 +30,7 @@ from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 from pytest_llmbench.simulator.protocols.face import FACE_FAULTS, Face, strike_on
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.asgi import Headers, Receive, Scope, Send, until_disconnect
-from pytest_llmbench.simulator.serving.driver import EngineDriver
+from pytest_llmbench.simulator.serving.driver import EngineDriver, Waiting
 from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
 from pytest_llmbench.simulator.serving.fault_injection import (
     BufferedWrites,
@@ -170,7 +173,8 @@ class Generation:
         async with contextlib.AsyncExitStack() as stack:
             if request.generates:
                 reply = self._filtered(reply, sequence, stack)
-            self._submit(sequence, reply, session, lambda: self._say(texts, truth, sequence, answer))
+            waiting = Waiting(sequence, reply, session, lambda: self._say(texts, truth, sequence, answer))
+            self._submit(waiting)
             self._live[face] = truth
             stack.callback(self._live.pop, face, None)
             try:
@@ -178,7 +182,7 @@ class Generation:
                 await face.until_over()
             finally:
                 reply.stop()
-                self._driver.abort(sequence)
+                self._driver.abort(waiting)
 
     async def _take_in(
         self,
@@ -246,14 +250,15 @@ class Generation:
             reply = self._faulty(reply, asked, fate, send)
         reply = self._filtered(reply, sequence, stack)
         session = session_id(asked.scope)
-        self._submit(sequence, reply, session, lambda: self._say(texts, truth, sequence, answer))
+        waiting = Waiting(sequence, reply, session, lambda: self._say(texts, truth, sequence, answer))
+        self._submit(waiting)
         if asked.connection is not None:
             self._live[asked.connection] = truth
             stack.callback(self._live.pop, asked.connection, None)
         await reply.begin()
         await until_disconnect(asked.receive)
         reply.stop()
-        self._driver.abort(sequence)
+        self._driver.abort(waiting)
 
     async def _screen(self, prompt_tokens: int) -> None:
         """Apply the input filter: it takes its time, and refuses some prompts."""
@@ -262,36 +267,22 @@ class Generation:
         if screening.delay_ns:
             await LoopAlarm().until(asked_ns + screening.delay_ns)
         if screening.refused:
-            raise RefusalError(
-                400, "the prompt was refused by the input filter", "prompt", code="content_filter"
-            )
+            raise input_refused()
 
-    def _submit(
-        self, sequence: EngineSequence, reply: Reply, session: str | None, drawn: Callable[[], None]
-    ) -> None:
+    def _submit(self, waiting: Waiting) -> None:
         try:
-            self._driver.submit(sequence, reply, session, drawn)
+            self._driver.submit(waiting, self._driver.clock())
         except QueueFullError:
-            options = self._faults.options
-            raise RefusalError(
-                options.full_status,
-                f"the queue is full: {self._config.max_waiting} requests wait already",
-                retry_after_s=options.retry_after_s,
-            ) from None
+            raise queue_full(self._config, self._faults.options) from None
         self.accepted += 1
 
     def _fate(self, possible: frozenset[FaultKind]) -> FaultKind | None:
         kind, options = self._faults.next(), self._faults.options
         if kind is not None and kind not in possible:
             raise RefusalError(501, f"the fault {kind!r} of the scenario cannot be given on this connection")
-        if kind not in REFUSALS:
-            return kind
-        if kind == "http_error":
-            raise RefusalError(options.fault_status, f"a fault of the scenario: {kind}")
-        status, why = (
-            (429, "rate limit exceeded") if kind == "rate_limit" else (503, "the server is overloaded")
-        )
-        raise RefusalError(status, f"{why} (a fault of the scenario)", None, options.retry_after_s)
+        if kind in REFUSALS:
+            raise refusal_of(kind, options)
+        return kind
 
     def _path(self, send: Send, fate: FaultKind | None, stack: contextlib.AsyncExitStack) -> Send:
         """The ``send`` that the reply's bytes go through, with the delays of its fault."""

@@ -26,7 +26,6 @@ from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.scenario.variants import DISTRIBUTION, software_version
 from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES, RECEIVED_NS, EngineApp
-from pytest_llmbench.simulator.serving.disaggregated import DisaggregatedDriver
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import CONNECTION
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
@@ -94,11 +93,10 @@ class EngineServer(uvicorn.Server):
         await self._app(scope, receive, send)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        router = self._scenario.router
-        engines = replicas_of(self._scenario.engine, router)
-        made = DisaggregatedDriver if router.disaggregated else EngineDriver
+        options = self._scenario.router
+        engines = replicas_of(self._scenario.engine, options)
         loop = asyncio.get_running_loop()
-        driver = made(engines, lambda: best_alarm(loop), GroundTruthLog(), router=router)
+        driver = EngineDriver(engines, lambda: best_alarm(loop), GroundTruthLog(), options=options)
         tokenizer = reference_tokenizer("cl100k_base")
         self._app = EngineApp(driver, self._scenario, tokenizer)
         self._driving = loop.create_task(driver.run())

@@ -287,3 +287,15 @@ def test_nothing_is_lost_between_the_engines(
     later = engine.run(LoadPlan("later", fixed(20, 1), ClosedLoop(1), 1, seed=1)).engine
     assert later is not None
     assert [later.gauges[name][0] for name in ("running", "waiting", "kv_use")] == [0, 0, 0]
+
+
+def test_blocks_of_a_request_that_is_given_up_go_to_the_next_at_once() -> None:
+    """The decode worker has blocks for one request. The first is given up after 200 ms, seen as a step ends
+    at 202 ms; then the second comes over in 102 ms, and its first token takes a step."""
+    load = OpenLoop(1.0, "trace", offsets_ns=(0, 150_000_000))
+    deadlines = Deadlines(total_s=0.2)
+    plan = LoadPlan("given up", fixed(1600, 30), load, 2, seed=1, deadlines=deadlines)
+    records = run(f"{PLAIN}&prefill_workers=1&decode_workers=1&kv_blocks=102&context_limit_tokens=1632", plan)
+    first, second = records.records.first_content_ns - records.started_ns
+    assert second - ROUND_TRIP_NS == first - ROUND_TRIP_NS + 192_000_000
+    assert records.records.outcome.tolist() == [OUTCOMES.index(Outcome.TIMEOUT)] * 2

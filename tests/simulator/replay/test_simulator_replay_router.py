@@ -18,13 +18,12 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
-from pytest_llmbench.simulator.engine.router import Router, RouterPolicy
+from pytest_llmbench.simulator.engine.router import RouterPolicy
 from pytest_llmbench.simulator.replay import run as replay_run
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.replay.load import Delays, arrivals_of, planned_of
 from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
 from pytest_llmbench.simulator.replay.replica import readings_of
-from pytest_llmbench.simulator.replay.routed import RoutedRun
 from pytest_llmbench.simulator.replay.run import ReplayRun
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
@@ -66,12 +65,11 @@ def test_one_replica_is_what_there_is_without_the_option() -> None:
         assert everything(run("fast?replicas=1", plan)) == everything(run("fast", plan))
 
 
-def played(kind: type[ReplayRun], preset: str, plan: LoadPlan) -> list[object]:
+def played(preset: str, plan: LoadPlan, *, alone: bool) -> list[object]:
     scenario = parse_scenario(preset)
     engine, delays = Engine(scenario.engine), Delays()
     log = ReplayLog(RecordOptions(plan.phase, "r", scenario.stream, 0, prefix_caching=True), None)
-    router = {"router": Router(scenario.router.policy)} if kind is RoutedRun else {}
-    playing = kind(
+    playing = ReplayRun(
         (engine,),
         arrivals_of(plan, planned_of(plan), 1000, delays),
         plan,
@@ -79,8 +77,8 @@ def played(kind: type[ReplayRun], preset: str, plan: LoadPlan) -> list[object]:
         delays=delays,
         start_ns=1000,
         keep=log.keep,
-        **router,
     )
+    playing.alone = alone
     playing.play()
     readings = readings_of(playing.replicas, {}, {})
     gauges = {name: values.tolist() for name, values in readings.gauges.items()}
@@ -107,13 +105,13 @@ def played(kind: type[ReplayRun], preset: str, plan: LoadPlan) -> list[object]:
     ],
     ids=lambda plan: plan.label,
 )
-def test_a_router_before_one_engine_changes_nothing(options: str, plan: LoadPlan) -> None:
-    """The steps of several replicas and those of one engine are taken by different loops: same truth.
+def test_one_engine_that_goes_from_step_to_step_sees_the_same(options: str, plan: LoadPlan) -> None:
+    """What arrives during a step is taken in at its end, or at its own instant: same truth.
 
     A crash is left out: one engine looks at what arrived during a step when the step is over.
     """
     preset = f"fast?step_base_us=9000&{options}"
-    assert played(RoutedRun, preset, plan) == played(ReplayRun, preset, plan)
+    assert played(preset, plan, alone=False) == played(preset, plan, alone=True)
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "session", "prefix"])

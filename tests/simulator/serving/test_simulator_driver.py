@@ -12,8 +12,7 @@ from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.scenario.presets import parse_preset
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.serving.disaggregated import DisaggregatedDriver
-from pytest_llmbench.simulator.serving.driver import EngineDriver
+from pytest_llmbench.simulator.serving.driver import EngineDriver, Waiting
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
 
 MS = 1_000_000
@@ -69,10 +68,17 @@ def driven(alarm: VirtualAlarm, log: GroundTruthLog) -> EngineDriver:
     return EngineDriver([Engine(CONFIG)], lambda: alarm, log, alarm.clock)
 
 
+def given(driver: EngineDriver, sequence: EngineSequence, reply: KeptReply) -> Waiting:
+    """The request, which is in the driver."""
+    waiting = Waiting(sequence, reply)
+    driver.submit(waiting, driver.clock())
+    return waiting
+
+
 async def run_alone(driver: EngineDriver, alarm: VirtualAlarm, tokens: int) -> KeptReply:
     reply = KeptReply(alarm)
     running = asyncio.create_task(driver.run())
-    driver.submit(EngineSequence("r", 10, tokens), reply)
+    given(driver, EngineSequence("r", 10, tokens), reply)
     await reply.done.wait()
     running.cancel()
     return reply
@@ -126,15 +132,15 @@ def test_an_abort_frees_the_place_and_is_recorded(tokens_before: int) -> None:
         alarm = VirtualAlarm()
         log = GroundTruthLog()
         driver = driven(alarm, log)
-        gone, sequence = KeptReply(alarm, "gone"), EngineSequence("gone", 10, 1000)
+        gone = KeptReply(alarm, "gone")
         running = asyncio.create_task(driver.run())
-        driver.submit(sequence, gone)
+        waiting = given(driver, EngineSequence("gone", 10, 1000), gone)
         while len(gone.token_ns) < tokens_before:
             await asyncio.sleep(0)
-        driver.abort(sequence)
-        driver.abort(sequence)
+        driver.abort(waiting)
+        driver.abort(waiting)
         after = KeptReply(alarm, "after")
-        driver.submit(EngineSequence("after", 10, 2), after)
+        given(driver, EngineSequence("after", 10, 2), after)
         await after.done.wait()
         running.cancel()
         truths = {truth.request_id: truth for truth in parse_ground_truth(log.json_lines().decode())}
@@ -154,7 +160,7 @@ def test_a_wide_batch_is_handed_out_completely() -> None:
         replies = [KeptReply(alarm, str(i)) for i in range(40)]
         running = asyncio.create_task(driver.run())
         for reply in replies:
-            driver.submit(EngineSequence("r", 10, 3), reply)
+            given(driver, EngineSequence("r", 10, 3), reply)
         for reply in replies:
             await reply.done.wait()
         running.cancel()
@@ -169,12 +175,10 @@ def test_work_that_is_aborted_before_it_begins_leaves_the_driver_waiting() -> No
         driver = driven(alarm, GroundTruthLog())
         running = asyncio.create_task(driver.run())
         await asyncio.sleep(0)
-        sequence = EngineSequence("gone", 10, 5)
-        driver.submit(sequence, KeptReply(alarm, "gone"))
-        driver.abort(sequence)
+        driver.abort(given(driver, EngineSequence("gone", 10, 5), KeptReply(alarm, "gone")))
         after = KeptReply(alarm, "after")
         await asyncio.sleep(0)
-        driver.submit(EngineSequence("after", 10, 2), after)
+        given(driver, EngineSequence("after", 10, 2), after)
         answered = asyncio.create_task(after.done.wait())
         await asyncio.wait((running, answered), return_when=asyncio.FIRST_COMPLETED)
         assert not running.done()
@@ -190,10 +194,10 @@ APART = (
 )
 
 
-def two_stages(alarm: VirtualAlarm, log: GroundTruthLog, options: str = "") -> DisaggregatedDriver:
+def two_stages(alarm: VirtualAlarm, log: GroundTruthLog, options: str = "") -> EngineDriver:
     scenario = parse_scenario(APART + options)
     engines = replicas_of(scenario.engine, scenario.router)
-    return DisaggregatedDriver(engines, lambda: alarm, log, alarm.clock, router=scenario.router)
+    return EngineDriver(engines, lambda: alarm, log, alarm.clock, scenario.router)
 
 
 def test_a_request_in_two_stages_takes_prefill_transfer_and_a_step() -> None:
@@ -205,7 +209,10 @@ def test_a_request_in_two_stages_takes_prefill_transfer_and_a_step() -> None:
         running = asyncio.create_task(driver.run())
         reply, drawn = KeptReply(alarm), []
         sequence = EngineSequence("r", 1600, 3)
-        driver.submit(sequence, reply, drawn=lambda: drawn.append((alarm.clock(), sequence.output_tokens)))
+        waiting = Waiting(
+            sequence, reply, drawn=lambda: drawn.append((alarm.clock(), sequence.output_tokens))
+        )
+        driver.submit(waiting, alarm.clock())
         assert not drawn
         await reply.done.wait()
         running.cancel()
@@ -238,15 +245,14 @@ def test_an_abort_between_two_engines_frees_what_is_held_in_either(reached: str,
         driver = two_stages(alarm, log, "&kv_blocks=102&context_limit_tokens=1632")
         running = asyncio.create_task(driver.run())
         replies = {name: KeptReply(alarm, name) for name in ("first", "gone", "after")}
-        driver.submit(EngineSequence("first", 1600, 4), replies["first"])
-        gone, truth = EngineSequence("gone", 1600, 20), replies["gone"].truth
-        driver.submit(gone, replies["gone"])
+        given(driver, EngineSequence("first", 1600, 4), replies["first"])
+        gone, truth = given(driver, EngineSequence("gone", 1600, 20), replies["gone"]), replies["gone"].truth
         while getattr(truth, reached) is None:
             await asyncio.sleep(0)
         assert getattr(truth, not_yet) is None
         driver.abort(gone)
         driver.abort(gone)
-        driver.submit(EngineSequence("after", 1600, 2), replies["after"])
+        given(driver, EngineSequence("after", 1600, 2), replies["after"])
         await replies["first"].done.wait()
         await replies["after"].done.wait()
         for _ in range(10):  # a transfer that has begun goes on
