@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -71,3 +72,11 @@ def test_no_module_of_the_core_names_one_of_an_extra() -> None:
 def test_the_stub_has_the_markers_of_this_package_as_they_are() -> None:
     path = PACKAGE / "marks" / "builders.pyi"
     assert path.read_text("utf-8") == stub(), f"python -m pytest_llmbench.marks.stub > {path}"
+
+
+def test_no_test_of_the_core_imports_an_extra() -> None:
+    """So that the tests of the core pass where the extras are left out; ``.ci/run core`` runs them."""
+    tests = Path(__file__).parents[1]
+    pattern = re.compile(r"^\s*(from|import) pytest_llmbench\.extras", re.MULTILINE)
+    others = (path for path in tests.rglob("*.py") if "extras" not in path.relative_to(tests).parts)
+    assert [path for path in others if pattern.search(path.read_text("utf-8"))] == []

@@ -422,17 +422,6 @@ def test_a_selftest_measures_this_host(tiny: Any) -> None:
     assert Certificate.of(json.loads(json.dumps(found.plain()))).extent == "quick"
 
 
-@pytest.mark.parametrize("over", TRANSPORTS[1:])
-def test_the_errors_of_each_transport(over: str) -> None:
-    extent = replace(TINY, rate_from=TINY.gentle_rate, flood_requests=8)
-    found = run_selftest(extent, over=over)
-    assert found.check.transport == found.plain()["over"] == over
-    assert (found.gentle.ttft_error.n, found.gentle.itl_error.n, found.gentle.stamp_error.n) == (12, 24, 36)
-    assert 0 < found.gentle.ttft_error.p50 < 5_000
-    assert found.gentle.stamp_error.p50 < found.gentle.ttft_error.p50
-    assert found.flood.ttft_error.n == 8
-
-
 def test_the_command_prints_writes_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = selftest_report.main(
         ["--quick", "--json", str(tmp_path / "all.json"), "--out", str(tmp_path / "kept")],

@@ -51,6 +51,6 @@ def slower_llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EmbeddedEngine]:
-    """Over gRPC, too. Its log of the truth names requests, so that each test finds its own."""
-    with EmbeddedEngine.start("fast", grpc=True) as running:
+    """Its log of the truth names requests, so that each test finds its own."""
+    with EmbeddedEngine.start("fast") as running:
         yield running

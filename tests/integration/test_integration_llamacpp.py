@@ -27,6 +27,7 @@ from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.token_count import ServerTokenCount
+from pytest_llmbench.registry import names
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.workloads.adapted import WithoutOutput
@@ -207,6 +208,7 @@ class CallsAndForms:
         return {}
 
 
+@pytest.mark.skipif(not names("document_dialects"), reason="the extra of documents is left out")
 @pytest.mark.parametrize(("pooling", "api"), [("mean", "openai-embeddings"), ("rank", "rerank")])
 def test_vectors_and_scores_of_a_model(llama_model: Path, pooling: str, api: str) -> None:
     """Its own counter of prompt tokens is our sum, and it has predicted none."""

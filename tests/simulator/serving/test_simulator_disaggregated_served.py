@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import plain_http
@@ -14,8 +13,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import assert_all_is_cached, chunks, raw_chat, sent_as_ids, truths_of
 
-from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots
 from pytest_llmbench.model.record import Outcome
@@ -25,7 +22,6 @@ from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
-from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -166,22 +162,6 @@ def test_an_engine_alone_has_no_series_of_transfers() -> None:
         assert "kv_transfer_count" not in read_page(page_of(engine))
 
 
-@pytest.mark.parametrize("face", ["websocket", "grpc"])
-def test_other_faces_are_served_by_both_stages(face: str) -> None:
-    workload = SyntheticWorkload("faces", Uniform(20, 600), Uniform(4, 40))
-    plan = LoadPlan("faces", workload, ClosedLoop(4), 16, seed=2)
-    with EmbeddedEngine.start(f"{APART}&lead_reasoning_tokens=2", grpc=face == "grpc") as engine:
-        url = f"grpc://{engine.grpc_target}" if face == "grpc" else engine.url.replace("http", "ws")
-        dialect = dialect_at(url, "auto" if face == "websocket" else "vllm-grpc")
-        with LoadGenerator(Target.parse(url), dialect, model=engine.model) as generator:
-            records = generator.run(plan).records
-        truths = {truth.request_id: truth for truth in engine.ground_truth()}
-    assert records.ok.all()
-    assert len(truths) == len(records)
-    assert {truth.decode_replica for truth in truths.values()} == {2, 3}
-    assert sum(truth.output_tokens for truth in truths.values()) == records.output_tokens.sum()
-
-
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EmbeddedEngine]:
     with EmbeddedEngine.start(f"{APART}&output_filter=enabled&output_filter_us=500") as engine:
@@ -195,15 +175,6 @@ def test_a_reply_in_a_form_keeps_to_it(engine: EmbeddedEngine) -> None:
     text = "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
     assert text.startswith('{"city"')
     assert engine.ground_truth()[-1].schema_check == "valid"
-
-
-def test_embeddings_need_the_prefill_workers_alone(engine: EmbeddedEngine) -> None:
-    body: dict[str, Any] = {"input": "the wide sea"}
-    reply = plain_http.post(engine.url + "/embeddings", json=body, timeout=10.0)
-    assert reply.status_code == 200
-    truth = engine.ground_truth()[-1]
-    assert (truth.generates, truth.decode_replica, truth.transfer_begun_ns) == (False, None, None)
-    assert truth.replica in (0, 1)
 
 
 def test_the_output_filter_holds_back_what_is_decoded(engine: EmbeddedEngine) -> None:

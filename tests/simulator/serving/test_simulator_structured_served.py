@@ -100,15 +100,6 @@ def test_other_apis_call_tools_and_keep_to_schemas_too(api: str, options: str) -
     assert seen.facts.value("wire.structured_output") == "fields"
 
 
-def test_over_websocket_as_over_http() -> None:
-    with EmbeddedEngine.start("fast?schema_fault_rate=0.3") as engine:
-        url = engine.url.replace("http://", "ws://")
-        with LoadGenerator(Target.parse(url), dialect("openai-responses"), model=engine.model) as generator:
-            records = generator.run(plan(LONG, 12)).records
-        truths = {truth.request_id: truth.schema_check for truth in engine.ground_truth()}
-    assert dict(zip(records.request_id, records.schema_check, strict=True)) == truths
-
-
 def test_a_reply_that_its_limit_cuts_short_is_told_as_such() -> None:
     with EmbeddedEngine.start("fast") as engine:
         records = measured(engine, plan(WithFixedOutput(FUNC, 6), 6)).records

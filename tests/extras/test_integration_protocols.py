@@ -32,8 +32,8 @@ def statuses(entry: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("without_pictures", "however_late")
-def test_clauses_name_websocket(pytester: pytest.Pytester, engine: EmbeddedEngine) -> None:
-    entry = measured(pytester, engine.url.replace("http://", "ws://"), "--llm-workers=2")
+def test_clauses_name_websocket(pytester: pytest.Pytester, grpc_engine: EmbeddedEngine) -> None:
+    entry = measured(pytester, grpc_engine.url.replace("http://", "ws://"), "--llm-workers=2")
     clauses = {clause["id"]: clause for clause in entry["compliance"]["requirements"]}
     for clause in ("M-4.2.2-streaming-support", "M-4.6.2-protocol-stated"):
         assert clauses[clause]["status"] == "met", clauses[clause]
@@ -42,12 +42,12 @@ def test_clauses_name_websocket(pytester: pytest.Pytester, engine: EmbeddedEngin
 
 @pytest.mark.usefixtures("without_pictures", "however_late")
 def test_the_advice_for_the_engine_s_boundary_is_met_over_grpc_alone(
-    pytester: pytest.Pytester, engine: EmbeddedEngine
+    pytester: pytest.Pytester, grpc_engine: EmbeddedEngine
 ) -> None:
     (pytester.path / "sut.toml").write_text(AT_THE_ENGINE, "utf-8")
     over_grpc, over_http = (
         statuses(measured(pytester, url, "--llm-sut=sut.toml", "--llm-workers=2"))
-        for url in (f"grpc://{engine.grpc_target}", engine.url)
+        for url in (f"grpc://{grpc_engine.grpc_target}", grpc_engine.url)
     )
     assert over_grpc["S-4.6.1-grpc-for-engine"] == "met"
     assert over_http["S-4.6.1-grpc-for-engine"] == "unmet"
@@ -80,9 +80,11 @@ def test_a_dialect_without_a_form_there_is_a_usage_error(
 
 @pytest.mark.parametrize("kind", ["WebSockets", "gRPC"])
 def test_llm_client_says_that_it_asks_over_http(
-    pytester: pytest.Pytester, engine: EmbeddedEngine, kind: str
+    pytester: pytest.Pytester, grpc_engine: EmbeddedEngine, kind: str
 ) -> None:
-    url = f"grpc://{engine.grpc_target}" if kind == "gRPC" else engine.url.replace("http://", "ws://")
+    url = (
+        f"grpc://{grpc_engine.grpc_target}" if kind == "gRPC" else grpc_engine.url.replace("http://", "ws://")
+    )
     result = run_in_process(pytester, BY_HAND, f"--llm-endpoint={url}")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"*llm_client asks over HTTP, and --llm-endpoint is one of {kind}*"])
