@@ -272,9 +272,9 @@ def test_a_run_within_the_range_is_not_flagged() -> None:
 @pytest.mark.parametrize(
     ("load", "peak", "told"),
     [
-        (OpenLoop(500.0), 10, "the run offered 500 req/s, more than"),
-        (OpenLoop(20.0), 65, "the run had 65 requests in flight, more than"),
-        (ClosedLoop(65), 65, "the run had 65 requests in flight, more than"),
+        (OpenLoop(500.0), 10, "the run needed 500 req/s, more than"),
+        (OpenLoop(20.0), 65, "the run needed 65 requests in flight, more than"),
+        (ClosedLoop(65), 65, "the run needed 65 requests in flight, more than"),
     ],
 )
 def test_a_run_beyond_it_is_a_warning(load: Any, peak: int, told: str) -> None:
@@ -346,8 +346,8 @@ def test_the_transport_to_an_endpoint(url: str, http2: bool, over: str) -> None:
 @pytest.mark.parametrize(
     ("workers", "told"),
     [
-        (3, r"sent by 3 worker processes, .* is of 4 worker processes: .*selftest --workers 3"),
-        (0, r"sent by pytest's own process, .* is of 1 worker process: .*selftest --workers 0"),
+        (3, r"3 worker processes sent the load, .* is of 4 worker processes: .*selftest --workers 3"),
+        (0, r"pytest's own process sent the load, .* is of 1 worker process: .*selftest --workers 0"),
         ("ray?workers=8", r"workers of a cluster \(ray.*is of 1 worker process: .*no selftest of a cluster"),
     ],
 )
