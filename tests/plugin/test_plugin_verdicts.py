@@ -324,8 +324,8 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
     assert not busy["ok"]
     assert not busy["voids"]
     told = re.compile(
-        r"with 16 requests under way the server is 1\d\d[.\d]* % busy at this rate: nothing tells how far its "
-        r"queue grows, so upper ends are open; lower the rate"
+        r"with 16 requests under way the server is 1\d\d[.\d]* % busy at this rate: nothing tells how far "
+        r"its queue grows, so upper ends are open; lower the rate"
     )
     assert told.match(busy["message"])
     assert busy["value"] < busy["limit"]
