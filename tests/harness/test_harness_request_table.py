@@ -13,8 +13,17 @@ import numpy as np
 from pytest_llmbench.harness.analysis.export import csv_rows, plain_columns
 from pytest_llmbench.harness.analysis.loaded_report import LoadedTest
 from pytest_llmbench.harness.analysis.request_table import Part, RequestTable
-from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.record import (
+    Instant,
+    Number,
+    Outcome,
+    Phase,
+    RequestRecord,
+    Whole,
+    Words,
+    of_kind,
+)
+from pytest_llmbench.model.records import KINDS, NUMBERS, TEXTS, Records
 from pytest_llmbench.store.csv_file import write_csv
 
 MS = 1_000_000
@@ -65,6 +74,17 @@ def test_a_table_keeps_nanoseconds_and_has_empty_cells() -> None:
     assert columns["output_tokens"] == [0, None]
     assert columns["http_status"] == [None, 500]
     assert columns["ttft_ms"] == [7.0, None]
+
+
+def test_every_column_is_in_the_table_and_nothing_is_not_zero() -> None:
+    numbers, words = of_kind(Instant, Number), of_kind(Words)
+    zeros = RequestRecord(0, "a", Phase.MEASURE, **dict.fromkeys(numbers, 0), **dict.fromkeys(words, ""))
+    parts = [Part(0, "", Records.from_rows([zeros, RequestRecord(1, "b", Phase.MEASURE)]))]
+    columns = plain_columns(TEST, RequestTable(parts))
+    assert all(columns[name] == [0, None] for name in numbers)
+    assert all(columns[name] == ["", None] for name in words)
+    assert all(columns[name] == [0, 0] for name in of_kind(Whole) if name != "index")
+    assert set(NUMBERS) | set(TEXTS) | set(KINDS) <= set(columns)
 
 
 def test_what_a_server_wrote_is_text_in_the_file(tmp_path: Path) -> None:
