@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -77,6 +78,23 @@ class Conversation:
 
     def wait(self, seconds: float) -> None:
         self.server.stopping.wait(seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Wait until the client has read all that was sent, however busy the machine is, and then so long:
+        what is sent next comes in another read, at another instant."""
+        while self._unread() and not self.server.stopping.wait(0.001):
+            pass
+        self.wait(seconds)
+
+    def _unread(self) -> bool:
+        """By the queues of both ends in the kernel's table of connections."""
+        ends = {self.sock.getsockname()[1], self.sock.getpeername()[1]}
+        for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
+            _, here, there, _, queued, *_ = line.split()
+            these = {int(end.rpartition(":")[2], 16) for end in (here, there)}
+            if these == ends and queued != "00000000:00000000":
+                return True
+        return False
 
     def reset(self) -> None:
         """Close so that the peer gets a RST."""

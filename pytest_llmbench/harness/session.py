@@ -75,12 +75,11 @@ class BenchSession:
         sessions: int = 1,
         disclosure: Callable[[str], Mapping[str, Any]] = lambda _: {},
         variants: Callable[[str], Mapping[str, Any]] = lambda _: {},
-        host_limits: HostLimits | None = None,
         early: EarlyWorkers | None = None,
     ) -> None:
         """``sessions``: how many sessions send side by side (pytest-xdist) and share the budgets.
-        ``disclosure`` and ``variants``: return what hooks offer for an endpoint. ``host_limits``: what this
-        machine is held to. ``early``: measuring processes that have been started already."""
+        ``disclosure`` and ``variants``: return what hooks offer for an endpoint. ``early``: measuring
+        processes that have been started already."""
         self.settings = settings
         block_bootstrap.choose(settings.intervals)
         self.on_progress: ProgressSink | None = None
@@ -89,7 +88,8 @@ class BenchSession:
         self._worker = worker
         self._disclosure = disclosure
         self._variants = variants
-        self._host_limits = host_limits or HostLimits()
+        given = settings.host_limits
+        self._host_limits = HostLimits() if given is None else HostLimits.parse(given)
         self._early = early
         self._open: dict[tuple[int | None, str], OpenSUT | _Failed] = {}
         """(number of the set-up of the fixture, what it gave) → the system; None: the options gave it."""

@@ -14,6 +14,7 @@ from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS, seconds_of
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.draft import FEWEST_RUNS
+from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.redaction import keep_secrets_of
 from pytest_llmbench.stats.block_bootstrap import Intervals
 from pytest_llmbench.store.files import STORAGE
@@ -88,6 +89,8 @@ class Settings(BaseModel):
     wait: float = Field(default=0, ge=0, le=LARGEST, allow_inf_nan=False)
     """How long to wait for an endpoint that is still starting, in seconds."""
     remeasure: int = Field(default=2, ge=0, le=20)
+    host_limits: str | None = None
+    """What this machine is held to, where that is not as usual: see :meth:`HostLimits.parse`."""
     worker_cpus: str = "none"
     max_requests: int = Field(default=20_000_000, ge=1)
     max_tokens: int = Field(default=50_000_000_000, ge=1)
@@ -131,6 +134,13 @@ class Settings(BaseModel):
                 "ray[:ADDRESS][?workers=N]"
             )
         return number
+
+    @field_validator("host_limits")
+    @classmethod
+    def _host_limits_are_some(cls, given: str | None) -> str | None:
+        if given is not None:
+            HostLimits.parse(given)
+        return given
 
     @field_validator("worker_cpus", mode="after")
     @classmethod

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -210,6 +211,26 @@ class HostLimits:
     buffered_share: float = 0.5
     """Largest share of the replies that may arrive all at once: chunks that are read late come together
     too."""
+
+    @classmethod
+    def parse(cls, text: str) -> HostLimits:
+        """Limits from ``NAME=VALUE,NAME=VALUE``, by the names and in the units of the fields.
+
+        :raises ValueError: a name that is none, or a value that is no number from 0 on.
+        """
+        usual = cls()
+        kinds = {each.name: type(getattr(usual, each.name)) for each in fields(cls)}
+        given: dict[str, Any] = {}
+        for name, _, value in (part.strip().partition("=") for part in text.split(",")):
+            if name not in kinds:
+                raise ValueError(f"{name!r} is no limit: give some of {', '.join(kinds)} as NAME=VALUE")
+            try:
+                given[name] = kinds[name](float(value))
+            except (ValueError, OverflowError):
+                given[name] = -1
+            if not given[name] >= 0:
+                raise ValueError(f"{name} takes a number from 0 on")
+        return cls(**given)
 
     @property
     def loosened(self) -> tuple[str, ...]:

@@ -183,6 +183,12 @@ OPTIONS = (
         number=True,
     ),
     Option(
+        "host-limits",
+        "how late and how uncertain this machine may be before a load is void, as in "
+        "send_lag_ns=50000000,rate_share=0.9; looser than usual: never compliant",
+        "NAME=VALUE,...",
+    ),
+    Option(
         "worker-cpus",
         "cores to keep these processes on, in turn: 2,3 or 4-7, auto, none (default: none)",
         "LIST",

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
-    from pytest_llmbench.model.observation import HostLimits
     from pytest_llmbench.plugin.exit_status import ExitStatus
     from pytest_llmbench.plugin.progress import Output
     from pytest_llmbench.reports.terminal import Line as TerminalLine
@@ -152,7 +151,6 @@ class SessionReport:
                 sessions=getattr(self.config, "workerinput", {}).get("workercount", 1),
                 disclosure=self._disclosed,
                 variants=self.variants_offered,
-                host_limits=self.config.stash.get(HOST_LIMITS, None),
                 early=self._early,
             )
         return self._bench_session
@@ -460,6 +458,3 @@ class SessionReport:
 
 
 SESSION = pytest.StashKey[SessionReport]()
-HOST_LIMITS: pytest.StashKey[HostLimits] = pytest.StashKey()
-"""The limits that this machine is held to, if a plugin that tests sessions has set them. If they are looser
-than usual, the reports say so, and no run is compliant."""

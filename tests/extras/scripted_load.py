@@ -21,7 +21,7 @@ Serve = Callable[..., ScriptedServer]
 MakePlan = Callable[..., LoadPlan]
 Run = Callable[..., Observation]
 
-STEP_NS = 80_000_000
+STEP_NS = 40_000_000
 """A pause of a server that is seen in the instants."""
 IMPATIENT = Deadlines(connect_s=5.0, first_byte_s=0.5, between_chunks_s=0.5, total_s=15.0, drain_s=15.0)
 _OF_GENERATOR = ("loop_factory", "kernel_stamps", "extra_body", "session_header")

@@ -59,7 +59,7 @@ def test_a_replacement_is_due_when_the_slot_becomes_free(
     assert records.scheduled_ns[:3].tolist() == [seen.started_ns] * 3
     ends = set(records.finished_ns.tolist())
     assert all(int(due) in ends for due in records.scheduled_ns[3:])
-    assert np.median(records.dispatched_ns[3:] - records.scheduled_ns[3:]) < 20_000_000
+    assert (records.dispatched_ns >= records.scheduled_ns).all()
     # A closed loop has no schedule to be late against.
     assert seen.selfcheck.send_lag_p99_ns is None
 

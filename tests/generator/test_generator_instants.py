@@ -33,7 +33,7 @@ Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]
 MakePlan = Callable[..., LoadPlan]
 
-STEP_S = 0.08
+STEP_S = 0.04
 STEP_NS = int(STEP_S * 1e9)
 
 
@@ -80,15 +80,15 @@ def test_first_content_is_a_parsed_data_event(ask: Ask, loop_factory: LoopFactor
 
     def script(conversation: Conversation) -> None:
         conversation.send(HEAD)
-        conversation.wait(STEP_S)
+        conversation.pause(STEP_S)
         conversation.send(chunk(ROLE))
-        conversation.wait(STEP_S)
+        conversation.pause(STEP_S)
         conversation.send(content[:20])
-        conversation.wait(STEP_S)
+        conversation.pause(STEP_S)
         conversation.send(content[20:])
-        conversation.wait(STEP_S)
+        conversation.pause(STEP_S)
         conversation.send(chunk(text_event(" two")) + chunk(FINISH))
-        conversation.wait(STEP_S)
+        conversation.pause(STEP_S)
         conversation.send(chunk(USAGE) + chunk(DONE) + LAST)
 
     records = ask(script, loop_factory=loop_factory).records
@@ -103,9 +103,9 @@ def test_first_content_is_a_parsed_data_event(ask: Ask, loop_factory: LoopFactor
 def test_whitespace_and_reasoning_are_not_first_content(ask: Ask) -> None:
     def script(conversation: Conversation) -> None:
         conversation.send(HEAD + chunk(event({"choices": [{"index": 0, "delta": {"reasoning": "hm"}}]})))
-        conversation.wait(STEP_S)
+        conversation.pause(STEP_S)
         conversation.send(chunk(text_event("\n")))
-        conversation.wait(STEP_S)
+        conversation.pause(STEP_S)
         conversation.send(chunked([text_event("x", "stop"), DONE]))
 
     records = ask(script).records

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from selftest_cases import MS, SCRIPT, TINY, US, late_by, level, observed, request, result
+from three_attempts import three_attempts
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.selftest import certificate as certified
@@ -379,6 +380,7 @@ def measured(endpoint: str) -> TestResult:
 
 
 @pytest.mark.timing
+@three_attempts
 def test_a_session_cites_the_selftest_and_flags_what_is_beyond_it() -> None:
     store(result(rate=30.0).plain())
     seen = measured("sim")

@@ -22,6 +22,7 @@ from pytest_llmbench.model.objective import (
     ttft,
     us,
 )
+from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import MetricView
@@ -154,3 +155,27 @@ def test_what_is_there_is_read_without_a_word() -> None:
 
 def test_a_time_of_jobs_takes_any_unit_of_time() -> None:
     assert (metric("job_time.p50", "s") <= 1500 * ms) == Objective("job_time.p50", "<=", 1.5, "s")
+
+
+def test_limits_of_the_host_are_read_by_their_names() -> None:
+    read = HostLimits.parse("send_lag_ns=5e7, rate_share=0.9")
+    assert read == HostLimits(send_lag_ns=50_000_000, rate_share=0.9)
+    assert isinstance(read.send_lag_ns, int)
+    assert read.loosened == ("send_lag_ns 5e+07, usually 1e+07", "rate_share 0.9, usually 0.95")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("lag=3", "'lag' is no limit: give some of send_lag_ns, rate_share"),
+        ("", "'' is no limit"),
+        ("rate_share", "rate_share takes a number from 0 on"),
+        ("rate_share=-1", "rate_share takes a number from 0 on"),
+        ("latency_ms=nan", "latency_ms takes a number from 0 on"),
+        ("send_lag_ns=inf", "send_lag_ns takes a number from 0 on"),
+        ("send_lag_ns=nan", "send_lag_ns takes a number from 0 on"),
+    ],
+)
+def test_what_is_no_limit_of_the_host(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        HostLimits.parse(text)

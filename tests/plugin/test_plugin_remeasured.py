@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from command_lines import measuring_processes
 from plugin_suite import SMALL_WARMUP, Suite
+from three_attempts import three_attempts
 from whole_records import whole_records
 
 from pytest_llmbench.__main__ import main
@@ -23,13 +24,6 @@ from pytest_llmbench import llmbench
 
 @llmbench.ttft(p50_ms=2000, rate=20)
 def test_first_token(): ...
-"""
-HELD_TO_MORE = """
-from pytest_llmbench.model.observation import HostLimits
-from pytest_llmbench.plugin.session import HOST_LIMITS
-
-def pytest_configure(config):
-    config.stash[HOST_LIMITS] = HostLimits(rate_share=1.5)
 """
 STILL_S = 0.4
 """Six to ten of fifty sends come too late: far more than a percent of them."""
@@ -70,6 +64,7 @@ def run(suite: Suite, engine: EmbeddedEngine, *more: str) -> pytest.RunResult:
 
 
 @pytest.mark.timing
+@three_attempts
 def test_a_spoiled_load_is_measured_again_kept_and_told(
     suite: Suite, engine: EmbeddedEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,9 +144,9 @@ def test_a_number_that_makes_no_sense(suite: Suite, given: str) -> None:
 
 
 def test_every_load_of_a_session_is_held_to_the_limits_of_its_host(suite: Suite) -> None:
-    suite.write(BODY, HELD_TO_MORE)
-    result = suite.measure("replay", "--llm-remeasure=1")
+    suite.write(BODY)
+    result = suite.measure("replay", "--llm-remeasure=1", "--llm-host-limits=rate_share=1.5")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*requests left at * of the scheduled rate (limit 150%)*"])
+    result.stdout.fnmatch_lines(["*requests left at * of the scheduled rate (limit 150 %)*"])
     (entry,) = suite.report["tests"]
     assert [void["attempt"] for void in entry["void_loads"]] == [1]

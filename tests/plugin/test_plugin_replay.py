@@ -57,21 +57,14 @@ def test_a_replay_says_that_it_is_one(suite: Suite) -> None:
     assert "replay:h100-8b" in (suite.path / "out" / "report.md").read_text("utf-8")
 
 
-HELD_TO_LESS = """
-from pytest_llmbench.model.observation import HostLimits
-from pytest_llmbench.plugin.session import HOST_LIMITS
-
-def pytest_configure(config):
-    config.stash[HOST_LIMITS] = HostLimits(empty_slot_share=1.0)
-"""
 LOOSER = "empty_slot_share 1, usually 0.05"
 
 
 def test_looser_limits_of_this_machine_are_in_every_report(suite: Suite) -> None:
     """Of a test of the draft and of one beyond it, which has no clauses."""
     beyond = "@llmbench.goodput(ttft_ms=5000, concurrency=4)\ndef test_goodput(): ...\n"
-    suite.write(ONE + beyond, HELD_TO_LESS)
-    result = suite.measure("replay", "--llm-inconclusive=pass")
+    suite.write(ONE + beyond)
+    result = suite.measure("replay", "--llm-inconclusive=pass", "--llm-host-limits=empty_slot_share=1")
     result.assert_outcomes(passed=2)
     (warning,) = re.findall(r"warning: host_limits: .*?\(2 tests\)", " ".join(result.stdout.str().split()))
     assert LOOSER in warning

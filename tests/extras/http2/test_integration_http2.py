@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 from http2_server import hypercorn, truth
+from three_attempts import three_attempts
 
 from pytest_llmbench import make_workload
 from pytest_llmbench.generator.http.target import Target
@@ -34,6 +35,7 @@ def load_on(target: Target, concurrency: int = 8, requests: int = 24) -> LoadPla
 
 
 @pytest.mark.timing
+@three_attempts
 def test_instants_are_those_of_the_server(server: str) -> None:
     """Both ends read one clock: no instant of ours is before the one at which the server did its part, and
     every chunk has been read before the server sent the next."""

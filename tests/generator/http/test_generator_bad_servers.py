@@ -67,7 +67,6 @@ def test_a_reply_without_end_is_cut_off_and_costs_bounded_memory(
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seen = generator_for(serve(until_refused(head, block)), limits=limits).run(plan(2, load=ClosedLoop(2)))
     assert [OUTCOMES[each] for each in seen.records.outcome] == ["undecodable"] * 2
-    assert seen.duration_s < 10
     assert all("was cut off" in str(error) or "head" in str(error) for error in seen.records.error)
     # What comes in until the next look, a quarter of a second later, goes beyond the ceiling.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 800 * 1024

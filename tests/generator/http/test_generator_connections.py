@@ -255,10 +255,10 @@ def test_a_reply_with_an_unusual_end_is_found_and_remembered(
     one; from then on every read of this server is parsed as it comes."""
     hidden = HEAD + chunk(text_event("x", "stop")) + LAST[:-2] + b"X-Sum: 1\r\n\r\n"
     server = serve(reply(hidden))
-    seen = generator_for(server).run(plan(20))
-    assert seen.records.counts()["ok"] == 20
+    seen = generator_for(server).run(plan(100))
+    assert seen.records.counts()["ok"] == 100
     assert server.accepted == 1
-    assert seen.duration_s < 5  # not 20 times the wait of the first
+    assert seen.duration_s < 20  # not 100 times the wait of the first
 
 
 def test_bytes_on_an_idle_connection_end_it(

@@ -180,8 +180,8 @@ def test_a_loop_that_was_held_up_does_not_move_the_stamps(
     seen = generator.run(plan(1))
     assert seen.selfcheck.stamp_source.startswith(KERNEL)
     late_ns = seen.records.first_byte_ns[0] - sent[0]
-    assert -TOLERANCE_NS < late_ns < 50 * MS
     assert held[0] - sent[0] > 100 * MS
+    assert -TOLERANCE_NS < late_ns < (held[0] - sent[0]) / 2
 
 
 class SteppedClock(MonotonicClock):

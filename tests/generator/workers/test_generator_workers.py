@@ -24,6 +24,7 @@ from planned_load import TextWorkload
 from scipy import stats
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
 from scripted_server import plain as plain_reply
+from three_attempts import three_attempts
 from waiting import wait_for
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
@@ -192,6 +193,7 @@ def test_the_merged_sends_keep_the_one_schedule(
 
 
 @pytest.mark.timing
+@three_attempts
 def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
@@ -214,10 +216,10 @@ def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(
 
 
 def test_no_more_than_the_ceiling_is_sent(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
-    whole = plan(3, load=ClosedLoop(4), duration_s=5.0, max_requests=30)
+    whole = plan(3, load=ClosedLoop(4), duration_s=60.0, max_requests=30)
     seen = workers_for(serve(reply()), 3).run(whole)
     assert sorted(seen.records.index.tolist()) == list(range(30))
-    assert seen.duration_s < 4
+    assert seen.duration_s < 50
 
 
 def test_a_killed_worker_voids_the_run_and_is_replaced(
@@ -408,10 +410,10 @@ def test_all_workers_keep_the_time_of_the_load(serve: Serve, workers_for: Worker
 
 
 def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for: WorkersFor, plan: MakePlan) -> None:
-    seen = workers_for("http://127.0.0.1:9/v1").run(plan(1500, load=OpenLoop(100.0), stop_when_failing=True))
+    seen = workers_for("http://127.0.0.1:9/v1").run(plan(6000, load=OpenLoop(100.0), stop_when_failing=True))
     assert seen.interrupted is None
     assert "the SUT has stopped answering" in str(seen.stopped)
-    assert seen.duration_s < 5
+    assert seen.duration_s < 50
 
 
 def test_the_error_budget_is_that_of_all_workers(
@@ -463,13 +465,13 @@ def test_workers_on_cores_of_their_own(serve: Serve, workers_for: WorkersFor, pl
 def test_workers_end_though_a_forked_process_holds_their_line(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
-    before_they_are_killed = WorkerPatience(end_s=20.0)
+    before_they_are_killed = WorkerPatience(end_s=80.0)
     generator = workers_for(serve(reply()), patience=before_they_are_killed)
     generator.run(plan(2, load=ClosedLoop(2)))
     held = [os.dup(member.line.connection.fileno()) for member in generator._pool._members.values()]  # type: ignore[union-attr]
     began = time.monotonic()
     generator.close()
-    assert time.monotonic() - began < 16
+    assert time.monotonic() - began < 60
     for copy in held:
         os.close(copy)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
+from three_attempts import three_attempts
 
 from pytest_llmbench.simulator.known_delay.chat_events import http1_writes
 from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
@@ -88,6 +89,7 @@ def test_a_reply_has_the_tokens_asked_for_and_says_so(server: KnownDelayServer, 
 
 
 @pytest.mark.timing
+@three_attempts
 def test_writes_are_on_the_script_and_on_this_machines_clock(server: KnownDelayServer) -> None:
     script = Script(20_000, 5_000, 20)
     before = time.monotonic_ns()
@@ -113,15 +115,16 @@ def test_a_header_may_be_in_any_case(server: KnownDelayServer) -> None:
 
 
 def test_a_reply_that_is_due_sooner_does_not_wait_for_one_that_is_due_later(server: KnownDelayServer) -> None:
-    slow = threading.Thread(target=ask, args=(server, "slow", Script(400_000)))
+    slow = threading.Thread(target=ask, args=(server, "slow", Script(2_000_000)))
     slow.start()
     time.sleep(0.05)
     ask(server, "quick", Script(20_000))
     slow.join()
     truth = server.truth()
     waited = {name: (known.written_ns[0] - known.received_ns) / MS for name, known in truth.items()}
-    assert 20 <= waited["quick"] < 200
-    assert 400 <= waited["slow"] < 600
+    assert waited["quick"] >= 20
+    assert waited["slow"] >= 2_000
+    assert truth["quick"].written_ns[0] < truth["slow"].written_ns[0]
 
 
 def test_a_request_in_two_parts_was_received_with_the_second(server: KnownDelayServer) -> None:

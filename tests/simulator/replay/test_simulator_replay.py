@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from three_attempts import three_attempts
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.http.target import Target
@@ -310,8 +311,8 @@ def test_rows_say_the_same_as_the_columns() -> None:
 
 
 @pytest.mark.timing
+@three_attempts
 def test_the_two_faces_agree_at_low_load() -> None:
-    """On a machine that is doing something else one of three loads has to."""
     preset = "fast?step_base_us=8000"
     work = plan(OpenLoop(20), 20, SyntheticWorkload("mixed", Uniform(64, 256), Uniform(10, 30)))
     (virtual,) = replayed(preset, work)
@@ -319,17 +320,13 @@ def test_the_two_faces_agree_at_low_load() -> None:
         spoken = dialect("openai-completions")
         target = Target.parse(served.url)
         with LoadGenerator(target, spoken, model=served.model, prompt_form="token_ids") as generator:
-            for _ in range(3):
-                real = generator.run(work)
-                for seen in (real, virtual):
-                    assert seen.records.counts()["ok"] == 20
-                assert np.array_equal(real.records.input_tokens, virtual.records.input_tokens)
-                assert np.array_equal(real.records.output_tokens, virtual.records.output_tokens)
-                # The bounds are for a busy machine; on a quiet one they differ by some tens of microseconds.
-                beyond_ms = _apart(_ttft_ms, real, virtual, 3.0), _apart(_itl_ms, real, virtual, 1.0)
-                if not any(beyond_ms):
-                    return
-    pytest.fail(f"TTFT and ITL are farther apart than their bounds, by {beyond_ms} ms")
+            real = generator.run(work)
+    for seen in (real, virtual):
+        assert seen.records.counts()["ok"] == 20
+    assert np.array_equal(real.records.input_tokens, virtual.records.input_tokens)
+    assert np.array_equal(real.records.output_tokens, virtual.records.output_tokens)
+    # The bounds are for a busy machine; on a quiet one they differ by some tens of microseconds.
+    assert (_apart(_ttft_ms, real, virtual, 3.0), _apart(_itl_ms, real, virtual, 1.0)) == (0, 0)
 
 
 def _apart(times_ms: Callable[[Records], np.ndarray], a: Observation, b: Observation, bound: float) -> float:

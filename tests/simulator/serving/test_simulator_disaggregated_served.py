@@ -12,6 +12,7 @@ import plain_http
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import assert_all_is_cached, chunks, raw_chat, sent_as_ids, truths_of
+from three_attempts import three_attempts
 
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots
@@ -96,6 +97,7 @@ def test_what_the_client_measured_is_what_the_two_engines_did() -> None:
 
 
 @pytest.mark.timing
+@three_attempts
 def test_ttft_of_an_idle_system_is_prefill_transfer_and_a_step_of_decode() -> None:
     """As replay has it to the nanosecond; here what the machine adds comes on top of it, least of all to the
     quickest of seven."""

@@ -62,11 +62,10 @@ def test_a_reply_shorter_than_the_fault_s_place_is_struck_at_its_end() -> None:
 
 
 def test_a_stall_that_ends_is_a_gap() -> None:
-    row = serve_and_load("fast?fault=stall&stall_ms=300&fault_after_tokens=3").only
+    row = serve_and_load("fast?fault=stall&stall_ms=800&fault_after_tokens=3").only
     assert row.outcome is Outcome.OK
     gaps_ms = [(after - before) / 1e6 for before, after in zip(row.chunk_ns, row.chunk_ns[1:], strict=False)]
-    assert gaps_ms.index(max(gaps_ms)) == 2
-    assert max(gaps_ms) >= 250.0
+    assert gaps_ms[2] >= 400.0
 
 
 def test_a_drip_is_slow_but_complete() -> None:
@@ -75,11 +74,11 @@ def test_a_drip_is_slow_but_complete() -> None:
         (truth,) = engine.ground_truth()
     assert (row.outcome, row.output_tokens) == (Outcome.OK, TOKENS)
     assert row.finished_ns is not None
+    assert truth.first_write_ns is not None
     assert truth.last_write_ns is not None
-    assert row.first_byte_ns is not None
-    # Each chunk is about ten pieces of 16 bytes, 4 ms apart; the engine was done before.
-    assert row.finished_ns - row.first_byte_ns >= TOKENS * 30e6
-    assert row.finished_ns - truth.last_write_ns >= 30e6
+    # Each chunk is about ten pieces of 16 bytes, 4 ms apart; the engine was done before the last ones left.
+    assert row.finished_ns - truth.first_write_ns >= TOKENS * 30e6
+    assert truth.last_write_ns < row.chunk_ns[-1]
 
 
 def test_a_buffering_proxy_gives_all_chunks_at_once() -> None:
@@ -89,9 +88,8 @@ def test_a_buffering_proxy_gives_all_chunks_at_once() -> None:
     assert (row.outcome, row.output_tokens) == (Outcome.OK, TOKENS)
     assert len(set(row.chunk_ns)) == 1
     assert row.coalesced_chunks == TOKENS - 1
-    assert truth.first_write_ns is not None
     assert truth.last_write_ns is not None
-    assert truth.last_write_ns - truth.first_write_ns >= 100e6
+    assert truth.last_write_ns - truth.received_ns >= TOKENS * 20e6
     assert row.first_byte_ns is not None
     assert row.first_byte_ns >= truth.last_write_ns
 

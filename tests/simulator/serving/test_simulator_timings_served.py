@@ -132,7 +132,7 @@ def test_the_metrics_page_has_all_that_readings_need() -> None:
     assert values["prompt_tokens"] == 120 - 64
     assert values["generated_tokens"] == 15
     assert values["queue_wait_count"] == values["prefill_count"] == 3
-    assert 0.0036 < values["prefill_s"] < 0.5
+    assert 0.0036 < values["prefill_s"] < 60
     for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         assert found[f"vllm:{gauge}"][1] == 0
     cache = found["vllm:cache_config_info"][0]
