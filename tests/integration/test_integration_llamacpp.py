@@ -95,7 +95,7 @@ def test_the_slower_model_is_served(slower_llama_cpp: str) -> None:
 
 
 @pytest.mark.usefixtures("however_late")
-@pytest.mark.parametrize("prompt", ["text", "token_ids"])
+@pytest.mark.parametrize("prompt", ["text", pytest.param("token_ids", marks=pytest.mark.slow)])
 def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
     llama_cpp: str, llama_model: Path, tmp_path: Path, prompt: str
 ) -> None:

@@ -45,6 +45,7 @@ def lines_so_far(directory: Path) -> int:
     return sum(len(stored_lines(file)) for file in directory.glob("records/*.jsonl.gz"))
 
 
+@pytest.mark.slow
 def test_sigterm_keeps_what_was_measured(suite: Suite, engine: EmbeddedEngine) -> None:
     """As Ctrl-C does, of which below."""
     suite.write(BODY, SMALL_WARMUP)

@@ -91,6 +91,7 @@ def test_a_spoiled_load_is_measured_again_kept_and_told(
     assert "identical" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_machine_that_stands_still_every_time_is_one_line(suite: Suite, engine: EmbeddedEngine) -> None:
     with standing_still(suite.path / "out", "measure", "measure (attempt 2)"):
         result = run(suite, engine, "--llm-remeasure=1")

@@ -76,6 +76,7 @@ def test_the_audit_sees_later_tests(suite: Suite) -> None:
     assert "unmet" not in poisson_status(suite, "test_uniform")
 
 
+@pytest.mark.slow
 def test_the_audit_sees_later_tests_of_the_same_worker(suite: Suite) -> None:
     pytest.importorskip("xdist")
     suite.write(LATER)
