@@ -111,10 +111,10 @@ def _raised(usual_s: float, wanted_s: float) -> float:
     return usual_s if wanted_s <= usual_s else usual_s * 2 ** math.ceil(math.log2(wanted_s / usual_s))
 
 
-def patient(procedure: Test) -> Test:
+def with_raised_deadlines(procedure: Test) -> Test:
     """The procedure with every plan's deadlines raised to the needs of its SUT."""
 
-    def patiently(parameters: Any, setting: Setting) -> Procedure[TestResult]:
+    def raised(parameters: Any, setting: Setting) -> Procedure[TestResult]:
         steps, waits = procedure(parameters, setting), _Waits(given=setting.timeout_s is not None)
         try:
             plan = next(steps)
@@ -128,4 +128,4 @@ def patient(procedure: Test) -> Test:
         finally:
             steps.close()
 
-    return patiently
+    return raised

@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_llmbench.harness.analysis.export import csv_rows, plain_columns
 from pytest_llmbench.harness.analysis.loaded_report import LoadedTest
-from pytest_llmbench.harness.analysis.request_table import Part, RequestTable
+from pytest_llmbench.harness.analysis.request_table import LoadRequests, RequestTable
 from pytest_llmbench.model.record import (
     Instant,
     Number,
@@ -46,7 +46,10 @@ def table() -> RequestTable:
     )  # fmt: skip
     parts = [("a", [good]), ("b", [failed])]
     return RequestTable(
-        [Part(2 * number, label, Records.from_rows(rows)) for number, (label, rows) in enumerate(parts)]
+        [
+            LoadRequests(2 * number, label, Records.from_rows(rows))
+            for number, (label, rows) in enumerate(parts)
+        ]
     )
 
 
@@ -79,7 +82,7 @@ def test_a_table_keeps_nanoseconds_and_has_empty_cells() -> None:
 def test_every_column_is_in_the_table_and_nothing_is_not_zero() -> None:
     numbers, words = of_kind(Instant, Number), of_kind(Words)
     zeros = RequestRecord(0, "a", Phase.MEASURE, **dict.fromkeys(numbers, 0), **dict.fromkeys(words, ""))
-    parts = [Part(0, "", Records.from_rows([zeros, RequestRecord(1, "b", Phase.MEASURE)]))]
+    parts = [LoadRequests(0, "", Records.from_rows([zeros, RequestRecord(1, "b", Phase.MEASURE)]))]
     columns = plain_columns(TEST, RequestTable(parts))
     assert all(columns[name] == [0, None] for name in numbers)
     assert all(columns[name] == ["", None] for name in words)

@@ -20,7 +20,7 @@ from pathlib import Path
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.extras.ray.clocks import ClockLine, ClockOffset, shifted_record
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
-from pytest_llmbench.generator.workers.pool import Member, WorkerPool
+from pytest_llmbench.generator.workers.pool import WorkerPool, WorkerProcess
 from pytest_llmbench.generator.workers.protocol import Done, Failed, Setup, Work, own_version
 
 LONELY_S = 60.0
@@ -72,7 +72,7 @@ class WorkerActor:
         self._lonely_s = lonely_s
         self._pool: WorkerPool | None = None
         self._kept: tempfile.TemporaryDirectory[str] | None = None
-        self._member: Member | None = None
+        self._member: WorkerProcess | None = None
         self._feed: _SpoolFeed | None = None
         self._said: list[object] = []
         self._ending: str | None = None
@@ -131,7 +131,7 @@ class WorkerActor:
         if self._kept is not None:
             self._kept.cleanup()
 
-    def _listen(self, member: Member) -> None:
+    def _listen(self, member: WorkerProcess) -> None:
         while (message := member.line.receive()) is not None:
             self._tell(message)
         ending = member.ending()
@@ -139,7 +139,7 @@ class WorkerActor:
             self._ending = ending
             self._news.notify_all()
 
-    def _watch(self, member: Member) -> None:
+    def _watch(self, member: WorkerProcess) -> None:
         """Ray may let an actor live on when its driver was killed; load without a session must not."""
         while self._ending is None:
             if time.monotonic() - self._asked_s > self._lonely_s:

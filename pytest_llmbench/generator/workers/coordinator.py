@@ -22,7 +22,7 @@ from pytest_llmbench.generator.workers.protocol import (
     Stop,
     Work,
 )
-from pytest_llmbench.generator.workers.roles import Member
+from pytest_llmbench.generator.workers.roles import Worker
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.model.records import Records
@@ -44,10 +44,10 @@ class WorkerPatience:
     """The time that workers have to end by themselves."""
 
 
-class Part:
+class WorkerShare:
     """One worker's share of the plan, from its preparation to its end."""
 
-    def __init__(self, member: Member, whole: int, patience: WorkerPatience | None = None) -> None:
+    def __init__(self, member: Worker, whole: int, patience: WorkerPatience | None = None) -> None:
         self.member = member
         self.name = f"worker {member.setup.number + 1} of {whole}" if whole > 1 else "the measuring process"
         self.ready = False
@@ -114,13 +114,13 @@ class Coordinator:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[Worker],
         on_record: OnRecord | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         patience: WorkerPatience | None = None,
     ) -> None:
         self._patience = patience or WorkerPatience()
-        self.parts = [Part(member, len(members), self._patience) for member in members]
+        self.parts = [WorkerShare(member, len(members), self._patience) for member in members]
         self.start_ns: int | None = None
         self.cause: str | None = None
         """Why the plan was cut short, if it was."""
@@ -183,7 +183,7 @@ class Coordinator:
                 self._take(part, None)
                 return
 
-    def _listens(self, part: Part) -> bool:
+    def _listens(self, part: WorkerShare) -> bool:
         """Waits for one that is busy; not when the plan has been stopped, nor for ever."""
         give_up_s = time.monotonic() + self._patience.give_up_s
         while self.cause is None and not part.member.line.takes(_TICK_S):
@@ -209,7 +209,7 @@ class Coordinator:
             if not part.over:
                 part.look_after()
 
-    def _take(self, part: Part, message: object) -> None:
+    def _take(self, part: WorkerShare, message: object) -> None:
         if message is None:
             part.end()
             self.stop(f"{part.name} {part.member.ending()}")

@@ -34,7 +34,7 @@ _TRACING_PREFIXES = ("COV_CORE_", "COVERAGE_PROCESS_")
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
+class WorkerProcess:
     """One worker process, and our end of the line to it."""
 
     setup: Setup
@@ -81,7 +81,7 @@ class WorkerPool:
         )
         self._setup = replace(setup, directory=Path(self._directory.name))
         self._cpus, self._end_s = tuple(cpus), end_s
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, WorkerProcess] = {}
         self._strangers: set[int] = set()
         """Numbers of workers that were started and have not greeted yet."""
 
@@ -94,7 +94,7 @@ class WorkerPool:
                 self._members[number] = self._started(number)
                 self._strangers.add(number)
 
-    def members(self, count: int) -> list[Member]:
+    def members(self, count: int) -> list[WorkerProcess]:
         """The first ``count`` workers, up and greeted. Raises GeneratorError or SuiteError."""
         try:
             self.call(count)
@@ -139,7 +139,7 @@ class WorkerPool:
         if member is not None:
             member.kill()
 
-    def _started(self, number: int) -> Member:
+    def _started(self, number: int) -> WorkerProcess:
         cpu = self._cpus[number % len(self._cpus)] if self._cpus else None
         setup = replace(self._setup, number=number, cpu=cpu)
         ours, theirs = socket.socketpair()
@@ -162,9 +162,9 @@ class WorkerPool:
                 where=f"worker {number + 1}",
                 remedy="lower --llm-workers, or raise the limits of processes and open files",
             ) from error
-        return Member(setup, process, Line(Connection(ours.detach())))
+        return WorkerProcess(setup, process, Line(Connection(ours.detach())))
 
-    def _greet(self, member: Member, deadline_s: float) -> None:
+    def _greet(self, member: WorkerProcess, deadline_s: float) -> None:
         where = f"worker {member.setup.number + 1}"
         remedy = f"try it by hand: {sys.executable} -P -m {__package__}.process 0"
         if not member.line.connection.poll(max(0.0, deadline_s - time.monotonic())):

@@ -8,7 +8,7 @@ from typing import Protocol
 from pytest_llmbench.generator.workers.protocol import Line, Setup
 
 
-class Member(Protocol):
+class Worker(Protocol):
     """One worker: files of its own, and our end of the line to it."""
 
     @property
@@ -33,7 +33,7 @@ class WorkerPool(Protocol):
     def call(self, count: int) -> None:
         """Start those of the first ``count`` that are missing, where that can go on beside other things."""
 
-    def members(self, count: int) -> Sequence[Member]:
+    def members(self, count: int) -> Sequence[Worker]:
         """The first ``count`` workers, up and greeted. Raises GeneratorError or SuiteError."""
 
     def kill(self) -> None:

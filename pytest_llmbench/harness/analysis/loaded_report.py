@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import StoreError, SuiteError, shown
-from pytest_llmbench.harness.analysis.request_table import Part, RequestTable, import_pandas
+from pytest_llmbench.harness.analysis.request_table import LoadRequests, RequestTable, import_pandas
 from pytest_llmbench.harness.execution.stored_records import StoredRecords
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.record import Phase
@@ -52,7 +52,7 @@ class LoadedLoad:
         """The requests of the load. StoreError if its file is missing or damaged."""
         noted = self._stored.loads(self._entry)[self._index]
         records = self._stored.of_load(self._entry, self._index, noted)
-        return RequestTable([Part(self._index, self.label, records)])
+        return RequestTable([LoadRequests(self._index, self.label, records)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,11 +163,11 @@ class LoadedTest:
         """
         if self.entry.loads_file is None and self.entry.records_file is not None:
             runs = read_runs(self._stored.directory / self.entry.records_file).runs
-            table = RequestTable([Part(at, run.label, run.records) for at, run in enumerate(runs)])
+            table = RequestTable([LoadRequests(at, run.label, run.records) for at, run in enumerate(runs)])
             return table.select(table["phase"] == Phase.MEASURE)
         return RequestTable(
             [
-                Part(number, load.label, load.records.records)
+                LoadRequests(number, load.label, load.records.records)
                 for number, load in enumerate(self.loads)
                 if load.phase == Phase.MEASURE and load.counts
             ]

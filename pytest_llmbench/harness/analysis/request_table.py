@@ -38,7 +38,7 @@ COLUMNS = (
 """Names of all columns with one entry per request, as in the records file."""
 
 
-class Part(NamedTuple):
+class LoadRequests(NamedTuple):
     """The requests of one load."""
 
     load: int
@@ -53,7 +53,7 @@ class RequestTable:
     A column is an attribute, or an item by its name: ``table.ttft_ms``, ``table["output_tokens"]``.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[LoadRequests]) -> None:
         self.records = Records.concatenate([part.records for part in parts])
         """The requests as the metrics of this package take them."""
         self._parts = parts

@@ -14,7 +14,7 @@ from pytest_llmbench.methodology.measuring.over_time import over_time_of_levels
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.patience import patient
+from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import void_load
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
@@ -87,7 +87,7 @@ def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable
                 result: TestResult = stop.value
                 return with_uncertainty(result)
 
-    return patient(as_believed(procedure))
+    return with_raised_deadlines(as_believed(procedure))
 
 
 def result_of(

@@ -33,7 +33,7 @@ from pytest_llmbench.methodology.measuring.load_plans import Part, part_of, with
 from pytest_llmbench.methodology.measuring.offered import offered_rate
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import AUTO_RUNS, TestParameters
-from pytest_llmbench.methodology.patience import patient
+from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.uncertainty import limits_at_stake, with_uncertainty
@@ -104,7 +104,7 @@ def one_load_procedure(
         made = with_first_wave(made, concurrency, is_job=parameters.is_job)
         return with_void(made if parameters.is_job else _by_load(made, parameters.limits_ms), void)
 
-    return patient(as_believed(procedure))
+    return with_raised_deadlines(as_believed(procedure))
 
 
 def measured_runs(

@@ -156,7 +156,7 @@ class Parameters(TestParameters):
 
 
 @dataclass
-class Measured:
+class GuardrailRuns:
     """The levels and searches that were run, by configuration and load level."""
 
     levels: dict[tuple[str, float], Seen] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Measured:
 
 
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
-    measured, setting = Measured(), listed(parameters, setting)
+    measured, setting = GuardrailRuns(), listed(parameters, setting)
     yield from _warm(measured, setting, parameters.baseline)
     sequence = RequestSlice(setting.workload, variant=parameters.baseline)
     capacity = yield from saturation_rate(setting, sequence, parameters.capacity_rps)
@@ -200,14 +200,14 @@ def listed(parameters: Parameters, setting: Setting) -> Setting:
     return with_lengths(replace(setting, lengths="shared"), "guardrails", **_asked(parameters))
 
 
-def _warm(measured: Measured, setting: Setting, variant: str) -> Procedure[None]:
+def _warm(measured: GuardrailRuns, setting: Setting, variant: str) -> Procedure[None]:
     measured.warmups.append((yield from warm_up(setting, variant=variant)))
 
 
 def _configuration(
     parameters: Parameters,
     setting: Setting,
-    measured: Measured,
+    measured: GuardrailRuns,
     name: str,
     variant: str,
     capacity: SaturationRate,
@@ -236,7 +236,7 @@ def _configuration(
 def _level(
     parameters: Parameters,
     setting: Setting,
-    measured: Measured,
+    measured: GuardrailRuns,
     sequence: RequestSlice,
     key: tuple[str, float],
     capacity: SaturationRate,
@@ -315,7 +315,7 @@ def search_shares(setting: Setting) -> tuple[float, float, float]:
 
 
 def _result(
-    parameters: Parameters, setting: Setting, measured: Measured, capacity: SaturationRate
+    parameters: Parameters, setting: Setting, measured: GuardrailRuns, capacity: SaturationRate
 ) -> TestResult:
     metrics = _metrics(parameters, measured)
     tables = [
@@ -350,7 +350,7 @@ def _result(
     return result_of(HEADING, parameters, setting, joined(measured.warmups, "one per configuration"), report)
 
 
-def _declared(parameters: Parameters, measured: Measured) -> Facts:
+def _declared(parameters: Parameters, measured: GuardrailRuns) -> Facts:
     refusals = {
         name: sum(
             int(seen.records.has_outcome(Outcome.REFUSED).sum())
@@ -368,7 +368,7 @@ def _declared(parameters: Parameters, measured: Measured) -> Facts:
     return Facts.of(Origin.DECLARED, values, "marker")
 
 
-def _metrics(parameters: Parameters, measured: Measured) -> dict[str, Estimate]:
+def _metrics(parameters: Parameters, measured: GuardrailRuns) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for (name, percent), seen in measured.levels.items():
         metrics |= qualified(seen.level.metrics, f"{name}@{_percent(percent)}")
@@ -385,7 +385,7 @@ def _metrics(parameters: Parameters, measured: Measured) -> dict[str, Estimate]:
     return metrics
 
 
-def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
+def _overheads(measured: GuardrailRuns, percent: float) -> dict[str, Estimate]:
     """The overheads at one load level, from paired requests; undefined where a configuration was not run."""
     found: dict[str, Estimate] = {}
     for metric, family, name in (
@@ -404,7 +404,7 @@ def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
     return found
 
 
-def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate) -> list[Note]:
+def _notes(parameters: Parameters, measured: GuardrailRuns, capacity: SaturationRate) -> list[Note]:
     found = [*measured.notes, *measured.maxima.notes()]
     if (met := measured.met_before) is not None:
         found.append(Note.of("ended_as_void", why=met.message))
@@ -421,14 +421,14 @@ def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate)
     return found
 
 
-def _unexplained(measured: Measured) -> list[Unexplained | None]:
+def _unexplained(measured: GuardrailRuns) -> list[Unexplained | None]:
     by_percent: dict[float, dict[str, Records]] = {}
     for (name, percent), seen in measured.levels.items():
         by_percent.setdefault(percent, {})[name] = seen.records
     return [each for records in by_percent.values() for each in unlike_configurations(records)]
 
 
-def _findings(parameters: Parameters, setting: Setting, measured: Measured) -> list[Finding]:
+def _findings(parameters: Parameters, setting: Setting, measured: GuardrailRuns) -> list[Finding]:
     """Findings on prefix caching, which would favour some of the configurations. Where every one is sent the
     same prompts and nothing tells of a cache, it has to be declared off."""
     found = _cached(measured.levels)

@@ -148,10 +148,10 @@ class Parameters(TestParameters):
 class _Run:
     """The lengths that were tried."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredLength, ...]
     """The lengths that the results rest on."""
-    truncated: tuple[Measured, ...]
-    refused: tuple[Measured, ...]
+    truncated: tuple[MeasuredLength, ...]
+    refused: tuple[MeasuredLength, ...]
     untried: tuple[int, ...]
     omitted: tuple[int, ...]
     limit_tokens: int | None
@@ -160,7 +160,7 @@ class _Run:
     void_notes: tuple[Note, ...]
 
     @property
-    def all(self) -> tuple[Measured, ...]:
+    def all(self) -> tuple[MeasuredLength, ...]:
         return tuple(sorted((*self.measured, *self.truncated, *self.refused), key=lambda m: m.length))
 
 
@@ -169,7 +169,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     wanted = lengths_of(parameters, setting)
     (short,) = warmups(parameters, setting)
     warmup = yield from warm_up(setting, workload=short)
-    tried: list[Measured] = []
+    tried: list[MeasuredLength] = []
     void, notes = list[Seen](), list[Note]()
     for length in wanted:
         attempts = yield from _length(parameters, setting, base, length)
@@ -297,7 +297,7 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run:
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _metrics(measured: Sequence[Measured], scaling: PrefillScaling) -> dict[str, Estimate]:
+def _metrics(measured: Sequence[MeasuredLength], scaling: PrefillScaling) -> dict[str, Estimate]:
     """The metrics of every length under its own name, and those of the fits."""
     metrics = {name: value for name, value in scaling.metrics.items() if name != "prefill_intercept"}
     for level in measured:
@@ -344,7 +344,7 @@ def warmups(parameters: Parameters, setting: Setting) -> tuple[LongContextWorklo
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLength:
     """One length. The metrics of its level cover all its requests, since a closed loop of one has no
     ramp-up."""
 
@@ -382,10 +382,10 @@ class Measured:
         }
 
 
-def measured_at(length: int, seen: Seen, *, seed: int) -> Measured:
+def measured_at(length: int, seen: Seen, *, seed: int) -> MeasuredLength:
     records = seen.records
     metrics = latency.distributions(FAMILIES, [records]) | rates([seen.observation], seed=seed)
-    return Measured(length, seen.with_(metrics=metrics), ms_per_1k_tokens(records, seed=seed))
+    return MeasuredLength(length, seen.with_(metrics=metrics), ms_per_1k_tokens(records, seed=seed))
 
 
 def is_refused(records: Records) -> bool:
@@ -393,7 +393,7 @@ def is_refused(records: Records) -> bool:
     return len(records) > 0 and not records.ok.any() and bool(np.isin(records.http_status, _REFUSALS).all())
 
 
-def truncated_lengths(levels: Sequence[Measured]) -> frozenset[int]:
+def truncated_lengths(levels: Sequence[MeasuredLength]) -> frozenset[int]:
     """Lengths at which the server counts clearly fewer input tokens than were sent, by the tokens that it
     makes of those of the shortest, or hardly more than at the length before. Only where the server counts:
     our own count does not show what it processed."""
@@ -414,7 +414,7 @@ def _server_count(records: Records) -> float | None:
     return float(np.mean(records.input_tokens[told])) if told.any() else None
 
 
-def truncation_finding(truncated: Sequence[Measured]) -> Finding:
+def truncation_finding(truncated: Sequence[MeasuredLength]) -> Finding:
     """The finding about cut prompts.
 
     It is not ok where there are any: the run did not measure the lengths it names.
@@ -428,7 +428,7 @@ def truncation_finding(truncated: Sequence[Measured]) -> Finding:
     return Finding.of("context_truncated.cut", lengths=lengths)
 
 
-def sequence_facts(levels: Sequence[Measured]) -> dict[str, Any]:
+def sequence_facts(levels: Sequence[MeasuredLength]) -> dict[str, Any]:
     """``workload.*`` of the whole test, whose sequence is that of the lengths, one after another.
 
     ``workload.targets[i]`` is the length of the requests in ``workload.slices[i]``; the digest is of all of
@@ -449,13 +449,13 @@ def sequence_facts(levels: Sequence[Measured]) -> dict[str, Any]:
 
 
 def tables(
-    measured: Sequence[Measured], scaling: PrefillScaling, concurrency: int, best: str | None
+    measured: Sequence[MeasuredLength], scaling: PrefillScaling, concurrency: int, best: str | None
 ) -> tuple[Table, ...]:
     """Table 12, with the median that the text asks for, and the two fits."""
     return (_lengths_table(measured, concurrency), _fit_table(scaling, measured, best))
 
 
-def _lengths_table(measured: Sequence[Measured], concurrency: int) -> Table:
+def _lengths_table(measured: Sequence[MeasuredLength], concurrency: int) -> Table:
     at = f"at {concurrency} in flight"
     columns = (
         "Context (tokens)", "TTFT Mean", "TTFT P50", "TTFT P95", "ms/1K tokens", "Requests",
@@ -474,7 +474,7 @@ def _lengths_table(measured: Sequence[Measured], concurrency: int) -> Table:
     return Table("long_context", "Long Context Scaling", columns, rows)
 
 
-def _fit_table(scaling: PrefillScaling, measured: Sequence[Measured], best: str | None) -> Table:
+def _fit_table(scaling: PrefillScaling, measured: Sequence[MeasuredLength], best: str | None) -> Table:
     named = ("prefill_exponent", "prefill_exponent_fit", "prefill_slope", "prefill_intercept")
     exponent, fit, slope, crossing = cells(scaling.metrics, named)
     logarithmic, straight = r_squared(scaling, measured)
@@ -491,7 +491,7 @@ def _fit_table(scaling: PrefillScaling, measured: Sequence[Measured], best: str 
     return Table("long_context_fit", "Scaling of TTFT with Length", columns, with_intervals(rows))
 
 
-def best_fit(scaling: PrefillScaling, measured: Sequence[Measured]) -> str | None:
+def best_fit(scaling: PrefillScaling, measured: Sequence[MeasuredLength]) -> str | None:
     """The name of the fit with the better R² on the original scale (AMB-21), for the report."""
     exponent, slope = scaling.metrics["prefill_exponent"].point, scaling.metrics["prefill_slope"].point
     logarithmic, straight = r_squared(scaling, measured)
@@ -502,7 +502,9 @@ def best_fit(scaling: PrefillScaling, measured: Sequence[Measured]) -> str | Non
     return f"Power law (R² = {_plain(logarithmic)}), TTFT grows with length to the power {exponent:.3f}"
 
 
-def r_squared(scaling: PrefillScaling, measured: Sequence[Measured]) -> tuple[float | None, float | None]:
+def r_squared(
+    scaling: PrefillScaling, measured: Sequence[MeasuredLength]
+) -> tuple[float | None, float | None]:
     """R² of the power law and of the straight line, both about the mean TTFTs themselves; None for a missing
     fit."""
     if scaling.power is None or scaling.line is None:
@@ -515,7 +517,7 @@ def r_squared(scaling: PrefillScaling, measured: Sequence[Measured]) -> tuple[fl
     return 1 - float(np.sum(np.square(means - power))) / about, scaling.line.r_squared
 
 
-def fit_facts(scaling: PrefillScaling, measured: Sequence[Measured]) -> dict[str, Any] | None:
+def fit_facts(scaling: PrefillScaling, measured: Sequence[MeasuredLength]) -> dict[str, Any] | None:
     """The facts about both fits, as the audit reads them; None where a fit is missing."""
     if scaling.power is None or scaling.line is None:
         return None
@@ -536,7 +538,7 @@ def fit_facts(scaling: PrefillScaling, measured: Sequence[Measured]) -> dict[str
     }
 
 
-def plots(measured: Sequence[Measured], scaling: PrefillScaling) -> tuple[Plot, ...]:
+def plots(measured: Sequence[MeasuredLength], scaling: PrefillScaling) -> tuple[Plot, ...]:
     """A plot of mean TTFT over length on logarithmic axes, with the power law and the straight line."""
     lengths, means = _points(measured)
     if not len(lengths):
@@ -563,7 +565,7 @@ def plots(measured: Sequence[Measured], scaling: PrefillScaling) -> tuple[Plot, 
 
 
 def _bands(
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredLength],
 ) -> dict[str, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]]:
     """The intervals of the means as bands, if every length has one."""
     found = [(level.mean_input_tokens, level.metrics["ttft.mean"]) for level in measured]
@@ -574,7 +576,7 @@ def _bands(
     return {"mean TTFT": (x, lower, upper)}
 
 
-def _points(measured: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
+def _points(measured: Sequence[MeasuredLength]) -> tuple[np.ndarray, np.ndarray]:
     """Mean input tokens and mean TTFT of each length that has them."""
     found = [(level.mean_input_tokens, level.metrics["ttft.mean"].point) for level in measured]
     known = [(x, y) for x, y in found if x is not None and y is not None]

@@ -59,7 +59,7 @@ from pytest_llmbench.methodology.parameters import (
     arrival_mistakes,
     parameter,
 )
-from pytest_llmbench.methodology.patience import patient
+from pytest_llmbench.methodology.patience import with_raised_deadlines
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.session_search import (
     FIRST_LEVEL,
@@ -429,7 +429,7 @@ def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
     return (_search if parameters.searches else _one_load)(parameters, setting)
 
 
-@patient
+@with_raised_deadlines
 def _one_load(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
     """The procedure with one load: warm-up, probes if they are asked for, the runs, the result. A run that
     this machine spoiled is measured again with other sessions."""

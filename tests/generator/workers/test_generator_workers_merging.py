@@ -14,7 +14,7 @@ import pytest
 from pytest_llmbench.columns.log import together
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
-from pytest_llmbench.generator.workers.coordinator import Part
+from pytest_llmbench.generator.workers.coordinator import WorkerShare
 from pytest_llmbench.generator.workers.distributed import merged_selfcheck, peak_in_flight
 from pytest_llmbench.generator.workers.protocol import (
     Address,
@@ -83,7 +83,7 @@ def test_a_part_keeps_what_its_worker_spooled_up_to_the_cut(
     monkeypatch.setattr("pytest_llmbench.columns.log.MEMORY_BYTES", memory_bytes)
     member: Any = SimpleNamespace(setup=Setup(Address("http://127.0.0.1:9/v1"), "x", "m", directory=tmp_path))
     rows = [row(index, 1000 - index, chunks=index % 4) for index in range(90)]
-    part = Part(member, 1)
+    part = WorkerShare(member, 1)
     spool = SpoolWriter(member.setup.spool, flush_s=60)
     seen: list[RequestRecord] = []
     for at, each in enumerate(rows):
@@ -198,7 +198,7 @@ def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(
         line=SimpleNamespace(send=said.append),
         put_down=lambda: killed.append(now_s[0]),
     )
-    part = Part(member, 2)
+    part = WorkerShare(member, 2)
     for now_s[0] in (104.0, 106.0, 150.0, 165.0):
         part.look_after()
     assert said == [Ping()]  # at 106
