@@ -19,7 +19,12 @@ from pytest_llmbench.wire.catalogue import generates
 def mistakes_of(settings: Settings) -> list[str]:
     """The mistakes in the options: endpoints, presets, a dialect, a SUT file, a key. Each mistake is there
     once."""
-    found = [] if settings.urls else _of_the_file(settings)
+    found: list[str] = []
+    if not settings.urls:  # a fixture of the suite names the endpoint
+        try:
+            sut_file_of(settings)
+        except LLMBenchError as error:
+            found.append(str(error))
     for url in settings.urls:
         if url.startswith(VARIANT):
             continue
@@ -31,15 +36,6 @@ def mistakes_of(settings: Settings) -> list[str]:
         except LLMBenchError as error:
             found.append(str(error))
     return list(dict.fromkeys(found))
-
-
-def _of_the_file(settings: Settings) -> list[str]:
-    """The mistakes in a SUT file where a fixture of the suite names the endpoint."""
-    try:
-        sut_file_of(settings)
-    except LLMBenchError as error:
-        return [str(error)]
-    return []
 
 
 def _check(sut: SUT, settings: Settings) -> None:

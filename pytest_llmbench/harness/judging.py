@@ -109,7 +109,11 @@ class Measured:
     def verdict_summary(self) -> str:
         """The first objective that decides, for a line in pytest's summary: ``ttft.p99 412 [398, 431] ms,
         limit <= 300 ms``."""
-        told = [_short_line(entry) for entry in self._objectives_not_kept()]
+        told = [
+            f"{(metric := entry.objective.metric)} {_seen(entry)}, "
+            f"limit{str(entry.objective).removeprefix(metric)}"
+            for entry in self._objectives_not_kept()
+        ]
         told += [comparison_text(plain_object(found)) for found in self._comparisons_not_kept()]
         undecided = "INCONCLUSIVE " if self.gate_is_inconclusive else ""
         return f"{undecided}{told[0]}" + (f"; and {len(told) - 1} more" if len(told) > 1 else "")
@@ -128,7 +132,10 @@ class Measured:
         """The objectives that are not kept, one per line, the broken ones first."""
         judged, compared = self.result.gate.objectives, self.result.gate.regressions
         shown, worse = self._objectives_not_kept(), self._comparisons_not_kept()
-        lines = [_objective_line(entry) for entry in shown]
+        lines = [
+            f"{entry.verdict.upper()} {entry.objective}: {_seen(entry)}, n={entry.n}; {entry.reason}"
+            for entry in shown
+        ]
         lines += [f"{found.verdict.upper()} {comparison_text(plain_object(found))}" for found in worse]
         records = [run.records for run in self.result.observations]
         if records:
@@ -215,15 +222,6 @@ def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:
     if not compared:
         return "objectives"
     return "objectives and comparisons" if objectives else "comparisons"
-
-
-def _objective_line(judged: JudgedObjective) -> str:
-    return f"{judged.verdict.upper()} {judged.objective}: {_seen(judged)}, n={judged.n}; {judged.reason}"
-
-
-def _short_line(judged: JudgedObjective) -> str:
-    metric = judged.objective.metric
-    return f"{metric} {_seen(judged)}, limit{str(judged.objective).removeprefix(metric)}"
 
 
 def _seen(judged: JudgedObjective) -> str:

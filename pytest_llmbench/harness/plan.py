@@ -457,16 +457,6 @@ def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Known) ->
     return replace(setting, least_runs=asked.least_runs, most_runs=asked.most_runs, salt=salt)
 
 
-@dataclass(frozen=True)
-class _Certain:
-    """What a test sends in any case."""
-
-    nodeid: str
-    requests: float = 0
-    tokens: float = 0
-    seconds: float = 0.0
-
-
 _LONGEST = 200_000
 """Assumed most tokens of a prompt: if so many for each request are within the budget, none is drawn to
 see."""

@@ -39,7 +39,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note, as_told, read_note
 from pytest_llmbench.redaction import terminal_text
@@ -200,7 +200,11 @@ def _noted(data: NoteEntry | None, text: str) -> Note:
 def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) -> _Driven:
     test = definition(kept["test"], where=entry.nodeid)
     parameters = _parameters(test.parameters, kept)
-    setting = _setting(kept)
+    chosen = _workload(kept["workloads"]["setting"])
+    setting = Setting(
+        workload=workload(chosen) if isinstance(chosen, str) else chosen,
+        **{name: rebuilt(value) for name, value in kept["setting"].items()},
+    )
     answers = _Answers(kept["loads"], stored, entry)
     alike = all("part" in load for load in kept["loads"])
 
@@ -220,24 +224,15 @@ def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) ->
         parameters,
         setting.scale,
         alike,
-        _texts_kept(setting.workload),
+        not isinstance(setting.workload, _StoredWorkload)
+        and not getattr(setting.workload, "messages_sha256", ""),
     )
-
-
-def _texts_kept(workload: Workload) -> bool:
-    return not isinstance(workload, _StoredWorkload) and not getattr(workload, "messages_sha256", "")
 
 
 def _parameters(kind: type[TestParameters], kept: Mapping[str, Any]) -> TestParameters:
     given = {name: value for name, value in kept["parameters"].items() if name != "workload"}
     made = {name: rebuilt(value) for name, value in given.items()}
     return kind(**made, workload=_workload(kept["workloads"]["parameters"]))
-
-
-def _setting(kept: Mapping[str, Any]) -> Setting:
-    made = {name: rebuilt(value) for name, value in kept["setting"].items()}
-    chosen = _workload(kept["workloads"]["setting"])
-    return Setting(workload=workload(chosen) if isinstance(chosen, str) else chosen, **made)
 
 
 @dataclass(frozen=True)

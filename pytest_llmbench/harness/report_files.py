@@ -358,15 +358,11 @@ def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | 
         if environment.get(_ACTIONS) == "true":
             lines = workflow_commands(document)
         if name:
-            _append(Path(name), f"{job_summary(document, path=path and outward(path))}\n")
+            with Path(name).open("a", encoding="utf-8", newline="\n") as file:
+                file.write(f"{job_summary(document, path=path and outward(path))}\n")
     except OSError as error:
         problem = outward(f"the summary of the job is not written: {name}: {error.strerror or error}")
         return ToldGitHub(lines, problem)
     except Exception as error:  # noqa: BLE001 - of ours, see above
         return ToldGitHub(lines, f"GitHub is not told: {type(error).__name__}: {shown(error)}")
     return ToldGitHub(lines, None)
-
-
-def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8", newline="\n") as file:
-        file.write(text)

@@ -173,7 +173,10 @@ class BenchSession:
         parameters, budget_s = within_budget(parameters, self.settings, tests)
         salt = self._salt(nodeid, definition, parameters, opened)
         setting = setting_on(opened, parameters, self.settings, warmup, salt)
-        _refuse_unfit(definition, opened.api, definition.needs(parameters, setting))
+        refuse_other_kind(definition, opened.api)
+        if missing := definition.needs(parameters, setting):
+            listed = "\n".join(f"  - {thing}" for thing in missing)
+            raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)
         request = self.baselines.request(
             nodeid, definition, parameters, setting, limits, opened.virtual, budget_s
         )
@@ -386,15 +389,11 @@ class BenchSession:
         except LLMBenchError as error:
             self._open[key] = _Failed(error, {who: None})
             raise
-        self._open[key] = opened = self._numbered(opened, role, given)
-        return opened
-
-    def _numbered(self, opened: OpenSUT, role: str, given: str) -> OpenSUT:
-        """The SUT with a key of its own, and with the fact that it is not the first one at its endpoint."""
         self._opened_at[role, opened.endpoint] += 1
         number = self._opened_at[role, opened.endpoint]
         told = Facts.of(Origin.GENERATOR, {INSTANCE: number} if number > 1 else {})
-        return replace(opened, key=f"{given} {number}", facts=opened.facts | told)
+        self._open[key] = opened = replace(opened, key=f"{given} {number}", facts=opened.facts | told)
+        return opened
 
     def _show_progress(self, progress: Any) -> None:
         if self.on_progress is not None:
@@ -422,15 +421,6 @@ class BenchSession:
                     failures.append(error)
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
-
-
-def _refuse_unfit(definition: TestDefinition, api: str, missing: Sequence[str]) -> None:
-    """Raise SuiteError, before anything is sent, if the API is of another kind than the test, or if the SUT,
-    the marker or the options lack what it needs."""
-    refuse_other_kind(definition, api)
-    if missing:
-        listed = "\n".join(f"  - {thing}" for thing in missing)
-        raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)
 
 
 def _as_sut(sut: SUT | str) -> SUT:

@@ -55,6 +55,7 @@ def setting_for(
     seed = next(seed for seed in (parameters.seed, settings.seed, DEFAULT_SEED) if seed is not None)
     timeout_s = settings.timeout if parameters.timeout_s is None else parameters.timeout_s
     usual = Deadlines()
+    simulated = any(fact.origin is Origin.SIMULATED for fact in (facts or {}).values())  # nobody else uses it
     return Setting(
         workload=workload(parameters.workload),
         seed=seed,
@@ -67,7 +68,7 @@ def setting_for(
         variants=variants or {},
         remeasure=settings.remeasure,
         lengths="shared" if settings.compares_runs else "drawn",
-        overload_allowed=settings.allow_overload or _is_ours(facts or Facts()),
+        overload_allowed=settings.allow_overload or simulated,
     )
 
 
@@ -114,11 +115,6 @@ def _bound(workload: Workload, opened: OpenSUT) -> Workload:
     from pytest_llmbench.harness.workloads.exact_lengths import bound
 
     return bound(workload, opened.counter, opened.vocabulary)
-
-
-def _is_ours(facts: Facts) -> bool:
-    """Whether the SUT is the embedded engine, which may be overloaded: nobody else uses it."""
-    return any(fact.origin is Origin.SIMULATED for fact in facts.values())
 
 
 P = TypeVar("P", bound=TestParameters)

@@ -199,12 +199,6 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
         yield start
 
 
-def _local_workers(config: pytest.Config) -> int:
-    """The number of workers by ``--llm-workers``; a cluster cannot be tested here."""
-    workers = config.stash[SESSION].settings.workers
-    return workers if isinstance(workers, int) else 1
-
-
 @pytest.fixture(scope="session")
 def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
     """What the load generator can be trusted with on this host: a quick selftest of some 13 s, run once.
@@ -224,9 +218,10 @@ def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
     settings = pytestconfig.stash[SESSION].settings
     over = transport_to(settings.endpoint or "", http2=settings.http == "2")
     with failing_in_words(), machine_lock(pytestconfig.stash[SESSION].worker):
+        workers = pytestconfig.stash[SESSION].settings.workers
         result = run_selftest(
             QUICK,
-            workers=_local_workers(pytestconfig),
+            workers=workers if isinstance(workers, int) else 1,  # a cluster cannot be tested here
             over=TRANSPORTS[0] if over == IN_PROCESS else over,
         )
     with contextlib.suppress(StoreError):

@@ -374,19 +374,16 @@ class SessionReport:
             session.exitstatus, self._status = pytest.ExitCode.TESTS_FAILED, None
 
     def _save(self, exitstatus: int) -> None:
+        name = self.settings.save or "autosave"
         try:
-            self._said += self._saved(self.settings, exitstatus)
+            if exitstatus == pytest.ExitCode.INTERRUPTED:
+                self._said.append(f"baseline {name!r} not saved: the session was interrupted")
+                return
+            from pytest_llmbench.harness.comparison.baselines import save
+
+            self._said += save(self.settings, self.entries, time.time_ns())
         except (LLMBenchError, OSError) as error:
-            name = self.settings.save or "autosave"
             self._lost.append(f"baseline {name!r} not saved: {' '.join(str(error).split())}")
-
-    def _saved(self, settings: Settings, exitstatus: int) -> list[str]:
-        """Messages about the baseline of this session, after saving it."""
-        if exitstatus == pytest.ExitCode.INTERRUPTED:
-            return [f"baseline {settings.save or 'autosave'!r} not saved: the session was interrupted"]
-        from pytest_llmbench.harness.comparison.baselines import save
-
-        return save(settings, self.entries, time.time_ns())
 
     def _reaudit(self) -> None:
         """Update the compliance of tests whose clauses a later test meets. A worker sends the changes to the

@@ -159,7 +159,9 @@ class Attempts:
             error = attempt_at(item).error
             _attach(item, report)
         if error is not None:
-            _summarise(error, report)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            if isinstance(error, Judged) and crash is not None:
+                crash.message = error.summary  # in place of its name, in the short test summary
             note_verdict(error, report)
         return report
 
@@ -260,13 +262,6 @@ def _listed(entry: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
         "reason": reason.removeprefix(status).lstrip(": ") or None,
         **{name: entry[name] for name in ("records_file", "duration_s", "spent")},
     }
-
-
-def _summarise(error: BaseException, report: pytest.TestReport) -> None:
-    """Replace the exception's name in the short test summary by what was judged."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if isinstance(error, Judged) and crash is not None:
-        crash.message = error.summary
 
 
 def _line_of(item: pytest.Item) -> int | None:

@@ -34,7 +34,6 @@ from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, Measu
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.model.draft import FEWEST_RUNS
-from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import ComparisonVerdict
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note, as_told
@@ -203,7 +202,7 @@ def compared_with(
         lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
     )
     name = f"{asked.path.name.removesuffix('.json')} of {asked.baseline.saved}"
-    by_run: ByRun = result.by_run or _of_one_run(result.metrics)
+    by_run: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
     absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
     names = asked.baseline.name, "this session"
     compared = reference.compared(by_run, limits, names)
@@ -226,10 +225,6 @@ def compared_with(
             *(Note.of("beside_baseline", difference=text) for text in match.shown),
         ),
     )
-
-
-def _of_one_run(metrics: Mapping[str, Estimate]) -> ByRun:
-    return {name: (metric.point,) for name, metric in metrics.items()}
 
 
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:

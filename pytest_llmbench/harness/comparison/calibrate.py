@@ -23,7 +23,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.cells import Amount, Cell
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD, ByRun, SavedSpread
-from pytest_llmbench.model.judgement import Better, Finding
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import NOT_KNOWN, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.model.sentences import Note
@@ -55,7 +55,8 @@ class Calibrations:
             metric: own
             for metric in dict.fromkeys((*shown, *(filter(is_metric, by_run) if of_job else ())))
             if (better := better_of(metric)) is not None
-            and (own := _noise_between(by_run, metric, better, of_job)) is not None
+            and (own := noise_of(metric, metric_unit(metric), better, by_run.get(metric, ()), of_job=of_job))
+            is not None
         }
         told = [own for metric, own in noise.items() if metric in shown]
         runs = max((len(values) for values in by_run.values()), default=0)
@@ -130,7 +131,7 @@ class Calibrations:
             return replace(result, notes=(*result.notes, note))
         of_job, otherwise = request.parameters.is_job, partial(made_otherwise, baseline=known.identity)
         noise = {
-            name: _noise(name, entry, of_job)
+            name: Noise(name, entry.unit, entry.better, entry.runs, entry.mean_log, entry.spread_log, of_job)
             for name, entry in known.noise.items()
             if otherwise(name, candidate=identity) is None
         }
@@ -171,10 +172,6 @@ def made_of(metric: str, identity: Mapping[str, Any]) -> Made:
     return tuple((name, str(identity[name])) for name in fields if name in identity)
 
 
-def _noise_between(by_run: ByRun, metric: str, better: Better, of_job: bool) -> Noise | None:
-    return noise_of(metric, metric_unit(metric), better, by_run.get(metric, ()), of_job=of_job)
-
-
 def _entry(own: Noise) -> NoiseEntry:
     return NoiseEntry(
         unit=own.unit,
@@ -185,10 +182,6 @@ def _entry(own: Noise) -> NoiseEntry:
         proposed=own.proposed,
         false_alarms=own.false_alarms(own.proposed),
     )
-
-
-def _noise(name: str, entry: NoiseEntry, of_job: bool) -> Noise:
-    return Noise(name, entry.unit, entry.better, entry.runs, entry.mean_log, entry.spread_log, of_job)
 
 
 def table(noise: Sequence[Noise]) -> Table:

@@ -58,6 +58,7 @@ def identity_of(
     # Not the bound one of the setting, which knows the address of the server.
     asked = workload(parameters.workload)
     once = definition.plans(replace(parameters, runs=None), replace(setting, least_runs=1))
+    ceilings = sorted(str(limit) for limit in parameters.objectives if limit.is_ceiling)
     found = {
         "test": definition.name,
         "model": setting.facts.value("endpoint.model") or setting.facts.value("sut.model.name"),
@@ -69,7 +70,7 @@ def identity_of(
         "workload.sha256": _digest(dict(asked.specification())),
         "load": _load(once),
         LENGTHS: _list_of_lengths(once, parameters),
-        "criteria": _criteria(definition, parameters),
+        "criteria": ("; ".join(ceilings) or "none") if definition.name in _UNDER_CRITERIA else None,
         GOODPUT_LIMITS: _goodput_limits(parameters),
         "warmup": _warmup(setting.warmup),
         "figures": "those of a job" if parameters.is_job else "those of a sample",
@@ -103,12 +104,6 @@ def _amount(plan: LoadPlan) -> Mapping[str, Any]:
         "variant": plan.variant,
         "ignore_eos": plan.ignore_eos,
     }
-
-
-def _criteria(definition: TestDefinition, parameters: TestParameters) -> str | None:
-    if definition.name not in _UNDER_CRITERIA:
-        return None
-    return "; ".join(sorted(str(limit) for limit in parameters.objectives if limit.is_ceiling)) or "none"
 
 
 def _goodput_limits(parameters: TestParameters) -> str | None:

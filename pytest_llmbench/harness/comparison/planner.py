@@ -89,7 +89,13 @@ class ComparisonPlanner:
         path = records_path(self.settings.report, request.nodeid, self.worker, self.settings.records)
         own = Arm(name, opened, request.setting, path=path)
         if self.systems:
-            arms = [own, *(self._system(each, request, warmup) for each in self.systems[1:])]
+            arms = [own]
+            for system in self.systems[1:]:
+                settings = self.settings.model_copy(update={"sut": system.file})
+                sut = SUT(system.endpoint, model=self.settings.model, api=self.settings.api)
+                other = self.opens(sut, request.nodeid, role=system.name, settings=settings)
+                setting = self._setting(request, other, warmup)
+                arms.append(Arm(system.name, other, setting, path=self._path(request.nodeid, system.name)))
         elif self.settings.baseline_endpoint is not None:
             arms = [own, self._baseline(self.settings.baseline_endpoint, own, request, warmup)]
         else:
@@ -117,13 +123,6 @@ class ComparisonPlanner:
         sut = SUT(wanted, model=self.settings.model, api=self.settings.api)
         opened = self.opens(sut, request.nodeid, role=BASELINE)
         return Arm(BASELINE, opened, self._setting(request, opened, warmup), path=path)
-
-    def _system(self, system: Listed, request: MeasurementRequest, warmup: WarmupPolicy) -> Arm:
-        settings = self.settings.model_copy(update={"sut": system.file})
-        sut = SUT(system.endpoint, model=self.settings.model, api=self.settings.api)
-        opened = self.opens(sut, request.nodeid, role=system.name, settings=settings)
-        setting = self._setting(request, opened, warmup)
-        return Arm(system.name, opened, setting, path=self._path(request.nodeid, system.name))
 
     def _setting(self, request: MeasurementRequest, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
         """The setting of an arm. The requests are the same for all arms."""

@@ -70,16 +70,13 @@ class SharedRuns:
         key = (sut, plan.key)
         self._kept.pop(key, None)
         self._kept[key] = _Kept(seen, who, {who}, state, seen.records.nbytes)
-        while len(self._kept) > 1 and self._nbytes() > self._limit_bytes:
+        while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > self._limit_bytes:
             del self._kept[next(iter(self._kept))]
 
     def forget(self, sut: str) -> None:
         """Drop the runs of a SUT that is closed."""
         for key in [key for key in self._kept if key[0] == sut]:
             del self._kept[key]
-
-    def _nbytes(self) -> int:
-        return sum(kept.nbytes for kept in self._kept.values())
 
 
 def _was_shown(workload: object) -> bool:
@@ -89,15 +86,11 @@ def _was_shown(workload: object) -> bool:
     return workload is not None
 
 
-def _none_sent() -> BoolColumn:
-    return np.zeros(0, dtype=np.bool_)
-
-
 class SentBefore:
     """Tells which prompts a server had received before a test sent them."""
 
     def __init__(self) -> None:
-        self._sent: dict[Hashable, BoolColumn] = defaultdict(_none_sent)
+        self._sent: dict[Hashable, BoolColumn] = defaultdict(lambda: np.zeros(0, dtype=np.bool_))
         """(server, workload, seed) → which requests of the sequence were sent, where the seed determines the
         prompts."""
         self._prompts: dict[Hashable, set[bytes]] = defaultdict(set)
@@ -140,7 +133,9 @@ class SentBefore:
     def _listed(self, server: Hashable, seen: Observation) -> int:
         known, repeated = self._prompts[server], 0
         for request in _sent(seen.plan, seen):
-            digest = _digest(request)
+            ids = request.token_ids
+            prompt = str(request.text) if ids is None else ",".join(map(str, ids))
+            digest = hashlib.blake2b(prompt.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
             repeated += digest in known
             known.add(digest)
         return repeated
@@ -156,9 +151,3 @@ def _sent(plan: LoadPlan, seen: Observation) -> Iterator[PlannedRequest]:
     wanted[index - plan.first] = True
     drawn = passing(plan.workload, plan.first, count, plan.seed)
     return (request for request, was_sent in zip(drawn, wanted, strict=False) if was_sent)
-
-
-def _digest(request: PlannedRequest) -> bytes:
-    ids = request.token_ids
-    prompt = str(request.text) if ids is None else ",".join(map(str, ids))
-    return hashlib.blake2b(prompt.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()

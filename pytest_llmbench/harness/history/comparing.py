@@ -341,7 +341,8 @@ def main(arguments: Sequence[str]) -> int:
         if given.metrics is not None:
             found = of_metrics(found, [part.strip() for part in given.metrics.split(",")])
         if given.csv is not None:
-            write_csv(given.csv, CSV_COLUMNS, csv_rows(_entries(found), _refused(found)))
+            told = {(test.nodeid, test.name): "; ".join(test.refused) for test in found if test.refused}
+            write_csv(given.csv, CSV_COLUMNS, csv_rows(_entries(found), told))
     except LLMBenchError as error:
         return refused(error)
     lines = heading(first, others, limited=bool(limits))
@@ -364,10 +365,6 @@ def _sessions(given: argparse.Namespace) -> list[Session]:
 
 def _entries(found: Sequence[TestComparison]) -> list[Row]:
     return [Row.of(test.nodeid, test.name, each) for test in found for each in test.comparisons]
-
-
-def _refused(found: Sequence[TestComparison]) -> Mapping[tuple[str, str], str]:
-    return {(test.nodeid, test.name): "; ".join(test.refused) for test in found if test.refused}
 
 
 def _told(found: Sequence[TestComparison], only_there: Sequence[str], width: int) -> list[str]:

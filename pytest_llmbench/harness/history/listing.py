@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -90,10 +89,6 @@ def _fitting(sessions: Sequence[Session], width: int) -> list[str]:
     return filled if width >= _WIDE else [short for name in filled if (short := _NARROW.get(name, name))]
 
 
-def _sorted(sessions: Sequence[Session], by: str) -> list[Session]:
-    return sorted(sessions, key=lambda session: COLUMNS[by](session)) if by != "saved" else list(sessions)
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="pytest-llmbench list",
@@ -110,15 +105,12 @@ def main(arguments: Sequence[str]) -> int:
         columns = None if given.columns is None else chosen("--columns", given.columns, list(COLUMNS))
         (by,) = chosen("--sort", given.sort.replace(",", " "), list(COLUMNS))
         sessions, problems = read_sessions(given.storage)
-        sessions = _sorted(sessions, by)
+        if by != "saved":
+            sessions = sorted(sessions, key=COLUMNS[by])
         if given.csv is not None:
-            _write(given.csv, sessions, columns)
+            names = list(columns or COLUMNS)
+            write_csv(given.csv, names, ([COLUMNS[name](each) for name in names] for each in sessions))
     except LLMBenchError as error:
         return refused(error)
     say(listed(sessions, columns=columns, width=width()), problems)
     return 0
-
-
-def _write(path: Path, sessions: Sequence[Session], columns: Sequence[str] | None) -> None:
-    names = list(columns or COLUMNS)
-    write_csv(path, names, ([COLUMNS[name](session) for name in names] for session in sessions))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
 from pytest_llmbench.redaction import terminal_text
-from pytest_llmbench.store.baselines import Baseline, BaselineTest, Commit, read_baseline, saved_baselines
+from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline, saved_baselines
 from pytest_llmbench.store.files import STORAGE
 
 _COMMIT_DIGITS = 12
@@ -41,16 +41,11 @@ class Session:
     def commit(self) -> str:
         """The commit, ``3f2a1c9b04de``, with a ``+`` where files differed from it; empty where there was
         none."""
-        return _commit_text(self.baseline.commit)
+        commit = self.baseline.commit
+        return "" if commit is None else commit.id[:_COMMIT_DIGITS] + ("+" if commit.uncommitted else "")
 
     def test(self, nodeid: str) -> BaselineTest | None:
         return next((test for test in self.baseline.tests if test.nodeid == nodeid), None)
-
-
-def _commit_text(commit: Commit | None) -> str:
-    if commit is None:
-        return ""
-    return commit.id[:_COMMIT_DIGITS] + ("+" if commit.uncommitted else "")
 
 
 def read_sessions(storage: Path) -> tuple[list[Session], list[str]]:

@@ -214,7 +214,8 @@ def table(series: Series, *, width: int = 80) -> list[str]:
     ]
     filled = [at for at in range(len(_COLUMNS)) if at < 3 or any(row[at] for row in rows)]
     columns = [_COLUMNS[at] for at in filled]
-    head = f"{series.metric} of {series.nodeid}: {_counted(len(series.points))}"
+    count = len(series.points)
+    head = f"{series.metric} of {series.nodeid}: {count} session{'' if count == 1 else 's'}"
     cells = [[row[at] for at in filled] for row in rows]
     return [head, *text_table(columns, cells, width=width, whole=_WHOLE), *_told(series, width)]
 
@@ -258,10 +259,6 @@ def _change_text(change: Change, series: Series) -> str:
     before, after = len(change.comparison.baseline), len(change.comparison.candidate)
     judged = f"{words.change_text(entry)}, {words.verdict_text(entry)}"
     return f"{text}: {judged} ({before} sessions before, {after} after)"
-
-
-def _counted(count: int) -> str:
-    return "1 session" if count == 1 else f"{count} sessions"
 
 
 CSV_COLUMNS = (

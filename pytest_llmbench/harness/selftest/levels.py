@@ -129,6 +129,8 @@ def figures(
     until_ns = max(seen.ended_ns, last_record_ns or 0)
     wall_s = (until_ns - seen.started_ns) / 1e9
     requests, share = len(seen.records), check.cpu_share
+    missing = max(seen.plan.requests - requests, 0) + found.unmatched
+    unsound = f"{missing} of {seen.plan.requests} requests did not end as the server answered them"
     ttft, late = Spread.of(found.ttft), Spread.of(found.late)
     return LevelFigures(
         label=seen.plan.label,
@@ -147,7 +149,7 @@ def figures(
         else None,
         coalesced_share=check.coalesced_chunks / check.content_chunks if check.content_chunks else None,
         reasons=(
-            *_unsound(found, seen),
+            *((unsound,) if missing else ()),
             *shortfalls(seen),
             *_too_far_off(ttft, load),
             *_not_paced(late, script),
@@ -161,13 +163,6 @@ def _send_lag(seen: Observation) -> Spread:
         return Spread()
     known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
     return Spread.of(records.dispatched_ns[known] - records.scheduled_ns[known])
-
-
-def _unsound(found: Differences, seen: Observation) -> tuple[str, ...]:
-    missing = max(seen.plan.requests - len(seen.records), 0) + found.unmatched
-    if missing:
-        return (f"{missing} of {seen.plan.requests} requests did not end as the server answered them",)
-    return ()
 
 
 def _too_far_off(ttft: Spread, load: Load) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,14 +167,10 @@ def _conclusions(result: SelftestResult) -> list[str]:
     if result.trusted:
         worst = _figure(result.worst_ttft_error_p99_us)
         return [*lines, f"uncertainty:     TTFT {worst} µs at P99, the worst of the levels that hold"]
-    why = [f"  - {reason}" for reason in _reasons((result.gentle,))]
+    why = [f"  - {reason}" for reason in result.gentle.reasons]
     return [*lines, "NOT TO BE TRUSTED on this host, not even at the lowest rate:", *why]
 
 
 def _highest(found: Found, unit: str) -> str:
     figure = "none" if found.highest is None else f"{found.highest:,.0f} {unit}"
     return f"{figure} ({found.ended})"
-
-
-def _reasons(levels: Iterable[LevelFigures]) -> list[str]:
-    return [reason for level in levels for reason in level.reasons]

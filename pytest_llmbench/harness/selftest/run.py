@@ -310,14 +310,10 @@ def run_selftest(
 def _gentle(
     bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelFigures]
 ) -> tuple[LevelFigures, SelfCheck]:
-    return _once_more(
-        lambda: (told(_at_rate(bench, extent, extent.gentle_rate, extent.gentle_s)), bench.check)
-    )
-
-
-def _once_more(measure: Callable[[], tuple[LevelFigures, SelfCheck]]) -> tuple[LevelFigures, SelfCheck]:
-    first = measure()
-    return first if first[0].holds else measure()
+    first = told(_at_rate(bench, extent, extent.gentle_rate, extent.gentle_s)), bench.check
+    if first[0].holds:
+        return first
+    return told(_at_rate(bench, extent, extent.gentle_rate, extent.gentle_s)), bench.check
 
 
 def _at_rate(bench: Bench, extent: Extent, rate: float, seconds: float | None = None) -> LevelFigures:
@@ -329,7 +325,12 @@ def _streams(bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelF
     return highest(
         lambda count: told(_with_streams(bench, extent, round(count))),
         extent.stream_from,
-        Bounds(None, _stream_limit(extent), extent.bisections, extent.search_s),
+        Bounds(
+            None,
+            float(min(extent.stream_limit, round(_descriptors() / 1.2))),
+            extent.bisections,
+            extent.search_s,
+        ),
     )
 
 
@@ -357,10 +358,6 @@ def _rate_bounds(extent: Extent, gentle: LevelFigures) -> Bounds:
     in_flight_s = (_TTFT_US + extent.rate_tokens * _ITL_US) / 1e6
     limit = min(extent.rate_limit, _descriptors() / (2 * in_flight_s))
     return Bounds(extent.gentle_rate if gentle.holds else None, limit, extent.bisections, extent.search_s)
-
-
-def _stream_limit(extent: Extent) -> float:
-    return float(min(extent.stream_limit, round(_descriptors() / 1.2)))
 
 
 def _descriptors() -> int:

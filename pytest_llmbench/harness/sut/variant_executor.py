@@ -76,7 +76,8 @@ class VariantExecutor:
         """Switch the server back and end everything; the first failure is raised after all was tried."""
         failures: list[Exception] = []
         try:
-            self._switch_back()
+            if self._switched_to and self._servers[self._switched_to].leave is not None:
+                self._switch(self._servers[""])
         except Exception as error:  # noqa: BLE001  # everything has to be closed all the same
             failures.append(error)
         while self._up:
@@ -167,10 +168,6 @@ class VariantExecutor:
         if served.enter is not None:
             served.enter()
             self._switched_to = served.name
-
-    def _switch_back(self) -> None:
-        if self._switched_to and self._servers[self._switched_to].leave is not None:
-            self._switch(self._servers[""])
 
 
 @contextmanager

@@ -117,6 +117,7 @@ def shape_of_trace(trace: Trace, title: str) -> Shape:
     ]
     sessions = _sessions(trace.requests)
     pauses = [each.pause_ms / 1000 for each in trace.requests if each.pause_ms is not None]
+    grown = [after.input_tokens - before.input_tokens for own in sessions for before, after in pairwise(own)]
     return Shape(
         title=f"{title}: {trace.format}",
         input_tokens=_floats(each.input_tokens for each in trace.requests),
@@ -129,7 +130,7 @@ def shape_of_trace(trace: Trace, title: str) -> Shape:
         else None,
         turns=_floats(map(len, sessions)) if sessions else None,
         pauses_s=_floats(pauses) if pauses else None,
-        growth_tokens=_growth(sessions),
+        growth_tokens=_floats(grown) if grown else None,
     )
 
 
@@ -187,11 +188,6 @@ def _sessions(requests: Sequence[TraceRequest]) -> list[list[TraceRequest]]:
         if each.session:
             found.setdefault(each.session, []).append(each)
     return list(found.values())
-
-
-def _growth(sessions: Sequence[Sequence[TraceRequest]]) -> Floats | None:
-    grown = [after.input_tokens - before.input_tokens for own in sessions for before, after in pairwise(own)]
-    return _floats(grown) if grown else None
 
 
 def _arrivals(at_s: Sequence[float], what: str = "requests") -> Arrivals | None:

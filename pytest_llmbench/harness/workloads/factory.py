@@ -64,22 +64,24 @@ def make_workload(
     mistakes = _Mistakes()
     input_tokens, output_tokens = as_python(input_tokens), as_python(output_tokens)
     prefix_tokens, prefixes = as_python(prefix_tokens), as_python(prefixes)
-    own = name if isinstance(name, str) and not _is_known(name) else _CUSTOM
+    own = (
+        name if isinstance(name, str) and not (name in RESERVED_NAMES or name.startswith(PREFIX)) else _CUSTOM
+    )
     changed = mix is not None or prefix_tokens is not None or (None not in (input_tokens, output_tokens))
     # A name of one's own names what is made here; a reference name or an object is what it is made from.
     start: str | Workload | Mix = _DEFAULT if changed and own != _CUSTOM else name
     sharing = _sharing(mistakes, prefix_tokens, prefix_fraction, prefixes)
     made = _base(mistakes, start, own, (input_tokens, output_tokens), mix) or _STAND_IN
-    made = _shared(mistakes, own, made, sharing)
-    made = _cut(mistakes, _salted(mistakes, made, salt), cut_share, cut_after_s)
-    made = _answered(mistakes, made, answers)
+    if sharing is not None:
+        made = mistakes.noting(partial(SharedPrefix, own, made, **sharing)) or made
+    if salt is not None:
+        made = mistakes.noting(partial(Salted, made, salt)) or made
+    if (cuts := mistakes.noting(partial(cuts_of, cut_share, cut_after_s))) is not None:
+        made = mistakes.noting(partial(with_cuts, made, cuts)) or made
+    if answers is not None:
+        made = mistakes.noting(partial(with_answers, made, answers)) or made
     mistakes.raise_if_any()
     return workload(made)
-
-
-def _is_known(name: str) -> bool:
-    """Whether it is the name of a workload, which a custom one cannot have."""
-    return name in RESERVED_NAMES or name.startswith(PREFIX)
 
 
 class _Mistakes:
@@ -146,25 +148,6 @@ def _sharing(
         "fraction": 1.0 if fraction is None else fraction,
         "prefixes": 1 if prefixes is None else prefixes,
     }
-
-
-def _shared(mistakes: _Mistakes, own: str, made: Workload, sharing: dict[str, Any] | None) -> Workload:
-    if sharing is None:
-        return made
-    return mistakes.noting(partial(SharedPrefix, own, made, **sharing)) or made
-
-
-def _salted(mistakes: _Mistakes, made: Workload, salt: str | None) -> Workload:
-    return made if salt is None else mistakes.noting(partial(Salted, made, salt)) or made
-
-
-def _cut(mistakes: _Mistakes, made: Workload, share: float | None, after_s: Seconds | None) -> Workload:
-    cuts = mistakes.noting(partial(cuts_of, share, after_s))
-    return made if cuts is None else mistakes.noting(partial(with_cuts, made, cuts)) or made
-
-
-def _answered(mistakes: _Mistakes, made: Workload, answers: Answers | None) -> Workload:
-    return made if answers is None else mistakes.noting(partial(with_answers, made, answers)) or made
 
 
 def _law(mistakes: _Mistakes, lengths: Any, side: str) -> LengthLaw | None:

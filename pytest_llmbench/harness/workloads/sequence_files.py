@@ -52,7 +52,10 @@ def with_sequence_files(result: TestResult, report: Path) -> TestResult:
 
 def _written(folder: Path, workload: Workload, seed: int, length: int) -> dict[str, Any]:
     """Write one sequence; returns what the report says about it."""
-    stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', workload.name)}-{_content(workload)}{seed}-{length}"
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", workload.name)
+    if not workload.standard:  # another of that name may have other parameters
+        stem += f"-{hashlib.sha256(repr(sorted(workload.specification().items())).encode()).hexdigest()[:8]}"
+    stem += f"-{seed}-{length}"
     path = folder / f"{stem}.json{'.gz' if length > _PLAIN_REQUESTS else ''}"
     digest = hashlib.sha256()
     with whole_file(path) as temporary, temporary.open("wb") as raw:
@@ -64,14 +67,6 @@ def _written(folder: Path, workload: Workload, seed: int, length: int) -> dict[s
         "requests": length,
         "sha256": digest.hexdigest(),
     }
-
-
-def _content(workload: Workload) -> str:
-    """Text for a file name that tells workloads with the same name and other parameters apart; empty for the
-    reference workloads."""
-    if workload.standard:
-        return ""
-    return hashlib.sha256(repr(sorted(workload.specification().items())).encode()).hexdigest()[:8] + "-"
 
 
 def _write(raw: BufferedWriter, pieces: Iterator[bytes], digest: Any, *, compressed: bool) -> None:
