@@ -55,8 +55,8 @@ Check = Callable[[Any], list[str]]
 """Returns the complaints about a value, as ends of sentences that begin with the name of the parameter."""
 
 
-def parameter(kind: str, default: Any = None, *, doc: str = "") -> Any:
-    """Declare a dataclass field of the given kind.
+def parameter(kind: str | Check, default: Any = None, *, doc: str = "") -> Any:
+    """Declare a dataclass field of the given kind, or with a check of its own.
 
     ``choice`` is one of the texts of the ``Literal`` in its annotation. ``doc`` is what users of the marker
     read; a name that says it all needs none.
@@ -260,12 +260,7 @@ def build(
     the numbers of the marker, so what these cannot decide is a mistake.
     """
     raw = as_python(dict(raw))
-    checks = _checks(cls)  # type: ignore[arg-type]  # mypy takes no class of a TypeVar for hashable
-    mistakes = [_unknown(name, list(checks)) for name in raw if name not in checks]
-    for name, value in raw.items():
-        # None means "not given": every optional parameter may be passed through as None.
-        if name in checks and value is not None:
-            mistakes += [f"{name} {complaint}" for complaint in checks[name](value)]
+    mistakes = keyword_mistakes(cls, raw)
     if not mistakes:
         built = cls(**{name: _made(name, value) for name, value in raw.items() if value is not None})
         mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]
@@ -277,13 +272,28 @@ def build(
     raise SuiteError.from_mistakes(mistakes, where=where)
 
 
+def keyword_mistakes(cls: type[Any], raw: Mapping[str, Any]) -> list[str]:
+    """Mistakes in keywords, each by itself, whose fields are declared by :func:`parameter`. None means "not
+    given": every optional one may be passed through as None."""
+    checks = _checks(cls)  # type: ignore[arg-type]  # mypy takes no type[Any] for hashable
+    mistakes = [_unknown(name, list(checks)) for name in raw if name not in checks]
+    for name, value in raw.items():
+        if name in checks and value is not None:
+            mistakes += [f"{name} {complaint}" for complaint in checks[name](value)]
+    return mistakes
+
+
 @cache
-def _checks(cls: type[TestParameters]) -> Mapping[str, Check]:
+def _checks(cls: type[Any]) -> Mapping[str, Check]:
     """The name of each parameter with its check."""
     types = get_type_hints(cls)
     kinds = {each.name: each.metadata["kind"] for each in fields(cls) if each.init}
     return {
-        name: _one_of(_choices(types[name]), kind) if kind in _CHOICES else _CHECKS[kind]
+        name: kind
+        if callable(kind)
+        else _one_of(_choices(types[name]), kind)
+        if kind in _CHOICES
+        else _CHECKS[kind]
         for name, kind in kinds.items()
     }
 
@@ -407,6 +417,11 @@ def _flag(value: Any) -> list[str]:
 
 def _name(value: Any) -> list[str]:
     return [] if isinstance(value, str) and value else [f"must be a name in quotes, got {shown(value)}"]
+
+
+def _text(value: Any) -> list[str]:
+    good = isinstance(value, str) and value.strip()
+    return [] if good else [f"must be a text, got {shown(value)}"]
 
 
 def _many(check: Check, least: int = 1) -> Check:
@@ -597,6 +612,7 @@ _CHECKS: Mapping[str, Check] = {
     "bucket_limits": _bucket_limits,
     "flag": _flag,
     "name": _name,
+    "text": _text,
     "percents": _many(_positive),
     "counts": _many(_count),
     "levels": _many(_at_least(100.0)),

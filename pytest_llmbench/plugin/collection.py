@@ -315,33 +315,17 @@ def _wanted(item: pytest.Item) -> Wanted | None:
     mark = closest(item, COMPARE)
     if mark is None:
         return None
-    from pytest_llmbench.compare.limits import margin_mistakes, metric_mistakes
     from pytest_llmbench.harness.comparison.systems import Wanted
+    from pytest_llmbench.methodology.parameters import keyword_mistakes
     from pytest_llmbench.plugin.parametrized import fed
 
-    kinds = {each.name: each.metadata["kind"] for each in fields(Wanted)}
-    known = list(kinds)
-    every = as_python({**mark.kwargs, **fed(item, known)})
-    given = {name: value for name, value in every.items() if value is not None}
-    metrics = given.pop("metrics", ())
-    mistakes = _not_taken(mark.args, every, known)
-    if isinstance(metrics, str) or not isinstance(metrics, Sequence):
-        mistakes.append(f"metrics must be a list of names, got {shown(metrics)}")
-    else:
-        mistakes += [f"metrics: {wrong}" for metric in metrics for wrong in metric_mistakes(metric)]
-    mistakes += [f"margin {wrong}" for wrong in margin_mistakes(given.get("margin", 0.0))]
-    if not isinstance(given.get("claim", True), bool):
-        mistakes.append(f"claim must be True or False, got {shown(given['claim'])}")
-    mistakes += [
-        f"{name} must be a text, got {shown(given[name])}"
-        for name in known
-        if name in given and kinds[name] == "text"
-        if not (isinstance(given[name], str) and given[name].strip())
-    ]
+    given = as_python({**mark.kwargs, **fed(item, [each.name for each in fields(Wanted)])})
+    mistakes = [f"takes no positional argument {shown(value)}" for value in mark.args]
+    mistakes += keyword_mistakes(Wanted, given)
     if mistakes:
         where = place_of(item).replace("@llmbench on", "@llmbench.compare on")
         raise SuiteError.from_mistakes(mistakes, where=where)
-    return Wanted(metrics=tuple(metrics), **given)
+    return Wanted(**{name: value for name, value in given.items() if value is not None})
 
 
 def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:

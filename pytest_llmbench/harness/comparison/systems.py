@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.compare.equivalence import cache_apart, evidence, hardware_is_equal, rules
-from pytest_llmbench.compare.limits import SHOWN_MARGIN
+from pytest_llmbench.compare.limits import SHOWN_MARGIN, margin_mistakes, metric_mistakes
 from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.systems import System, against_first, is_real, side_by_side, significance
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES, WEBSOCKET_SCHEMES
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.comparison.arms import Compared, cached_share
 from pytest_llmbench.harness.comparison.identity import made_by, refused_metrics
 from pytest_llmbench.harness.comparison.replication import ArmRuns
@@ -43,6 +43,12 @@ _SCHEMES = tuple(f"{each}:" for each in ("http", "https", *WEBSOCKET_SCHEMES, *G
 SEVERAL = "--llm-endpoint NAME=URL --llm-endpoint NAME=URL"
 
 
+def _metrics(value: Any) -> list[str]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return [f"must be a list of names, got {shown(value)}"]
+    return [f"has {shown(metric)}: {wrong}" for metric in value for wrong in metric_mistakes(metric)]
+
+
 @dataclass(frozen=True)
 class Wanted:
     """Compare several systems (section 6 of the draft); stands beside a marker that measures::
@@ -56,10 +62,10 @@ class Wanted:
     """
 
     metrics: Sequence[str] | None = parameter(
-        "metrics", doc="those that are compared; default: middle and tail of the test's latencies, its rates."
+        _metrics, doc="those that are compared; default: middle and tail of the test's latencies, its rates."
     )
     margin: float = parameter(
-        "margin", SHOWN_MARGIN, doc="change up to which systems are called equivalent, as a share."
+        margin_mistakes, SHOWN_MARGIN, doc="change up to which systems are called equivalent, as a share."
     )
     claim: bool = parameter(
         "flag", True, doc="False where the systems are shown without saying which one is better."
