@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import LLMBenchError
@@ -34,7 +34,7 @@ from pytest_llmbench.harness.setting import (
     within_budget,
 )
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.declared import Prices, declared_variants, prices_of, sut_file_of
+from pytest_llmbench.harness.sut.declared import declared_variants, prices_of, sut_file_of
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.parameters import TestParameters
@@ -49,6 +49,9 @@ from pytest_llmbench.model.session import LIVE_ANSWERS
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of
+
+if TYPE_CHECKING:
+    from pytest_llmbench.probes.sut_schema import Prices
 
 TYPICAL = ("h100-70b-tp4", "h100-8b")
 """The presets that stand for a slow and for a quick system where nothing is known of the endpoint."""

@@ -281,6 +281,9 @@ class EngineMetricsProbe:
         self._end_thread()
         self._control.__exit__(kind, error, trace)
 
+    def close(self) -> None:
+        self.__exit__(None, None, None)
+
     def before(self) -> str | None:
         """Read the counters before the load. Returns why there is no page; ``None`` if there is one."""
         self._end_thread()

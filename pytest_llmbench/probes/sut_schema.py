@@ -468,6 +468,12 @@ class Prices(Table):
         if len(given) == 1:
             yield f"{at}.{given[0]} alone gives no cost: state both prices, 0 for what is free"
 
+    def of(self, input_tokens: float, output_tokens: float) -> float:
+        """The price of so many tokens, in ``currency``, where both prices are given."""
+        assert self.input_per_million is not None
+        assert self.output_per_million is not None
+        return (input_tokens * self.input_per_million + output_tokens * self.output_per_million) / 1e6
+
 
 WAYS = ("url", "command", "control", "request", "preset")
 """The ways to reach a variant; each has exactly one. ``url`` beside ``command`` says where that one

@@ -238,7 +238,7 @@ def test_an_endpoint_is_reached_without_what_it_does_not_need() -> None:
     """The first request waits for every module that is loaded before it."""
     needed = (
         "harness.session", "harness.beforehand", "harness.plan", "harness.sut.workers",
-        "harness.sut.early_workers", "harness.sut.endpoint", "harness.sut.probed", "probes.endpoint",
+        "harness.sut.early_workers", "harness.sut.address", "harness.sut.probed", "probes.endpoint",
         "probes.readiness",
     )  # fmt: skip
     lines = ["import json, sys", *(f"import pytest_llmbench.{name}" for name in needed)]

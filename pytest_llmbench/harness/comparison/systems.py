@@ -203,7 +203,7 @@ def _system(name: str, runs: ArmRuns, file: Path | None) -> System:
         runs.by_run,
         samples,
         accelerators=count if isinstance(count, int) and count > 0 else None,
-        dollars_per_hour=None if price is None else price.dollars,
+        dollars_per_hour=None if price is None else price.per_hour,
         price_date=None if price is None else price.date,
         made=made_by(runs.result),
     )

@@ -16,7 +16,7 @@ from pytest_llmbench.model.facts import Facts
 
 if TYPE_CHECKING:
     from pytest_llmbench.probes.disclosure import SUTFile
-    from pytest_llmbench.probes.sut_schema import VariantTable
+    from pytest_llmbench.probes.sut_schema import Prices, VariantTable
 
 HOOK = "pytest_llmbench_variants"
 
@@ -112,41 +112,14 @@ def _impossible(variant: Variant, sut: SUT) -> list[str]:
     return []
 
 
-@dataclass(frozen=True)
-class Prices:
-    input_per_million: float
-    output_per_million: float
-    currency: str
-
-    def of(self, input_tokens: float, output_tokens: float) -> float:
-        """The price of so many tokens, in ``currency``."""
-        return (input_tokens * self.input_per_million + output_tokens * self.output_per_million) / 1e6
-
-
 def prices_of(settings: Settings) -> Prices | None:
-    """The prices in the SUT file; None if it gives none."""
+    """The prices of tokens in the SUT file; None if it gives none."""
     file = sut_file_of(settings)
-    if file is None:
-        return None
-    prices = file.tables.prices
-    if prices.input_per_million is None or prices.output_per_million is None:
-        return None
-    return Prices(prices.input_per_million, prices.output_per_million, prices.currency)
+    return None if file is None or file.tables.prices.input_per_million is None else file.tables.prices
 
 
-@dataclass(frozen=True)
-class HourlyPrice:
-    """The price of a whole system per hour, for comparisons (section 6.2)."""
-
-    dollars: float
-    date: str | None
-
-
-def hourly_price(file: Path | None) -> HourlyPrice | None:
-    """The price per hour in dollars; None where the SUT file gives none, or gives it in another currency."""
-    if file is None:
-        return None
-    prices = _read(file).tables.prices
-    if prices.per_hour is None or prices.currency != "USD":
-        return None
-    return HourlyPrice(prices.per_hour, prices.date)
+def hourly_price(file: Path | None) -> Prices | None:
+    """The price of the system per hour in dollars (section 6.2); None where the SUT file gives none, or gives
+    it in another currency."""
+    prices = None if file is None else _read(file).tables.prices
+    return None if prices is None or prices.per_hour is None or prices.currency != "USD" else prices

@@ -31,31 +31,6 @@ class Probe(Protocol):
     def close(self) -> None: ...
 
 
-class _PageProbe(EngineMetricsProbe):
-    def close(self) -> None:
-        self.__exit__(None, None, None)
-
-
-class _NoPage:
-    """The probe of a server that has no metrics page."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def before(self) -> str | None:
-        return self._why
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> EngineReadings | None:
-        """Return None, as nothing was read."""
-        return None
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Stoppable(Executor, Protocol):
     """A load generator that can be stopped."""
 
@@ -65,13 +40,13 @@ class Stoppable(Executor, Protocol):
 class ProbedExecutor:
     """An executor whose Observations of measured load carry the engine's own metrics."""
 
-    def __init__(self, inner: Stoppable, probe: Callable[[], Probe]) -> None:
+    def __init__(self, inner: Stoppable, probe: Callable[[], Probe], absent: str | None = None) -> None:
         """``probe`` makes the probe at the first measured load. If there is no page, it is not asked
-        again."""
+        again. ``absent``: why there is none, where that is known."""
         self._inner = inner
         self._make = probe
         self._probe: Probe | None = None
-        self._absent: str | None = None
+        self._absent = absent
 
     def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         if plan.phase is not Phase.MEASURE:
@@ -119,6 +94,7 @@ def with_engine_metrics(
 
     ``declared``: series of the page that the SUT file names, by our names.
     """
-    if is_grpc(base_url):
-        return ProbedExecutor(executor, lambda: _NoPage("a gRPC server has no metrics page"))
-    return ProbedExecutor(executor, lambda: _PageProbe(page_urls(base_url), access, declared=declared))
+    absent = "a gRPC server has no metrics page" if is_grpc(base_url) else None
+    return ProbedExecutor(
+        executor, lambda: EngineMetricsProbe(page_urls(base_url), access, declared=declared), absent
+    )
