@@ -88,7 +88,8 @@ def _doubt(objective: Objective, estimate: Estimate) -> str | None:
     is not."""
     high, low = estimate.too_high_by, estimate.too_low_by
     worse, better = (low, high) if objective.is_ceiling else (-high, -low)
-    good_end, bad_end = _ends(objective, estimate)
+    ends = estimate.upper, estimate.lower
+    good_end, bad_end = ends if objective.is_ceiling else reversed(ends)
     if good_end is not None and objective.holds(good_end):
         seems, by = "kept", worse
         decided = objective.holds(good_end + worse)
@@ -112,13 +113,6 @@ def _level(estimate: Estimate) -> str:
     if math.isclose(estimate.level, _USUAL):
         return ""
     return f" (at the level of this look, {100 * estimate.level:.6g} %)"
-
-
-def _ends(objective: Objective, estimate: Estimate) -> tuple[float | None, float | None]:
-    """The interval's ends as (unfavourable, favourable): a ceiling is kept when the upper end is under it."""
-    if objective.is_ceiling:
-        return estimate.upper, estimate.lower
-    return estimate.lower, estimate.upper
 
 
 def _undefined(objective: Objective, n: int) -> str:

@@ -74,7 +74,8 @@ def read_credentials(
     if key and not authorised:
         headers["Authorization"] = f"Bearer {key}"
     elif authorised:
-        key, source = "", f"header Authorization from {_lookup(header_env or {}, 'authorization')}"
+        named = {name.lower(): variable for name, variable in (header_env or {}).items()}
+        key, source = "", f"header Authorization from {named['authorization']}"
     secrets = frozenset(_secrets([key, *headers.values()]))
     return Credentials(headers, secrets, source if headers else "")
 
@@ -123,10 +124,6 @@ def _secrets(values: Iterable[str]) -> Iterable[str]:
         if value:
             yield value
             yield value.rpartition(" ")[2]
-
-
-def _lookup(header_env: Mapping[str, str], wanted: str) -> str:
-    return next(variable for name, variable in header_env.items() if name.lower() == wanted)
 
 
 @dataclass(frozen=True, slots=True)

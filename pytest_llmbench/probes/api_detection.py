@@ -228,14 +228,10 @@ def other_that_answers(control: ControlPlane, base: str, tried: ToTry, options: 
         if known in already or known.rooted or not fits:
             continue
         try:
-            answer = ask(control, base, known, _plain(options))
+            # Without the fields that were meant for another dialect.
+            answer = ask(control, base, known, replace(options, ignore_eos=False, extra_body={}))
         except SUTError:  # the error that led here is the one to tell
             return ""
         if 200 <= answer.status < 300 and is_completion(chunks_in(known, answer)):
             return known.name
     return ""
-
-
-def _plain(options: EncodeOptions) -> EncodeOptions:
-    """The options without the fields that were meant for another dialect."""
-    return replace(options, ignore_eos=False, extra_body={})

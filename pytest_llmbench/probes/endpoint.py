@@ -213,7 +213,8 @@ def examine(
     access = access or Access()
     hasty = replace(access, answer_s=min(access.answer_s, _IDENTITY_S))
     with ControlPlane(bases[0], hasty, transport) as control:
-        told = told_by_pages(control.get_or_failure, report.base_url, _values(report.facts))
+        values = {key: fact.value for key, fact in report.facts.items()}
+        told = told_by_pages(control.get_or_failure, report.base_url, values)
     return replace(report, facts=report.facts | told)
 
 
@@ -234,10 +235,6 @@ def _examine_grpc(
         report = _report(control, found, name, seen.listed)
     told = Facts.of(Origin.DETECTED, seen.facts, without_query(seen.source))
     return replace(report, facts=report.facts | told)
-
-
-def _values(facts: Facts) -> dict[str, Any]:
-    return {key: fact.value for key, fact in facts.items()}
 
 
 def _find_models(

@@ -138,7 +138,7 @@ def environment() -> dict[str, Any]:
         "cpu_governor": _first_line(_GOVERNOR),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_average": [round(load, 2) for load in psutil.getloadavg()],
-        "packages": _versions(PACKAGES),
+        "packages": {name: version for name in PACKAGES if (version := installed_version(name)) is not None},
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -206,8 +206,3 @@ def _first_line(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
-
-
-def _versions(packages: Collection[str]) -> dict[str, str]:
-    known = {package: installed_version(package) for package in packages}
-    return {package: version for package, version in known.items() if version is not None}

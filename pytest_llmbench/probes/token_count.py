@@ -196,14 +196,12 @@ class ServerTokenCount:
         root = below(server_root(self._base_url), "/tokenize")
         urls = list(dict.fromkeys([root, below(http_beside(self._base_url), "/tokenize")]))
         if self._dialect.accepts_token_ids:
-            ways = [_Way(url, self._as_prompt, _read_count) for url in urls]
+            asked = {"model": self._options.model}
+            ways = [_Way(url, lambda text: _json({**asked, "prompt": text}), _read_count) for url in urls]
             return [*ways, _Way(root, _as_content, _read_tokens)]
         template = below(server_root(self._base_url), "/apply-template")
         ways = [_Way(url, self._as_messages, _read_count) for url in urls]
         return [*ways, _Way(root, _as_content, _read_tokens, template_url=template)]
-
-    def _as_prompt(self, text: str) -> bytes:
-        return _json({"model": self._options.model, "prompt": text})
 
     def _as_messages(self, text: str) -> bytes:
         extra = self._options.extra_body

@@ -93,17 +93,11 @@ def _list_of_lengths(once: Sequence[LoadPlan], parameters: TestParameters) -> st
 def _load(once: Sequence[LoadPlan]) -> str:
     """The load of one run in words, with a digest of the number of requests and the duration of each load."""
     described = describe_loads([plan.load for plan in once])
-    return f"{described}; plan {_digest([_amount(plan) for plan in once])[:12]}"
-
-
-def _amount(plan: LoadPlan) -> Mapping[str, Any]:
-    return {
-        "load": plan.load.describe(),
-        "requests": plan.requests,
-        "duration_s": plan.duration_s,
-        "variant": plan.variant,
-        "ignore_eos": plan.ignore_eos,
-    }
+    names = ("requests", "duration_s", "variant", "ignore_eos")
+    amounts = [
+        {"load": plan.load.describe(), **{name: getattr(plan, name) for name in names}} for plan in once
+    ]
+    return f"{described}; plan {_digest(amounts)[:12]}"
 
 
 def _goodput_limits(parameters: TestParameters) -> str | None:

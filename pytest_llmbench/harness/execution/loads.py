@@ -74,7 +74,8 @@ class TestFiles:
     def note(self, plan: LoadPlan, seen: Observation) -> None:
         """Note the observation of a load. Loads have to be noted in their order."""
         if self.writer is not None:
-            self.loads.append(_load(plan, seen))
+            load = {**amount(plan), "key": plan.key, "rows": len(seen.records), "seen": _fields(seen)}
+            self.loads.append(load)
 
     def write_loads(self, test: str, parameters: TestParameters, setting: Setting, *, whole: int) -> None:
         """Write the file from which, with the records, the figures can be recomputed. ``whole``: how often
@@ -163,10 +164,6 @@ def amount(plan: LoadPlan) -> dict[str, Any]:
         "variant": plan.variant,
         "attempt": plan.attempt,
     }
-
-
-def _load(plan: LoadPlan, seen: Observation) -> dict[str, Any]:
-    return {**amount(plan), "key": plan.key, "rows": len(seen.records), "seen": _fields(seen)}
 
 
 def _fields(value: Any) -> dict[str, Any]:

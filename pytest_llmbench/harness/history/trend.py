@@ -339,7 +339,10 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(list(arguments))
     try:
-        _check(given)
+        if given.last is not None and given.last < 1:
+            raise SuiteError(f"--last must be 1 or more, got {given.last}")
+        if not 0.001 <= given.significance <= 0.5:
+            raise SuiteError(f"--significance must lie from 0.001 to 0.5, got {given.significance}")
         waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
         sessions, problems = read_sessions(given.storage)
         found = every_series(
@@ -359,13 +362,6 @@ def main(arguments: Sequence[str]) -> int:
     lines = [line for series in found for line in ("", *table(series, width=width()))]
     say(lines[1:], problems)
     return 0
-
-
-def _check(given: argparse.Namespace) -> None:
-    if given.last is not None and given.last < 1:
-        raise SuiteError(f"--last must be 1 or more, got {given.last}")
-    if not 0.001 <= given.significance <= 0.5:
-        raise SuiteError(f"--significance must lie from 0.001 to 0.5, got {given.significance}")
 
 
 def _draw(path: Path, found: Sequence[Series]) -> None:

@@ -32,10 +32,6 @@ if TYPE_CHECKING:  # what sends is imported where something is sent: a replay ne
     from pytest_llmbench.wire.declared import Declared
 
 
-def _unseen(_: Any) -> None:
-    return
-
-
 @dataclass(frozen=True)
 class SUTAccess:
     """A SUT together with the file about it and the credentials for it."""
@@ -57,7 +53,7 @@ class SUTAccess:
     """``--llm-http=2``: whether measured requests go over HTTP/2."""
     proxy: str = ""
     """``--llm-proxy``: a URL, or ``env``; empty: requests go directly, and through no proxy."""
-    on_progress: OnProgress = _unseen
+    on_progress: OnProgress = lambda _: None
     early: EarlyWorkers | None = None
     """Measuring processes that were started already, for the first SUT that is opened; None: there are
     none."""

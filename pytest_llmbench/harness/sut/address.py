@@ -93,7 +93,10 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
     seen = _examined(url, sut_access)
     if not sut_access.proxy:
         _refuse_proxy(seen)
-    told = _over_http2(seen, sut_access) if sut_access.http2 else Facts()
+    told = Facts()
+    if sut_access.http2:  # SUTError where the server does not speak it
+        load(required("http/2", "--llm-http").preflight["agree"])(seen.base_url, sut_access.access)
+        told = Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
     if seen.changed:
         sut_access = sut_access.with_fields(seen.changed)
     target = sut_access.target(seen.base_url)
@@ -186,13 +189,6 @@ def _examined(url: str, sut_access: SUTAccess) -> EndpointReport:
         )
 
     return when_ready(attempt, Patience(sut_access.wait_s, sut_access.on_progress))
-
-
-def _over_http2(seen: EndpointReport, sut_access: SUTAccess) -> Facts:
-    """The fact that the server speaks HTTP/2. Raises SUTError if it does not."""
-    agree_on_http2 = load(required("http/2", "--llm-http").preflight["agree"])
-    agree_on_http2(seen.base_url, sut_access.access)
-    return Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
 
 
 def _refuse_proxy(seen: EndpointReport) -> None:

@@ -262,7 +262,8 @@ def _sessions_lines(shape: Shape) -> list[str]:
 
 def drawn(shape: Shape) -> str:
     """An SVG with the distributions and the arrivals, one below the other."""
-    plots = [_lengths(shape)]
+    lengths = {"input": shape.input_tokens, "output": shape.output_tokens}
+    plots = [_cumulated("Lengths", "tokens", "requests", lengths)]
     if shape.arrivals is not None:
         plots.append(_rates(shape.arrivals))
     if shape.turns is not None:
@@ -277,11 +278,6 @@ def drawn(shape: Shape) -> str:
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     head = f'<svg {names} width="{wide}" height="{high * len(plots)}" font-family="sans-serif">'
     return "\n".join([head, f"<title>{html.escape(shape.title)}</title>", *placed, "</svg>"]) + "\n"
-
-
-def _lengths(shape: Shape) -> dict[str, Any]:
-    values = {"input": shape.input_tokens, "output": shape.output_tokens}
-    return _cumulated("Lengths", "tokens", "requests", values)
 
 
 def _cumulated(title: str, label: str, what: str, values: Mapping[str, Floats]) -> dict[str, Any]:
