@@ -341,6 +341,12 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
+def test_other_requests_find_the_engine_that_was_started_anew(opening: Any) -> None:
+    sut = opening("sim:fast", low={"request": {"extra_body": {"priority": 1}}})
+    for _ in range(2):
+        assert sut.run("low", fresh_state=True).records.counts()["ok"] == 3
+
+
 def test_further_request_fields_are_on_record_and_cannot_be_declared_away():
     sut = SUT("http://127.0.0.1:1/v1", extra_body={"priority": 3})
     facts = SUTAccess(sut, None, Credentials()).told(Facts(), {"request.extra_body": {}})
