@@ -508,8 +508,8 @@ def _headers_ns(flight: InFlight, to_client_ns: int) -> int:
     buffered reply, comes in one piece."""
     if flight.http_status != 200:
         return flight.finished_ns
-    if flight.fate == "buffering" and flight.read_ns is not None and len(flight.read_ns):
-        return int(flight.read_ns[0])
+    if flight.fate == "buffering" and flight.read_ns is not None:
+        return int(flight.read_ns[0]) if len(flight.read_ns) else MISSING
     return flight.accepted_ns + to_client_ns
 
 

@@ -565,8 +565,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
     def _look(self) -> None:
         for flight, at_ns, why in self._patience.overdue(self.now_ns):
             self.drop(flight)
-            read_ns = self._token_ns(flight) + self._to_client_ns
-            flight.read_ns = read_ns[read_ns <= at_ns]  # the rest came when nobody read any more
+            self._leave_unread(flight, at_ns)  # the rest came when nobody read any more
             self._end(flight, Outcome.TIMEOUT, at_ns, why)
         if self._arrivals.all_sent(self.now_ns) and self._patience.drain_is_over(self.now_ns, self._last_ns):
             self.left_in_flight = self._running()
@@ -588,14 +587,12 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
 
     def _cancel(self, why: str) -> None:
         """Cancel the plan: steps under way no longer come to their end, so neither do their tokens."""
-        reads_until_ns = self.now_ns + self._to_client_ns
-        for replica in self.replicas:
-            for flight in () if self.alone else replica.in_flight.values():
-                read_ns = self._token_ns(flight) + self._to_client_ns
-                flight.read_ns = read_ns[read_ns <= reads_until_ns]
+        at_ns = self.now_ns + self._to_client_ns
         flights = [flight for replica in self.replicas for flight in replica.in_flight.values()]
         for flight in (*flights, *(entry[2] for entry in self._screened)):
-            flight.end(Outcome.CANCELLED, self.now_ns + self._to_client_ns, error=why)
+            if flight.sequence is not None:
+                self._leave_unread(flight, at_ns)
+            flight.end(Outcome.CANCELLED, at_ns, error=why)
         for replica in self.replicas:
             replica.in_flight.clear()
         self._screened.clear()

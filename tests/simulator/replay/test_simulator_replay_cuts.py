@@ -10,7 +10,16 @@ import pytest
 
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, Looks, OpenLoop, SessionSlots, Watched
+from pytest_llmbench.model.plan import (
+    ClosedLoop,
+    Deadlines,
+    Load,
+    LoadPlan,
+    Looks,
+    OpenLoop,
+    SessionSlots,
+    Watched,
+)
 from pytest_llmbench.model.record import Outcome, RequestRecord
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
@@ -211,3 +220,28 @@ def test_the_base_is_what_it_was() -> None:
     none = run(with_cuts(MIXED, Cuts(0.0, Fixed(5))), OpenLoop(40.0), 100).records
     assert plain.chunk_ns.tolist() == none.chunk_ns.tolist()
     assert replace(none, request_id=plain.request_id).ok.all()
+
+
+STEPS_OF_10_MS = "step_base_us=10000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
+GIVEN_UP = [
+    ("seed=1", 20),
+    ("output_filter=enabled&output_filter_window_tokens=8&output_refusal_share=0", 16),
+    ("fault=stall&fault_after_tokens=3&stall_ms=90", 20),
+    ("fault=stall&fault_after_tokens=3&stall_ms=5000", 3),
+    ("fault=buffering", 0),
+]
+
+
+@pytest.mark.parametrize(("options", "read"), GIVEN_UP)
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("change", [{"deadlines": Deadlines(total_s=0.205)}, {"most_s": 0.195}])
+def test_who_gives_up_has_read_what_had_reached_it(
+    options: str, read: int, replicas: int, change: dict[str, object]
+) -> None:
+    """A token leaves every 10 ms, and the end of a plan is seen as a step ends. What a filter, a stall or a
+    proxy holds has not come."""
+    scenario = f"fast?replicas={replicas}&{STEPS_OF_10_MS}&{options}"
+    records = run(LONG, ClosedLoop(1), 1, scenario, **change).records
+    assert not records.ok.any()
+    assert len(records.chunk_ns) == read
+    assert (records.first_byte_ns[0] == MISSING) == (read == 0)
