@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.arrivals.schedule import schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import SessionStarts
+from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
 
@@ -256,7 +256,7 @@ def turn_of(request: PlannedRequest) -> Turn:
 _STARTS_AT_ONCE = 256
 
 
-def starts_ns(load: SessionStarts, first: int, seed: int) -> Iterator[int]:
+def starts_ns(load: OpenLoop, first: int, seed: int) -> Iterator[int]:
     """The starts of a load's sessions, in nanoseconds from the start of the load: as many as a trace has,
     endless otherwise. ``first``: the number of the first session in the sequence; the schedule is taken up
     there. ``seed``: the seed of the schedule."""
@@ -264,7 +264,7 @@ def starts_ns(load: SessionStarts, first: int, seed: int) -> Iterator[int]:
     trace = load.arrival == "trace"
     while True:
         upto = len(load.offsets_ns) if trace else max(2 * given, given + _STARTS_AT_ONCE)
-        whole = schedule_ns(load.starts, upto, seed)
+        whole = schedule_ns(load, upto, seed)
         if given == first and first:
             base_ns = int(whole[first - 1])
         yield from (whole[given:] - base_ns).tolist()

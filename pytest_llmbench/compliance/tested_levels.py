@@ -12,7 +12,6 @@ from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceErr
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import Window, level_window, submitted_inside
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import BURST, CHARACTERISATION, NOT_OFFERED, Level
@@ -55,10 +54,10 @@ class Tested:
     def lasted_s(self) -> float:
         """Seconds for which the load was kept up: an open loop to its end, a closed one until an end was not
         replaced."""
-        load, end_ns = self.run.plan.load, self.window.end_ns
-        if isinstance(load, ClosedLoop):
+        slots, end_ns = self.run.plan.load.requests_in_flight, self.window.end_ns
+        if slots is not None:
             ends = np.sort(self.records.finished_ns[has(self.records.finished_ns)])
-            unreplaced = len(self.records) - load.concurrency
+            unreplaced = len(self.records) - slots
             if 0 <= unreplaced < len(ends):
                 end_ns = int(ends[unreplaced])
         return (end_ns - self.run.started_ns) / 1e9

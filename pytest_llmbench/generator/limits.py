@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.stats.failing import PATIENT_NS
 
@@ -63,8 +63,6 @@ def peak_connections(plan: LoadPlan, mean_tokens: float = 0.0) -> int:
     a reply."""
     if isinstance(plan.load, ClosedLoop):
         return min(plan.load.concurrency, plan.most_requests)
-    if isinstance(plan.load, SessionSlots):
-        return min(plan.load.sessions, plan.most_requests)
     lasts_s = min(_BASE_S + _PER_TOKEN_S * mean_tokens, plan.deadlines.total_s)
     mean = plan.load.rate * lasts_s
     return min(plan.requests, math.ceil(mean + _SPREAD * math.sqrt(mean)))

@@ -47,9 +47,6 @@ from pytest_llmbench.model.plan import (
     ClosedLoop,
     LoadPlan,
     OpenLoop,
-    SessionLoad,
-    SessionSlots,
-    SessionStarts,
 )
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
@@ -202,7 +199,7 @@ class LoadGenerator:
     def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
         if mistakes := plan.mistakes():
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
-        sessions = self._sessions_of(plan) if isinstance(plan.load, SessionLoad) else None
+        sessions = self._sessions_of(plan) if plan.load.of_sessions else None
         if sessions is not None:
             self._answers = LiveAnswers() if sessions.live else None
             load, connections = self._session_load(plan, sessions)
@@ -331,11 +328,11 @@ class LoadGenerator:
 
     def _session_load(self, plan: LoadPlan, supply: SessionSupply) -> tuple[Load, int]:
         load = plan.load
-        slots = load.sessions if isinstance(load, SessionSlots) else 0
+        slots = load.in_flight or 0
         starts: Iterator[int] = iter(())
-        if isinstance(load, SessionStarts) and isinstance(plan.workload, DealtWorkload):
+        if isinstance(load, OpenLoop) and isinstance(plan.workload, DealtWorkload):
             starts = plan.workload.instants_ns(plan.requests)
-        elif isinstance(load, SessionStarts):
+        elif isinstance(load, OpenLoop):
             starts = starts_ns(load, supply.first_number, arrival_seed(plan.schedule_seed))
 
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:

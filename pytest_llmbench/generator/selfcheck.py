@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.generator.http.transport import Stamping
 from pytest_llmbench.model.observation import SelfCheck
-from pytest_llmbench.model.plan import ClosedLoop, Load
+from pytest_llmbench.model.plan import Load
 from pytest_llmbench.model.records import MISSING, Records, empty_slot_share, replacement_lags_ns
 
 
@@ -89,7 +89,7 @@ def of_records(load: Load, records: Records) -> dict[str, Any]:
     """The fields of a self-check that the records tell. Send lags need a schedule: a closed loop of requests
     has none to be late against. A turn of a session is due when what it waits for has ended and its pause is
     over."""
-    lags = np.empty(0, dtype=np.int64) if isinstance(load, ClosedLoop) else _send_lags(records)
+    lags = _send_lags(records) if load.requests_in_flight is None else np.empty(0, dtype=np.int64)
     tenth = max(1, len(lags) // 10)
     return {
         "send_lag_p50_ns": _percentile(lags, 50),

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import TIME_IS_UP, ClockAnchor, Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import PlannedRequest
@@ -62,17 +62,12 @@ class Budgets:
         """Why a load of this rate or concurrency may not be sent; None if it may."""
         load = plan.load
         if isinstance(load, OpenLoop) and load.rate > self.rate:
-            return f"{load.rate:g} req/s is more than {raised('rate', self.rate, load.rate)}"
-        if isinstance(load, ClosedLoop) and load.concurrency > self.concurrency:
-            wanted = load.concurrency
-            return f"{wanted} in flight is more than {raised('concurrency', self.concurrency, wanted)}"
-        if isinstance(load, SessionStarts) and load.rate > self.rate:
-            return f"{load.rate:g} sessions/s are more than {raised('rate', self.rate, load.rate)}"
-        if isinstance(load, SessionSlots) and load.sessions > self.concurrency:
-            wanted = load.sessions
-            return (
-                f"{wanted} sessions at once are more than {raised('concurrency', self.concurrency, wanted)}"
-            )
+            told = "sessions/s are" if load.of_sessions else "req/s is"
+            return f"{load.rate:g} {told} more than {raised('rate', self.rate, load.rate)}"
+        if load.in_flight is not None and load.in_flight > self.concurrency:
+            told = "sessions at once are" if load.of_sessions else "in flight is"
+            limit = raised("concurrency", self.concurrency, load.in_flight)
+            return f"{load.in_flight} {told} more than {limit}"
         return None
 
 

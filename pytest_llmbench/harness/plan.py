@@ -530,6 +530,8 @@ def _seconds(plan: LoadPlan) -> float:
     are not drawn: nine tenths of their mean."""
     if plan.duration_s is not None or not isinstance(plan.load, OpenLoop) or not plan.requests:
         return plan.duration_s or 0.0
+    if plan.load.of_sessions:
+        return plan.duration_s or 0.0
     if plan.requests > MOST_DRAWN and plan.load.arrival != "trace":
         return 0.9 * plan.requests / plan.load.rate
     due_ns = schedule_ns(plan.load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))

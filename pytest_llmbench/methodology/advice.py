@@ -17,7 +17,7 @@ from pytest_llmbench.metrics.definitions import SLOWDOWNS
 from pytest_llmbench.model.estimate import OF_RUNS
 from pytest_llmbench.model.judgement import Advice, Gate, JudgedObjective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop, SessionSlots, SessionStarts, judged_name
+from pytest_llmbench.model.plan import Load, judged_name
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats.deciding import MOST, MOST_RUNS
 
@@ -98,11 +98,11 @@ def _more_load(loads: Sequence[Observation], parameters: TestParameters, times: 
         lasted = max(map(_lasted_s, loads))
         wanted = math.ceil(times * lasted)
         return _Counted("s of load", round(lasted), wanted, f"duration_s={wanted}")
-    if isinstance(plans[0].load, SessionSlots | SessionStarts):
+    if plans[0].load.of_sessions:
         return _more_sessions(loads, plans[0].load, known, times)
     most = max(plan.most_requests for plan in plans)
     wanted, load = math.ceil(round(times * most, 6)), plans[0].load
-    beyond = isinstance(load, OpenLoop) and load.arrival == "trace" and wanted > len(load.offsets_ns)
+    beyond = load.is_trace and wanted > len(load.offsets_ns)
     if "prompts" in known:
         return _Counted("prompts", most, wanted, f"prompts={wanted}")
     if "requests" not in known or beyond:
@@ -117,9 +117,7 @@ def _more_load(loads: Sequence[Observation], parameters: TestParameters, times: 
     return _Counted("requests", most, wanted, f"requests={wanted}")
 
 
-def _more_sessions(
-    loads: Sequence[Observation], load: SessionSlots | SessionStarts, known: Set[str], times: float
-) -> _Counted:
+def _more_sessions(loads: Sequence[Observation], load: Load, known: Set[str], times: float) -> _Counted:
     counts = [len(np.unique(each.records.session)) for each in loads]
     if "sessions_per_class" in known:
         fewest = min(counts)  # those of a class alone
@@ -127,7 +125,7 @@ def _more_sessions(
         return _Counted("sessions", fewest, wanted, f"sessions_per_class={wanted}")
     most = max(counts)
     wanted = math.ceil(times * most)
-    beyond = isinstance(load, SessionStarts) and load.arrival == "trace" and wanted > len(load.offsets_ns)
+    beyond = load.is_trace and wanted > len(load.offsets_ns)
     takes = "total_sessions" in known and not beyond
     return _Counted("sessions", most, wanted, f"total_sessions={wanted}" if takes else None)
 

@@ -11,7 +11,6 @@ from typing import Any
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.record import MOST_FAILED_SHARE, NO_FAILURES, Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.sentences import Note
@@ -25,7 +24,7 @@ class Budget:
 
 
 def of_sessions(seen: Sequence[Observation]) -> list[Records]:
-    return [run.records for run in seen if isinstance(run.plan.load, SessionLoad)]
+    return [run.records for run in seen if run.plan.load.of_sessions]
 
 
 def kinds_of_failure(records: Sequence[Records]) -> dict[str, Any]:

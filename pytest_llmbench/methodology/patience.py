@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
+from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
@@ -91,8 +91,8 @@ def _is_light(plan: LoadPlan, measuring: bool) -> bool:
     what that left."""
     if plan.phase is Phase.PROBE:
         return not measuring
-    few = isinstance(plan.load, ClosedLoop) and plan.load.concurrency <= FEW_IN_FLIGHT
-    return plan.phase is Phase.WARMUP or few
+    slots = plan.load.requests_in_flight
+    return plan.phase is Phase.WARMUP or (slots is not None and slots <= FEW_IN_FLIGHT)
 
 
 def _first(usual: Deadlines, wanted_s: float) -> Deadlines:

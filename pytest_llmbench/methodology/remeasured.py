@@ -26,7 +26,7 @@ from pytest_llmbench.metrics.latency import lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import NOT_OFFERED, VoidLoad
 from pytest_llmbench.model.sentences import Note
 
@@ -171,9 +171,9 @@ def host_text(run: Observation) -> str:
 def _evidence(run: Observation) -> list[str]:
     check, load = run.selfcheck, run.plan.load
     told = [] if run.interrupted is None else [run.interrupted]
-    if isinstance(load, OpenLoop) and check.send_lag_p99_ns is not None:
+    if load.request_rate is not None and check.send_lag_p99_ns is not None:
         late = check.send_lag_p99_ns / 1e6
-        limit = lag_limit_ns(load.rate, run.host_limits.send_lag_ns) / 1e6
+        limit = lag_limit_ns(load.request_rate, run.host_limits.send_lag_ns) / 1e6
         told.append(f"sends behind their schedule by {late:.3g} ms at P99 (limit {limit:g} ms)")
     if _ran_together(run):
         told += _ran_together(run)

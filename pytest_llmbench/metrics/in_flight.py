@@ -12,7 +12,6 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.stats.growth import (
     SEGMENTS,
@@ -47,7 +46,7 @@ def queue_of(seen: Observation, window: Window) -> Queue | None:
     readings = None if seen.engine is None else seen.engine.gauge("waiting", window.start_ns, window.end_ns)
     if readings is not None and len(readings[0]) >= _FEWEST_READINGS:
         return Queue(WAITING, growth(gauge_steps(*readings), window.start_ns, window.end_ns))
-    if not isinstance(seen.plan.load, OpenLoop):
+    if seen.plan.load.request_rate is None:
         return None  # in a closed loop the number in flight is given, and no queue is seen in it
     return Queue(IN_FLIGHT, growth_in_flight(window))
 

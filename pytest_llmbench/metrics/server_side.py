@@ -18,7 +18,6 @@ from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import EngineReadings, Observation
-from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 
@@ -272,7 +271,7 @@ def cached_input(seen: Sequence[Observation], *, of_turns: bool = True) -> Cache
     hits, the page is believed: gateways write a 0 that no engine told them. ``of_turns``: turns of sessions
     count too, which are to find their history in the cache.
     """
-    loads = [run for run in seen if of_turns or not isinstance(run.plan.load, SessionLoad)]
+    loads = [run for run in seen if of_turns or not run.plan.load.of_sessions]
     replies, page = _cached_by_replies(loads, of_turns=of_turns), _cached_by_page(loads)
     if replies is None or (not replies.cached and page is not None and page.cached):
         return page

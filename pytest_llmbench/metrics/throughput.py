@@ -25,7 +25,6 @@ from pytest_llmbench.metrics.chunking import chunk_weights
 from pytest_llmbench.metrics.ratios import ratio_estimate, share_estimate
 from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop, SessionSlots
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.structured import VALID, VIOLATIONS
 from pytest_llmbench.stats.proportion import share_of
@@ -55,7 +54,7 @@ class Window:
     def of_load(cls, seen: Observation, records: Records | None = None) -> Window:
         """The whole load. ``records``: some of its requests, by default all."""
         kept = seen.records if records is None else records
-        return cls(kept, seen.started_ns, seen.ended_ns, isinstance(seen.plan.load, OpenLoop))
+        return cls(kept, seen.started_ns, seen.ended_ns, seen.plan.load.request_rate is not None)
 
     @property
     def duration_s(self) -> float:
@@ -385,7 +384,7 @@ def load_end_ns(seen: Observation) -> int:
     """End of the load: its nominal end, or the last submission if that came first or there is no nominal
     end."""
     end_ns = seen.load_ended_ns
-    if end_ns is None and seen.plan.duration_s is not None and isinstance(seen.plan.load, OpenLoop):
+    if end_ns is None and seen.plan.duration_s is not None and seen.plan.load.request_rate is not None:
         end_ns = seen.started_ns + round(seen.plan.duration_s * 1e9)
     if end_ns is None or seen.stopped is not None or seen.interrupted is not None:
         sent = seen.records.submitted_ns[seen.records.submitted_ns != MISSING]
@@ -408,8 +407,8 @@ def level_window(seen: Observation, role: str = "") -> Window:
     """The window of a level. For a closed loop of sessions, the time while every slot has one, without its
     first tenth. A run of :data:`WHOLE_RUNS` has no ramp-up: it is all of its requests."""
     load = seen.plan.load
-    if isinstance(load, SessionSlots):
-        end_ns = _not_replaced_ns(seen, load.sessions)
+    if load.of_sessions and load.in_flight is not None:
+        end_ns = _not_replaced_ns(seen, load.in_flight)
         start_ns = seen.started_ns + round(RAMP_UP_SHARE * max(end_ns - seen.started_ns, 0))
         window = Window(seen.records, start_ns, end_ns)
     else:

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.record import Phase
@@ -99,85 +99,96 @@ ARRIVALS = ("poisson", "uniform", "gamma")
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Arrivals that do not depend on responses (section 4.2).
+    """Jobs that arrive by a schedule, whatever becomes of earlier ones (section 4.2). A job is one request or
+    a session whose turns follow by cause (model/session.py).
 
     ``burstiness`` is the shape k of gamma inter-arrival times (as in vLLM's bench): coefficient of
     variation 1/√k, so 1 is Poisson and smaller is burstier. Only read when ``arrival`` is ``gamma``.
     """
 
     rate: float
-    """Requests per second; for a trace its mean."""
+    """Jobs per second; for a trace its mean."""
     arrival: str = "poisson"
     burstiness: float = 1.0
     offsets_ns: tuple[int, ...] = ()
     """Arrival instants from the start, ascending. Only read when ``arrival`` is ``trace``."""
+    of_sessions: bool = False
+    model: ClassVar[Literal["open"]] = "open"
+    in_flight: ClassVar[None] = None
+    requests_in_flight: ClassVar[None] = None
 
     @property
-    def model(self) -> str:
-        return "open"
+    def is_trace(self) -> bool:
+        return self.arrival == "trace"
+
+    @property
+    def request_rate(self) -> float | None:
+        """Requests per second, each due at an instant of its own; None for turns, which are due by ends."""
+        return None if self.of_sessions else self.rate
+
+    def terms(self) -> dict[str, Any]:
+        """What decides its arrivals, by name."""
+        return {name: getattr(self, name) for name in ("rate", "arrival", "burstiness", "offsets_ns")}
 
     def describe(self) -> str:
         shape = f", burstiness {self.burstiness:g}" if self.arrival == "gamma" else ""
-        return f"open loop, {self.arrival} arrivals at {self.rate:g} req/s{shape}"
+        return _open_words(self.arrival, f"{self.rate:g}", of_sessions=self.of_sessions) + shape
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """A fixed number of requests in flight; each end, success or not, triggers the next at once."""
+    """A fixed number of jobs in flight; each end, success or not, triggers the next at once. A job is one
+    request, or a session."""
 
     concurrency: int
+    of_sessions: bool = False
+    model: ClassVar[Literal["closed"]] = "closed"
+    is_trace: ClassVar[bool] = False
+    offsets_ns: ClassVar[tuple[int, ...]] = ()
+    request_rate: ClassVar[None] = None
 
     @property
-    def model(self) -> str:
-        return "closed"
+    def in_flight(self) -> int | None:
+        """Jobs in flight; None for an open loop."""
+        return self.concurrency
+
+    @property
+    def requests_in_flight(self) -> int | None:
+        """Requests in flight; None also for sessions, whose pauses leave slots without a request."""
+        return None if self.of_sessions else self.concurrency
+
+    def terms(self) -> dict[str, Any]:
+        """What decides its arrivals, by name."""
+        return {"sessions" if self.of_sessions else "concurrency": self.concurrency}
 
     def describe(self) -> str:
-        return f"closed loop, {self.concurrency} in flight"
+        return _closed_words(str(self.concurrency), of_sessions=self.of_sessions)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStarts:
-    """Open loop of sessions: they start by a schedule, whatever becomes of earlier ones. Their turns follow
-    by cause (model/session.py)."""
-
-    rate: float
-    """Sessions started per second; for a trace its mean."""
-    arrival: str = "poisson"
-    burstiness: float = 1.0
-    """The shape k of gamma inter-arrival times, see :class:`OpenLoop`."""
-    offsets_ns: tuple[int, ...] = ()
-    """Instants at which sessions start, ascending. Only read when ``arrival`` is ``trace``."""
-
-    @property
-    def model(self) -> str:
-        return "open"
-
-    @property
-    def starts(self) -> OpenLoop:
-        """The schedule of the session starts."""
-        return OpenLoop(self.rate, self.arrival, self.burstiness, self.offsets_ns)
-
-    def describe(self) -> str:
-        shape = f", burstiness {self.burstiness:g}" if self.arrival == "gamma" else ""
-        return f"open loop of sessions, {self.arrival} starts at {self.rate:g} sessions/s{shape}"
+Load = OpenLoop | ClosedLoop
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSlots:
-    """Closed loop of sessions: a fixed number goes on at once; the end of each starts the next at once."""
-
-    sessions: int
-
-    @property
-    def model(self) -> str:
-        return "closed"
-
-    def describe(self) -> str:
-        return f"closed loop of sessions, {self.sessions} at once"
+def SessionStarts(  # noqa: N802 (it was a class, and is still written as one)
+    rate: float, arrival: str = "poisson", burstiness: float = 1.0, offsets_ns: tuple[int, ...] = ()
+) -> OpenLoop:
+    """An open loop of sessions: ``rate`` starts per second. See :class:`OpenLoop`."""
+    return OpenLoop(rate, arrival, burstiness, offsets_ns, of_sessions=True)
 
 
-SessionLoad = SessionStarts | SessionSlots
-Load = OpenLoop | ClosedLoop | SessionStarts | SessionSlots
+def SessionSlots(sessions: int) -> ClosedLoop:  # noqa: N802
+    """A closed loop of so many sessions at once. See :class:`ClosedLoop`."""
+    return ClosedLoop(sessions, of_sessions=True)
+
+
+def _open_words(arrival: str, rate: str, *, of_sessions: bool) -> str:
+    if of_sessions:
+        return f"open loop of sessions, {arrival} starts at {rate} sessions/s"
+    return f"open loop, {arrival} arrivals at {rate} req/s"
+
+
+def _closed_words(number: str, *, of_sessions: bool) -> str:
+    return f"closed loop of sessions, {number} at once" if of_sessions else f"closed loop, {number} in flight"
+
 
 _LOADS_NAMED = 3
 
@@ -188,21 +199,19 @@ def describe_loads(loads: Sequence[Load]) -> str:
     different = list(dict.fromkeys(loads))
     if len(different) <= _LOADS_NAMED:
         return "; ".join(dict.fromkeys(load.describe() for load in different))
-    arrivals = dict.fromkeys(load.arrival for load in different if isinstance(load, OpenLoop))
     parts = []
-    for arrival in arrivals:
-        rates = [load.rate for load in different if isinstance(load, OpenLoop) and load.arrival == arrival]
-        parts.append(f"open loop, {arrival} arrivals at {_range(rates)} req/s{_how_many(rates)}")
-    slots = [load.concurrency for load in different if isinstance(load, ClosedLoop)]
-    if slots:
-        parts.append(f"closed loop, {_range(slots)} in flight{_how_many(slots)}")
-    sessions = [load for load in different if isinstance(load, SessionStarts)]
-    for arrival in dict.fromkeys(load.arrival for load in sessions):
-        rates = [load.rate for load in sessions if load.arrival == arrival]
-        parts.append(
-            f"open loop of sessions, {arrival} starts at {_range(rates)} sessions/s{_how_many(rates)}"
-        )
-    parts += [load.describe() for load in different if isinstance(load, SessionSlots)]
+    for of_sessions in (False, True):
+        alike = [load for load in different if load.of_sessions is of_sessions]
+        by_arrival: dict[str, list[float]] = {}
+        for load in alike:
+            if isinstance(load, OpenLoop):
+                by_arrival.setdefault(load.arrival, []).append(load.rate)
+        for arrival, rates in by_arrival.items():
+            words = _open_words(arrival, _range(rates), of_sessions=of_sessions)
+            parts.append(f"{words}{_how_many(rates)}")
+        slots = [load.in_flight for load in alike if load.in_flight is not None]
+        if slots:
+            parts.append(f"{_closed_words(_range(slots), of_sessions=of_sessions)}{_how_many(slots)}")
     return "; ".join(parts)
 
 
@@ -317,7 +326,7 @@ class LoadPlan:
     @property
     def most_requests(self) -> int:
         """The most requests that may be sent: the ceiling, where a time decides how many there will be."""
-        timed = isinstance(self.load, ClosedLoop) and self.duration_s is not None
+        timed = self.load.requests_in_flight is not None and self.duration_s is not None
         return self.ceiling if timed else self.requests
 
     def mistakes(self) -> list[str]:
@@ -325,19 +334,13 @@ class LoadPlan:
         found = []
         if self.first < 0 or self.requests < 0:
             found.append(f"a plan of {self.requests} requests from number {self.first} on")
-        if isinstance(self.load, ClosedLoop) and self.load.concurrency < 1:
-            found.append(f"concurrency is {self.load.concurrency}, least is 1")
+        slots, of_sessions = self.load.in_flight, self.load.of_sessions
+        if slots is not None and slots < 1:
+            found.append(f"{slots} sessions at once" if of_sessions else f"concurrency is {slots}")
+            found[-1] += ", least is 1"
         if self.duration_s is not None and not 0 < self.duration_s < math.inf:
             found.append(f"the duration is {self.duration_s!r} s: give a number above 0, or none")
-        if isinstance(self.load, SessionLoad):
-            found += self._mistakes_of_sessions()
-        return found
-
-    def _mistakes_of_sessions(self) -> list[str]:
-        found = []
-        if isinstance(self.load, SessionSlots) and self.load.sessions < 1:
-            found.append(f"{self.load.sessions} sessions at once, least is 1")
-        if self.duration_s is not None or self.looks is not None:
+        if of_sessions and (self.duration_s is not None or self.looks is not None):
             found.append("a load of sessions has a number of turns: no duration, and no early end")
         return found
 
@@ -346,7 +349,7 @@ class LoadPlan:
         """SHA-256 of everything that decides what is sent and when; equal keys mean the same load."""
         content = {
             "workload": {"name": self.workload.name, **self.workload.specification()},
-            "load": {"model": self.load.model, **asdict(self.load)},
+            "load": {"model": self.load.model, **self.load.terms()},
             "requests": self.requests,
             "seed": self.seed,
             "phase": self.phase,
@@ -362,7 +365,7 @@ class LoadPlan:
         }
         if self.lengths_seed is not None:
             content["lengths_seed"] = self.lengths_seed
-        if isinstance(self.load, SessionLoad):
+        if self.load.of_sessions:
             content["unit"] = "sessions"
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.model.plan import ClosedLoop, Load
+from pytest_llmbench.model.plan import Load
 from pytest_llmbench.model.record import (
     Instant,
     Number,
@@ -529,7 +529,7 @@ class OnRecords(Protocol):
 def replacement_lags_ns(load: Load, records: Records) -> IntColumn:
     """Dispatched - due in nanoseconds; a request is due when the one before it in the slot ended. Empty for
     an open loop, which has no slots."""
-    if not isinstance(load, ClosedLoop):
+    if load.requests_in_flight is None:
         return np.empty(0, dtype=np.int64)
     known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
     lags: IntColumn = np.maximum(records.dispatched_ns[known] - records.scheduled_ns[known], 0)

@@ -28,7 +28,7 @@ from pytest_llmbench.model.judgement import (
 )
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import EngineReadings, Observation, SelfCheck
-from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, describe_loads
+from pytest_llmbench.model.plan import OpenLoop, describe_loads
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import PHASES
 from pytest_llmbench.model.result import Level, Plot, Table, TestResult, VoidLoad
@@ -381,15 +381,12 @@ def _load(runs: Sequence[Observation]) -> schema.LoadEntry | None:
     load = runs[0].plan.load
     parameters: dict[str, Any] = {}
     if isinstance(load, OpenLoop):
-        parameters = {"rate_rps": load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
-    elif isinstance(load, ClosedLoop):
-        parameters = {"concurrency": load.concurrency}
-    elif isinstance(load, SessionSlots):
-        parameters = {"sessions": load.sessions}
+        rate = "session_rate" if load.of_sessions else "rate_rps"
+        parameters = {rate: load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
     else:
-        parameters = {"session_rate": load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
+        parameters = {"sessions" if load.of_sessions else "concurrency": load.concurrency}
     return schema.LoadEntry(
-        model="open" if load.model == "open" else "closed",
+        model=load.model,
         description=describe_loads([run.plan.load for run in runs]),
         requests=sum(run.plan.requests for run in runs),
         duration_s=sum(run.duration_s for run in runs),

@@ -133,8 +133,8 @@ _KINDS = {
     "workloads.trace_sessions": ("TraceSessionWorkload", "TracedSession", "TracedTurn"),
 }
 """Module → classes whose values may be in a file. There they have the name of their class alone, so that
-modules may move and old files stay readable. Until 0.1 the module was written before the name; it is
-ignored."""
+modules may move and old files stay readable; a former class is a function of its name. Until 0.1 the module
+was written before the name; it is ignored."""
 _MODULES = {name: module for module, names in _KINDS.items() for name in names}
 _MOST_TOLD = 200
 _LARGEST = 65_536

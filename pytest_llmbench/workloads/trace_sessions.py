@@ -162,7 +162,7 @@ class TraceSessionWorkload(StreamedWorkload):
     @property
     def offsets_ns(self) -> tuple[int, ...]:
         """Instants at which sessions start in nanoseconds, for
-        :class:`~pytest_llmbench.model.plan.SessionStarts`; empty if the trace has none."""
+        :class:`~pytest_llmbench.OpenLoop`; empty if the trace has none."""
         if not self.timed:
             return ()
         return tuple(round(session.offset_ms * _NS_PER_MS) for session in self.sessions)

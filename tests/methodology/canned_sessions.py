@@ -11,7 +11,7 @@ import numpy as np
 from canned_levels import QueueServer
 
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
@@ -36,11 +36,11 @@ class SessionServer:
     now_ns: int = 2_000_000_000_000
 
     def __call__(self, plan: LoadPlan) -> Observation:
-        if not isinstance(plan.load, SessionSlots):
+        if not plan.load.of_sessions:
             return self.warm_up(plan)
         self.plans.append(plan)
         start = self.now_ns
-        free, rows = [start] * plan.load.sessions, list[RequestRecord]()
+        free, rows = [start] * (plan.load.in_flight or 0), list[RequestRecord]()
         requests = drawn(plan.workload, 0, plan.requests, plan.seed)
         for _, turns in groupby(requests, lambda each: each.turn.session if each.turn else 0):
             at = heapq.heappop(free)

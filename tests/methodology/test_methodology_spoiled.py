@@ -380,6 +380,8 @@ def test_closed_loops_that_are_set_aside_are_counted_among_loads_of_their_kind()
         refilled_late(answer(plan(ClosedLoop(4))), 50.0),
         answer(plan(ClosedLoop(8))),
     ]
+    sessions = answer(plan(ClosedLoop(2)))
+    runs.append(replace(sessions, plan=sessions.plan.with_(load=ClosedLoop(2, of_sessions=True))))
     some = validity(runs, Budget(), None, (1,))
     assert some.verdict is ValidityVerdict.VALID
     (found,) = [finding for finding in some.findings if finding.check == "not_offered"]

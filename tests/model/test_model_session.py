@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.model.plan import OpenLoop, SessionSlots, SessionStarts, describe_loads
+import pytest
+
+from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop, SessionSlots, SessionStarts, describe_loads
 from pytest_llmbench.model.session import Session, SessionTurn, in_a_row, prompt_lengths, session_mistakes
 
 
@@ -69,6 +71,27 @@ def test_loads_of_sessions_say_so() -> None:
         "open loop of sessions, poisson starts at 2 sessions/s; closed loop of sessions, 8 at once; "
         "open loop of sessions, gamma starts at 1 sessions/s, burstiness 0.5"
     )
-    assert SessionStarts(2.0).starts == OpenLoop(2.0)
+    assert SessionStarts(2.0) == OpenLoop(2.0, of_sessions=True) != OpenLoop(2.0)
+    assert SessionSlots(3) == ClosedLoop(3, of_sessions=True) != ClosedLoop(3)
     levels = [SessionStarts(rate) for rate in (0.5, 1.0, 2.0, 1.5)]
     assert describe_loads(levels) == "open loop of sessions, poisson starts at 0.5 to 2 sessions/s (4 loads)"
+    slots = [SessionSlots(number) for number in (2, 4, 8, 16)]
+    assert describe_loads(slots) == "closed loop of sessions, 2 to 16 at once (4 loads)"
+    both = describe_loads([*slots, *map(ClosedLoop, (1, 3))])
+    assert both.startswith("closed loop, 1 to 3 in flight (2 loads); closed loop of sessions, 2 to 16")
+
+
+@pytest.mark.parametrize(
+    ("load", "rate", "in_flight", "requests_in_flight"),
+    [
+        (OpenLoop(2.0), 2.0, None, None),
+        (SessionStarts(2.0), None, None, None),
+        (ClosedLoop(4), None, 4, 4),
+        (SessionSlots(4), None, 4, None),
+    ],
+)
+def test_requests_have_a_rate_or_a_number_in_flight_where_turns_have_none(
+    load: Load, rate: float | None, in_flight: int | None, requests_in_flight: int | None
+) -> None:
+    assert (load.request_rate, load.in_flight) == (rate, in_flight)
+    assert load.requests_in_flight == requests_in_flight

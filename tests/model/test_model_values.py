@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +83,7 @@ def plan(**changes: object) -> LoadPlan:
     [
         {"load": OpenLoop(21.0)},
         {"load": ClosedLoop(20)},
+        {"load": OpenLoop(20.0, of_sessions=True)},
         {"requests": 11},
         {"seed": 43},
         {"first": 1},
@@ -92,6 +94,13 @@ def plan(**changes: object) -> LoadPlan:
 def test_plan_key_sees_what_changes_the_load(changes: dict[str, object]) -> None:
     assert plan(**changes).key != plan().key
     assert plan(label="another name").key == plan().key
+
+
+def test_keys_are_those_of_earlier_reports() -> None:
+    """A load that was saved is found again by its key."""
+    keys = [plan(load=load).key[:8] for load in (OpenLoop(20.0), ClosedLoop(4))]
+    keys += [plan(load=replace(load, of_sessions=True)).key[:8] for load in (OpenLoop(20.0), ClosedLoop(4))]
+    assert keys == ["827cae3b", "88615200", "e971365f", "659043a3"]
 
 
 def test_metrics_by_attribute() -> None:

@@ -18,7 +18,7 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import ClockAnchor, EngineReadings, Observation
-from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.store.objects import _MODULES, _PACKAGE, described, encoded, plain, rebuilt
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import WORKLOADS
@@ -114,6 +114,10 @@ def test_names_of_before_are_understood() -> None:
     """Reports of 0.1 name modules, some of which are elsewhere now."""
     assert rebuilt({"$type": "workloads.lengths.Fixed", "tokens": 3}) == Fixed(3)
     assert rebuilt({"$type": "long.since.moved.Origin", "$value": "detected"}) is Origin.DETECTED
+    assert rebuilt({"$type": "SessionSlots", "sessions": 4}) == ClosedLoop(4, of_sessions=True)
+    starts = {"rate": 2.0, "arrival": "gamma", "burstiness": 0.5, "offsets_ns": {"$tuple": []}}
+    assert rebuilt({"$type": "SessionStarts", **starts}) == OpenLoop(2.0, "gamma", 0.5, of_sessions=True)
+    assert rebuilt({"$type": "ClosedLoop", "concurrency": 4}) == ClosedLoop(4)
 
 
 def _within(hint: object, found: set[type]) -> set[type]:
@@ -145,6 +149,9 @@ def test_every_name_is_a_value() -> None:
     for name, module in _MODULES.items():
         kind = getattr(import_module(_PACKAGE + module), name)
         assert kind.__module__ == _PACKAGE + module
+        if not isinstance(kind, type):  # a function with the name that a class had: it makes one of ours
+            kind = get_type_hints(kind)["return"]
+            assert kind.__qualname__ in _MODULES
         assert is_dataclass(kind) or issubclass(kind, Enum)
 
 

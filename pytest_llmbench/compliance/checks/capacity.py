@@ -12,7 +12,6 @@ from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.in_flight import growth_in_flight
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, GAP_SHARE, LEAST_COMPLETION, SHORTEST_LEVEL_S
 from pytest_llmbench.model.estimate import Reason
-from pytest_llmbench.model.plan import ClosedLoop
 
 check = Checks()
 
@@ -109,9 +108,10 @@ def no_out_of_memory(view: EvidenceView) -> Answer:
 def _closed(view: EvidenceView) -> list[tuple[Tested, int]]:
     levels = []
     for one in tested(view):
-        if not isinstance(one.run.plan.load, ClosedLoop):
+        slots = one.run.plan.load.requests_in_flight
+        if slots is None:
             raise NoEvidenceError(f"a closed loop of requests at {one.label}")
-        levels.append((one, one.run.plan.load.concurrency))
+        levels.append((one, slots))
     return levels
 
 

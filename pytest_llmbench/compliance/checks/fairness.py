@@ -11,7 +11,6 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate, tables
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
-from pytest_llmbench.model.plan import SessionLoad
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.workloads.classes import LONG, SHORT
 
@@ -48,7 +47,7 @@ def _mix(view: EvidenceView) -> Tested:
         raise NoEvidenceError(f"one mixed run (there are {len(found)})")
     if not len(found[0].records):
         raise NoEvidenceError("requests of the mixed run")
-    if isinstance(found[0].run.plan.load, SessionLoad):
+    if found[0].run.plan.load.of_sessions:
         raise NoEvidenceError("requests that are no turns of sessions")
     return found[0]
 

@@ -22,7 +22,7 @@ from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.metrics.uncertainty import FEWEST_BEYOND, furthest, ttft_leeways
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
+from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import NOT_OFFERED
 
@@ -146,10 +146,11 @@ def _distance_from_poisson(run: Observation) -> tuple[float, float]:
     """Kolmogorov-Smirnov distance of the scheduled gaps, and the distance that chance allows."""
     load = run.plan.load
     scheduled = run.records.scheduled_ns[has(run.records.scheduled_ns)]
-    if not isinstance(load, OpenLoop) or load.arrival != "poisson" or len(scheduled) <= FEWEST_GAPS:
+    poisson = isinstance(load, OpenLoop) and load.arrival == "poisson"
+    if not poisson or load.request_rate is None or len(scheduled) <= FEWEST_GAPS:
         return 0.0, 1.0
     gaps_s = np.sort(np.diff(np.sort(scheduled))) / 1e9
-    law = 1.0 - np.exp(-load.rate * gaps_s)
+    law = 1.0 - np.exp(-load.request_rate * gaps_s)
     n = len(gaps_s)
     steps = np.arange(n + 1) / n
     distance = float(max(np.max(steps[1:] - law), np.max(law - steps[:-1])))
@@ -169,15 +170,14 @@ def closed_loop(view: EvidenceView) -> Answer:
     """Proved by a test; a closed-loop run with too many in flight, or slow replacements, contradicts it."""
     view.capability("closed_loop")
     for run in view.evidence.runs:
-        if not isinstance(run.plan.load, OpenLoop) and (complaint := _not_held_to(view, run)):
+        if run.plan.load.request_rate is None and (complaint := _not_held_to(view, run)):
             return view.unmet(complaint)
-        if isinstance(run.plan.load, ClosedLoop):
+        slots = run.plan.load.requests_in_flight
+        if slots is not None:
             peak, lag_ns = in_flight_peak(run.records), _lag_ns(run.records)
             view.note("in_flight_peak", peak)
-            if peak > run.plan.load.concurrency:
-                return view.unmet(
-                    f"{peak} requests were in flight, {run.plan.load.concurrency} were asked for"
-                )
+            if peak > slots:
+                return view.unmet(f"{peak} requests were in flight, {slots} were asked for")
             p99_ns = float(np.percentile(lag_ns, 99)) if len(lag_ns) else 0.0
             view.note("replacement_lag_p99_ns", p99_ns)
             # Of twenty requests P99 is the longest lag of all: a single late one is no way of replacing.
@@ -192,8 +192,9 @@ def closed_loop(view: EvidenceView) -> Answer:
 def request_isolation(view: EvidenceView) -> Answer:
     view.capability("open_loop")
     for run in view.runs:
-        if isinstance(run.plan.load, OpenLoop):
-            complaint = _not_held_to(view, run) or _late_sends(view, run, run.plan.load)
+        rate = run.plan.load.request_rate
+        if rate is not None:
+            complaint = _not_held_to(view, run) or _late_sends(view, run, rate)
             if complaint:
                 return view.unmet(complaint)
     return view.met("no slow answer pushed back a later request")
@@ -217,12 +218,12 @@ def _not_held_to(view: EvidenceView, run: Observation) -> str | None:
     )
 
 
-def _late_sends(view: EvidenceView, run: Observation, load: OpenLoop) -> str | None:
+def _late_sends(view: EvidenceView, run: Observation, rate: float) -> str | None:
     """What is wrong with the lag dispatched - scheduled of an open-loop run; None for nothing."""
     lag_ns = _lag_ns(run.records)
     if not len(lag_ns):
         raise NoEvidenceError("record.scheduled_ns", "record.dispatched_ns")
-    p99_ns, limit_ns = float(np.percentile(lag_ns, 99)), lag_limit_ns(load.rate)
+    p99_ns, limit_ns = float(np.percentile(lag_ns, 99)), lag_limit_ns(rate)
     tenth = max(len(lag_ns) // 10, 1)
     first_ns, last_ns = float(np.median(lag_ns[:tenth])), float(np.median(lag_ns[-tenth:]))
     view.note("send_lag_p99_ns", p99_ns)
@@ -230,7 +231,7 @@ def _late_sends(view: EvidenceView, run: Observation, load: OpenLoop) -> str | N
     view.note("send_lag_last_tenth_p50_ns", last_ns)
     if p99_ns > limit_ns:
         return f"send lag P99 is {p99_ns / 1e6:.3f} ms, limit {limit_ns / 1e6:g} ms (AMB-28)"
-    if len(lag_ns) >= FEWEST_FOR_GROWTH and last_ns > growth_limit_ns(first_ns, load.rate):
+    if len(lag_ns) >= FEWEST_FOR_GROWTH and last_ns > growth_limit_ns(first_ns, rate):
         return f"median send lag grew from {first_ns / 1e6:.3f} to {last_ns / 1e6:.3f} ms over the run"
     return None
 

@@ -19,7 +19,6 @@ from pytest_llmbench.model.draft import (
     REQUESTS_PER_LENGTH,
 )
 from pytest_llmbench.model.facts import CONTEXT_LIMIT, CONTRADICTED
-from pytest_llmbench.model.plan import ClosedLoop
 
 check = Checks()
 
@@ -120,7 +119,7 @@ def closed_loop_1_to_4(view: EvidenceView) -> Answer:
     loads = {one.run.plan.load for one in tested(view, LENGTH)}
     view.note("loads", [load.describe() for load in loads])
     (load, *others) = loads
-    good = not others and isinstance(load, ClosedLoop) and 1 <= load.concurrency <= MOST_IN_FLIGHT
+    good = not others and 1 <= (load.requests_in_flight or 0) <= MOST_IN_FLIGHT
     return view.answer(
         good,
         f"{load.describe()} at every length",

@@ -10,7 +10,6 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.model.draft import PRESSURE_S
-from pytest_llmbench.model.plan import ClosedLoop, SessionSlots
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.result import TestResult
 
@@ -42,8 +41,8 @@ def cascade_monitoring(view: EvidenceView) -> Answer:
 def _percent(one: Tested) -> str:
     """The qualifier of the level's metrics; for sessions how many were active at once."""
     load = one.run.plan.load
-    if isinstance(load, SessionSlots):
-        return f"{load.sessions} sessions"
+    if load.of_sessions:
+        return f"{load.in_flight} sessions"
     percent = one.level.percent_of_capacity
     if percent is None:
         raise NoEvidenceError(f"percent_of_capacity of {one.label}")
@@ -52,7 +51,7 @@ def _percent(one: Tested) -> str:
 
 def _of_sessions(view: EvidenceView) -> bool:
     """Whether the requests are turns of sessions, which the draft does not know."""
-    return any(isinstance(one.run.plan.load, SessionSlots) for one in tested(view, *PRESSURE))
+    return any(one.run.plan.load.of_sessions for one in tested(view, *PRESSURE))
 
 
 @check("P-5.8.2-levels")
@@ -67,8 +66,7 @@ def levels(view: EvidenceView) -> Answer:
     wrong = [
         one
         for one, percent in zip(found, percents, strict=True)
-        if not isinstance(one.run.plan.load, ClosedLoop)
-        or one.run.plan.load.concurrency != math.ceil(capacity * percent / 100)
+        if one.run.plan.load.requests_in_flight != math.ceil(capacity * percent / 100)
     ]
     return view.answer(
         max(percents) > 100 and not wrong,

@@ -12,7 +12,6 @@ from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import unlike_machines, unlike_prefill
 from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, SessionLoad
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 
@@ -51,7 +50,7 @@ def _state(view: EvidenceView, state: str) -> Tested:
 
 def _of_sessions(view: EvidenceView) -> bool:
     """Whether the requests are turns of sessions, which the draft does not know."""
-    return isinstance(_state(view, WARM).run.plan.load, SessionLoad)
+    return _state(view, WARM).run.plan.load.of_sessions
 
 
 def _states(view: EvidenceView) -> dict[str, Tested]:
@@ -125,7 +124,7 @@ def unlike(view: EvidenceView, one: Observation, other: Observation, *, words: b
         return differing
     if one.plan.load != other.plan.load:
         return f"{other.plan.load.describe()}, not {one.plan.load.describe()}"
-    if isinstance(one.plan.load, ClosedLoop):
+    if one.plan.load.requests_in_flight is not None:
         return None
     first, second = (np.sort(run.records.scheduled_ns) - run.started_ns for run in (one, other))
     alike = len(first) == len(second) and bool(np.all(np.abs(first - second) <= _SCHEDULE_TOLERANCE_NS))
@@ -231,7 +230,7 @@ def throughput_gain(view: EvidenceView) -> Answer:
     gain = view.measured("throughput_improvement")
     if _of_sessions(view):
         return view.unmet("the requests are turns of sessions, which pause: no equal number was in flight")
-    closed = isinstance(_state(view, WARM).run.plan.load, ClosedLoop)
+    closed = _state(view, WARM).run.plan.load.in_flight is not None
     told = "not measurable" if gain is None else f"{gain:+.1%} at equal concurrency"
     return view.answer(closed == (gain is not None), told, f"{told}, which its load does not give")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load
 
 _RATE_TOLERANCE = 1e-6
 """Relative difference up to which rates are equal: they are decimal numbers, and 0.1 + 0.2 is meant to be
@@ -30,10 +30,10 @@ class ForeignLoad:
     def is_like(self, load: Load) -> bool:
         """Whether it is the same load. If the file does not state the arrivals, any with its rate are the
         same."""
+        if load.of_sessions:
+            return False
         if isinstance(load, ClosedLoop):
             return self.rate in (None, math.inf) and self.concurrency == load.concurrency
-        if not isinstance(load, OpenLoop):
-            return False
         if self.rate is None or self.concurrency is not None or load.arrival == "trace":
             return False
         if not math.isclose(self.rate, load.rate, rel_tol=_RATE_TOLERANCE):

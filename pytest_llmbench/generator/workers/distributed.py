@@ -34,7 +34,7 @@ from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.generator.workers.sharding import Deal, active_workers
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.plan import LoadPlan, SessionLoad
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.model.session import SESSION_HEADER
@@ -404,7 +404,7 @@ def _interrupted(done: Sequence[Done], stopped: str | None) -> str | None:
 
 def _begun(plan: LoadPlan, records: Records) -> IntColumn:
     """Indices of the requests that were sent; of sessions those of all turns of each that was begun."""
-    if not isinstance(plan.load, SessionLoad) or not len(records):
+    if not plan.load.of_sessions or not len(records):
         return records.index
     firsts, rows = np.unique(records.index - (records.turn - 1), return_index=True)
     turns = records.session_turns[rows]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import pickle
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -33,13 +33,8 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.records.supply import FRAME_LENGTH, DealtWorkload
 from pytest_llmbench.generator.workers.protocol import UNSAYABLE, Requests, refusal
 from pytest_llmbench.model.plan import (
-    ClosedLoop,
-    Load,
     LoadPlan,
     OpenLoop,
-    SessionLoad,
-    SessionSlots,
-    SessionStarts,
 )
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.prompts import texts_of
@@ -78,8 +73,12 @@ class Deal:
         self._plan = plan
         self._as_text = as_text
         self._shares = [_Share() for _ in range(self.workers)]
-        self._offsets_ns = _offsets_ns(plan, plan.load) if isinstance(plan.load, OpenLoop) else None
-        self._sessions = _Sessions(plan, plan.load) if isinstance(plan.load, SessionLoad) else None
+        self._offsets_ns = None
+        self._sessions: _Sessions | None = None
+        if plan.load.of_sessions:
+            self._sessions = _Sessions(plan)
+        elif isinstance(plan.load, OpenLoop):
+            self._offsets_ns = _offsets_ns(plan, plan.load)
         self._block_bytes = min(BLOCK_BYTES, all_blocks_bytes // self.workers)
         self._tokens = 0
 
@@ -87,7 +86,7 @@ class Deal:
         """Goes through the sequence and gives what each worker is to be told. ``wanted``: asked before each
         request. Raises SuiteError for requests that cannot be handed over, and for a sequence that ends."""
         plan, dealt = self._plan, 0
-        cycle = _slots(plan.load) or self.workers
+        cycle = plan.load.in_flight or self.workers
         for request, frame in self._packed():
             if not wanted():
                 return
@@ -140,13 +139,9 @@ class Deal:
         # Of several shares the coordinator, who sees all ends, says whether the SUT has stopped answering.
         changes["watched"] = plan.watched and self.workers == 1
         if isinstance(load, OpenLoop):  # its instants are with the requests
-            changes["load"] = OpenLoop(load.rate / self.workers, arrival="trace")
-        elif isinstance(load, SessionStarts):
-            changes["load"] = SessionStarts(load.rate / self.workers, arrival="trace")
-        elif isinstance(load, SessionSlots):
-            changes["load"] = SessionSlots(split(load.sessions, self.workers)[number])
+            changes["load"] = OpenLoop(load.rate / self.workers, "trace", of_sessions=load.of_sessions)
         else:
-            changes["load"] = ClosedLoop(split(load.concurrency, self.workers)[number])
+            changes["load"] = replace(load, concurrency=split(load.concurrency, self.workers)[number])
             changes["max_requests"] = share.count if plan.duration_s is not None else None
         return plan.with_(**changes)
 
@@ -155,8 +150,8 @@ class _Sessions:
     """The sessions of a plan as they come by: all turns of one go to one worker, with the instant of its
     start."""
 
-    def __init__(self, plan: LoadPlan, load: SessionLoad) -> None:
-        self._load, self._seed = load, arrival_seed(plan.schedule_seed)
+    def __init__(self, plan: LoadPlan) -> None:
+        self._load, self._seed = plan.load, arrival_seed(plan.schedule_seed)
         self._first: int | None = None
         self._last: int | None = None
         self._starts_ns: Iterator[int] = iter(())
@@ -166,14 +161,14 @@ class _Sessions:
         session = turn_of(request).session
         if self._first is None:
             self._first = session
-            if isinstance(self._load, SessionStarts):
+            if isinstance(self._load, OpenLoop):
                 self._starts_ns = starts_ns(self._load, session, self._seed)
         return session - self._first
 
     def starts_of(self, request: PlannedRequest) -> tuple[int, ...]:
         """The start of its session, with the first turn of it that comes by; of an open loop."""
         session = turn_of(request).session
-        if session == self._last or not isinstance(self._load, SessionStarts):
+        if session == self._last or not isinstance(self._load, OpenLoop):
             return ()
         self._last = session
         return (next(self._starts_ns),)
@@ -211,14 +206,7 @@ class _Share:
 
 def active_workers(plan: LoadPlan, workers: int) -> int:
     """How many of ``workers`` there is something to do for: no more than slots, nor than requests."""
-    return max(1, min(workers, _slots(plan.load) or workers, plan.requests))
-
-
-def _slots(load: Load) -> int | None:
-    """The slots of a closed loop, of requests or of sessions."""
-    if isinstance(load, ClosedLoop):
-        return load.concurrency
-    return load.sessions if isinstance(load, SessionSlots) else None
+    return max(1, min(workers, plan.load.in_flight or workers, plan.requests))
 
 
 def split(total: int, parts: int) -> list[int]:

@@ -31,7 +31,7 @@ from pytest_llmbench.model.estimate import SavedSpread
 from pytest_llmbench.model.judgement import ComparisonVerdict
 from pytest_llmbench.model.numbers import rough_duration
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.model.sentences import Note
@@ -67,17 +67,20 @@ def budget_of(parameters: TestParameters, settings: Settings, tests: int) -> flo
 
 def shaped(parameters: TestParameters, settings: Settings, seconds: float) -> TestParameters:
     """The parameters of a test that may take ``seconds``: how long its runs are."""
-    if not isinstance(parameters, AdaptiveParameters) or not isinstance(parameters.load, OpenLoop):
+    if not isinstance(parameters, AdaptiveParameters):
+        return parameters
+    rate = parameters.load.request_rate
+    if rate is None:
         return parameters
     if settings.compares_runs:
         if parameters.count is not None:
             return parameters
         arms = 1 + (settings.baseline_endpoint is not None)
-        each = parameters.load.rate * _FOR_RUNS * seconds / (arms * ROUNDS)
+        each = rate * _FOR_RUNS * seconds / (arms * ROUNDS)
         return replace(parameters, requests=max(FEWEST_REQUESTS, round(each)))
     if parameters.is_job or parameters.count is not None:
         return parameters
-    within = max(FEWEST_REQUESTS, round(parameters.load.rate * _FOR_RUNS * seconds))
+    within = max(FEWEST_REQUESTS, round(rate * _FOR_RUNS * seconds))
     looked_at = replace(parameters, requests="auto", max_requests=within, max_seconds=_FOR_RUNS * seconds)
     return replace(parameters, requests=within) if looked_at.contradictions() else looked_at
 

@@ -32,7 +32,6 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
@@ -213,7 +212,7 @@ def _schedule(result: TestResult) -> str | None:
     """Digest of the arrivals, in nanoseconds from the start of each load; None without an open loop."""
     digest, seen_any = hashlib.sha256(), False
     for seen in result.observations:
-        if isinstance(seen.plan.load, OpenLoop) and seen.interrupted is None:
+        if seen.plan.load.request_rate is not None and seen.interrupted is None:
             at = seen.records.scheduled_ns
             digest.update((at[at != MISSING] - seen.started_ns).astype("<i8").tobytes())
             seen_any = True

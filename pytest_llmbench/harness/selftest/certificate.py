@@ -26,7 +26,6 @@ from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.probes.host import environment
 
 STATE_DIR_VARIABLE = "PYTEST_LLMBENCH_STATE_DIR"
@@ -223,7 +222,7 @@ def beyond(
         return ()
     if certificate.workers != workers:
         return (_other_workers(workers, certificate),)
-    rate = max((run.plan.load.rate for run in seen if isinstance(run.plan.load, OpenLoop)), default=0.0)
+    rate = max((run.plan.load.request_rate or 0.0 for run in seen), default=0.0)
     streams = max(run.selfcheck.peak_in_flight for run in seen)
     checks = (
         (rate, certificate.highest_rate_rps, "req/s"),

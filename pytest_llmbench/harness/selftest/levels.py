@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.offered import shortfalls
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import Load, OpenLoop
+from pytest_llmbench.model.plan import Load
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.known_delay.process import Truth
 from pytest_llmbench.simulator.known_delay.script import Script
@@ -134,7 +134,7 @@ def figures(
     ttft, late = Spread.of(found.ttft), Spread.of(found.late)
     return LevelFigures(
         label=seen.plan.label,
-        rate_rps=load.rate if isinstance(load, OpenLoop) else None,
+        rate_rps=load.request_rate,
         streams=check.peak_in_flight,
         requests=requests,
         chunks_per_s=check.content_chunks / wall_s if wall_s > 0 else None,
@@ -159,7 +159,7 @@ def figures(
 
 def _send_lag(seen: Observation) -> Spread:
     records = seen.records
-    if not isinstance(seen.plan.load, OpenLoop):
+    if seen.plan.load.request_rate is None:
         return Spread()
     known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
     return Spread.of(records.dispatched_ns[known] - records.scheduled_ns[known])
@@ -170,7 +170,7 @@ def _too_far_off(ttft: Spread, load: Load) -> tuple[str, ...]:
 
     Other loads are not judged: in a flood a reply waits for the ones before it, on both sides.
     """
-    if not isinstance(load, OpenLoop) or (ttft.p99 is not None and ttft.p99 <= TTFT_ERROR_LIMIT_US):
+    if load.request_rate is None or (ttft.p99 is not None and ttft.p99 <= TTFT_ERROR_LIMIT_US):
         return ()
     found = "not measured" if ttft.p99 is None else f"{ttft.p99:.0f} µs"
     return (f"TTFT error {found} at P99 (limit {TTFT_ERROR_LIMIT_US:.0f} µs)",)

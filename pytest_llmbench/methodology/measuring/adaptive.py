@@ -29,7 +29,6 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import (
     ALPHA,
-    ClosedLoop,
     LoadPlan,
     Looks,
     OpenLoop,
@@ -102,7 +101,7 @@ class AdaptiveParameters(LoadParameters):
 
     @property
     def is_job(self) -> bool:
-        return isinstance(self.load, ClosedLoop) and not self.is_auto and not self.steady
+        return self.load.in_flight is not None and not self.is_auto and not self.steady
 
     @property
     def count(self) -> int | None:
@@ -173,10 +172,11 @@ class AdaptiveParameters(LoadParameters):
 
     def _unsteady(self) -> list[str]:
         """Mistakes in a steady state that is asked for."""
-        if self.arrival == "trace" or not isinstance(self.load, ClosedLoop):
+        slots = None if self.arrival == "trace" else self.load.in_flight
+        if slots is None:
             needs = "steady needs concurrency: an open loop is about the steady state anyway"
             return [needs] if self.steady else []
-        least, most = STEADY_WAVES * self.load.concurrency, self.most_requests or GATE_REQUESTS
+        least, most = STEADY_WAVES * slots, self.most_requests or GATE_REQUESTS
         if self.is_job or most >= least:
             return []
         asked, named = ("requests='auto'", "max_requests") if self.is_auto else ("steady", "requests")
@@ -297,7 +297,7 @@ def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
         case = "looked.budget_spent"
     elif run.stopped is not None and verdict.decided:
         case = "looked.decided"
-    slots = run.plan.load.concurrency if isinstance(run.plan.load, ClosedLoop) else None
+    slots = run.plan.load.requests_in_flight
     told = Note.of(
         case,
         decided=verdict.decided,

@@ -30,7 +30,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, judged_name
+from pytest_llmbench.model.plan import judged_name
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats.percentiles import PERCENTILES
@@ -54,7 +54,7 @@ def figures(
 
     ``measure``: the metrics of some runs, as those of a sample of the system at this load.
     """
-    concurrency = parameters.load.concurrency if isinstance(parameters.load, ClosedLoop) else None
+    concurrency = parameters.load.in_flight
     measure = _with_extras(_with_limited(measure, parameters.objectives))
     if concurrency is not None and not parameters.is_job:
         measure = of_steady_state(measure, concurrency, setting.seed)
@@ -62,9 +62,7 @@ def figures(
     runs = by_run([measure([run]) for run in seen] if len(seen) > 1 else ())
     if not parameters.is_job:
         return together, runs
-    found = job_metrics(
-        together, runs, spreads_of(setting, seen), open_loop=isinstance(parameters.load, OpenLoop)
-    )
+    found = job_metrics(together, runs, spreads_of(setting, seen), open_loop=concurrency is None)
     if parameters.limits_ms and "goodput_share" in found:
         found = job_goodput(found, [run.records for run in seen], parameters.limits_ms)
     return found, runs
@@ -147,7 +145,7 @@ def _begun(run: Observation) -> tuple[IntColumn, IntColumn]:
     """For each record the instant at which its request, in a load of sessions its session, began; and the
     number of that request or session."""
     sent_ns, session = run.records.submitted_ns, run.records.session
-    if not isinstance(run.plan.load, SessionSlots):
+    if not run.plan.load.of_sessions or run.plan.load.in_flight is None:
         return sent_ns, run.records.index
     numbers, which = np.unique(session, return_inverse=True)
     begun_ns = np.full(len(numbers), _NEVER)
@@ -193,7 +191,7 @@ def equal_lengths(parameters: AdaptiveParameters, seen: Sequence[Observation]) -
     thousands of requests, and what is taken for the steady state is a part of a wave."""
     lengths = [run.records.output_tokens[run.records.ok] for run in seen]
     known = np.concatenate(lengths) if lengths else np.empty(0)
-    stationary = isinstance(parameters.load, ClosedLoop) and not parameters.is_job
+    stationary = parameters.load.in_flight is not None and not parameters.is_job
     if not stationary or not len(known) or np.ptp(known) > 0:
         return ()
     return (Finding.of("equal_lengths", tokens=int(known[0])),)
@@ -203,10 +201,10 @@ def first_wave(parameters: AdaptiveParameters) -> tuple[Finding, ...]:
     """A warning where the first wave of a job ends near a percentile with a limit: C of N requests find an
     empty system, so at C / N the figure jumps between two levels, with the lengths that happen to be
     drawn."""
-    load, count = parameters.load, parameters.count
-    if not parameters.is_job or not isinstance(load, ClosedLoop) or not count or load.concurrency >= count:
+    slots, count = parameters.load.in_flight, parameters.count
+    if not parameters.is_job or slots is None or not count or slots >= count:
         return ()
-    share = load.concurrency / count
+    share = slots / count
     near = [
         each.metric
         for each in parameters.objectives
@@ -216,5 +214,5 @@ def first_wave(parameters: AdaptiveParameters) -> tuple[Finding, ...]:
     ]
     if not near:
         return ()
-    found = Finding.of("first_wave", value=share, near=tuple(near), slots=load.concurrency, requests=count)
+    found = Finding.of("first_wave", value=share, near=tuple(near), slots=slots, requests=count)
     return (found,)

@@ -12,7 +12,6 @@ from pytest_llmbench.metrics.steadiness import steadiness
 from pytest_llmbench.metrics.throughput import Window, level_window, submitted_inside
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Level
@@ -91,8 +90,8 @@ def level_of(
         n_failed=int(seen.records.failed.sum()),
         completion_ratio=metrics["completion_rate"].point,
         metrics=metrics,
-        offered_rps=load.rate if isinstance(load, OpenLoop) else None,
-        concurrency=load.concurrency if isinstance(load, ClosedLoop) else None,
+        offered_rps=load.request_rate,
+        concurrency=load.requests_in_flight,
         variant=seen.plan.variant,
         in_flight_means=() if queue is None else queue.growth.means,
         queue_source="" if queue is None else queue.source,

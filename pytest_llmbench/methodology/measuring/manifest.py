@@ -17,7 +17,7 @@ from pytest_llmbench.metrics import chunking
 from pytest_llmbench.model.draft import SINGLE_TOKEN_SHARE
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLoad, SessionSlots
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import WarmupReport
@@ -141,24 +141,15 @@ def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
     if stated.get("load.model", plan.load.model) != plan.load.model:
         return Facts()
     values: dict[str, Any] = {"load.model": plan.load.model}
-    if isinstance(plan.load, OpenLoop):
-        arrival = "bursty" if plan.load.arrival == "gamma" else plan.load.arrival
-        values |= {"load.arrival": arrival, "load.rate_rps": plan.load.rate}
-        if plan.load.arrival == "gamma":
-            values["load.burstiness"] = plan.load.burstiness
-    elif isinstance(plan.load, ClosedLoop):
-        values["load.concurrency"] = plan.load.concurrency
+    load, of_sessions = plan.load, plan.load.of_sessions
+    if isinstance(load, OpenLoop):
+        values["load.arrival"] = "bursty" if load.arrival == "gamma" else load.arrival
+        values["load.session_rate" if of_sessions else "load.rate_rps"] = load.rate
+        if load.arrival == "gamma":
+            values["load.burstiness"] = load.burstiness
     else:
-        values |= _load_of_sessions(plan.load)
+        values["load.sessions" if of_sessions else "load.concurrency"] = load.concurrency
     return Facts.of(Origin.DECLARED, values, "marker")
-
-
-def _load_of_sessions(load: SessionLoad) -> dict[str, Any]:
-    if isinstance(load, SessionSlots):
-        return {"load.sessions": load.sessions}
-    arrival = "bursty" if load.arrival == "gamma" else load.arrival
-    shape = {"load.burstiness": load.burstiness} if load.arrival == "gamma" else {}
-    return {"load.arrival": arrival, "load.session_rate": load.rate, **shape}
 
 
 def _warmup(setting: Setting, warmup: WarmupReport) -> Facts:

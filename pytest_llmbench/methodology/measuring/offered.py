@@ -16,7 +16,6 @@ from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, growth_limit_ns, 
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
-from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.result import NOT_OFFERED, Level
 from pytest_llmbench.stats.queues import batching
@@ -35,10 +34,8 @@ def _scheduled_rate(run: Observation) -> float | None:
     """The rate at which requests were due at fixed instants, per second; None where none were. Turns of
     sessions are due when earlier ones end, at the rate that results."""
     load = run.plan.load
-    if isinstance(load, OpenLoop):
-        return load.rate
-    if isinstance(load, ClosedLoop):
-        return None
+    if not load.of_sessions:
+        return load.request_rate
     due_ns = run.records.scheduled_ns[run.records.scheduled_ns != MISSING]
     took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
     return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
@@ -76,7 +73,7 @@ def achieved_rate(run: Observation) -> Finding | None:
 def _share_of_rate(run: Observation, instants_ns: IntColumn) -> float | None:
     """The rate of these instants of the requests, as a share of the scheduled rate."""
     both = (instants_ns != MISSING) & (run.records.scheduled_ns != MISSING)
-    if isinstance(run.plan.load, ClosedLoop) or int(both.sum()) < 2:
+    if run.plan.load.requests_in_flight is not None or int(both.sum()) < 2:
         return None
     planned, took = np.ptp(run.records.scheduled_ns[both]), np.ptp(instants_ns[both])
     return float(planned / took) if took > 0 else 1.0

@@ -47,7 +47,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import JUDGED, ClosedLoop, Load, LoadPlan, OpenLoop, Quantity
+from pytest_llmbench.model.plan import JUDGED, LoadPlan, Quantity
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Table, TestResult, VoidLoad, WarmupReport
 from pytest_llmbench.stats.queues.batching import as_lasting
@@ -78,8 +78,7 @@ def one_load_procedure(
 
     def procedure(parameters: AdaptiveParameters, setting: Setting) -> Procedure[TestResult]:
         load = parameters.load
-        concurrency = load.concurrency if isinstance(load, ClosedLoop) else None
-        warmup = yield from warm_up(setting, concurrency=concurrency)
+        warmup = yield from warm_up(setting, concurrency=load.in_flight)
         setting = _listed(parameters, setting)
         count = request_count(parameters, setting)
 
@@ -101,7 +100,7 @@ def one_load_procedure(
             made = with_classes(made, parameters, setting)
         found = (*first_wave(parameters), *equal_lengths(parameters, seen))
         made = replace(made, findings=(*made.findings, *found))
-        made = with_first_wave(made, concurrency, is_job=parameters.is_job)
+        made = with_first_wave(made, load.in_flight, is_job=parameters.is_job)
         return with_void(made if parameters.is_job else _by_load(made, parameters.limits_ms), void)
 
     return with_raised_deadlines(as_believed(procedure))
@@ -174,13 +173,9 @@ def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
     """How often a load may be sent. Once for a trace that would repeat its prompts while a prefix cache may
     be on: a trace is sent from its beginning, and the cache may have kept prompts that no seed changes."""
     again = not draws_anew(setting.workload) and setting.facts.value("sut.prefix_caching") != "disabled"
-    if _is_trace(parameters.load) and again:
+    if parameters.load.is_trace and again:
         return 1
     return 1 + setting.remeasure
-
-
-def _is_trace(load: Load) -> bool:
-    return isinstance(load, OpenLoop) and load.arrival == "trace"
 
 
 def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[LoadPlan, ...]:
@@ -249,7 +244,7 @@ def _part(parameters: AdaptiveParameters, setting: Setting, run: int, attempt: i
     if lengths_seed_of(setting.workload) is not None:
         again = {"attempt": attempt} if attempt > 1 else {}
         asked |= again | ({"run": run} if setting.lengths == "repeated" else {})
-    elif _is_trace(parameters.load):
+    elif parameters.load.is_trace:
         asked |= {"attempt": attempt}
     return part_of(setting, setting.workload, "load", **asked)
 
@@ -257,7 +252,7 @@ def _part(parameters: AdaptiveParameters, setting: Setting, run: int, attempt: i
 def _listed(parameters: AdaptiveParameters, setting: Setting) -> Setting:
     """The setting whose workload has its list of lengths; every run of a job has the same. A trace has its
     own."""
-    if _is_trace(parameters.load):
+    if parameters.load.is_trace:
         return setting
     if parameters.is_job:
         setting = replace(setting, lengths="repeated")
@@ -267,8 +262,8 @@ def _listed(parameters: AdaptiveParameters, setting: Setting) -> Setting:
 def _asked(parameters: AdaptiveParameters, setting: Setting) -> dict[str, Any]:
     """What decides the load, as the author asked for it."""
     load, looks = parameters.load, looks_of(parameters)
-    asked: dict[str, Any] = {"load": asdict(load), "requests": request_count(parameters, setting)}
-    if _is_trace(load):
+    asked: dict[str, Any] = {"load": load.terms(), "requests": request_count(parameters, setting)}
+    if load.is_trace:
         asked |= {"load": "trace"}
     if looks is not None and _may_end_early(parameters, setting):
         asked |= {"looks": asdict(looks), "max_seconds": parameters.max_seconds}
@@ -284,7 +279,7 @@ def _may_end_early(parameters: AdaptiveParameters, setting: Setting) -> bool:
 
 def _next(plan: LoadPlan, seen: Observation) -> int:
     """Index of the first request that has not been sent; for a trace that of its first one."""
-    if _is_trace(plan.load):
+    if plan.load.is_trace:
         return plan.first
     last = int(seen.records.index.max()) if len(seen.records) else plan.first - 1
     return max(last + 1, plan.first + (plan.requests if plan.looks is None else 0))
@@ -292,7 +287,7 @@ def _next(plan: LoadPlan, seen: Observation) -> int:
 
 def request_count(parameters: AdaptiveParameters, setting: Setting) -> int:
     load = parameters.load
-    if isinstance(load, OpenLoop) and load.arrival == "trace":
+    if load.is_trace:
         asked = parameters.count or len(load.offsets_ns)
         return min(asked, QUICK_REQUESTS) if setting.scale == "quick" else asked
     asked = parameters.count or GATE_REQUESTS

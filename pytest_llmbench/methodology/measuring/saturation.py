@@ -20,7 +20,6 @@ from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.draft import TAIL_FACTOR
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import Level
 from pytest_llmbench.model.sentences import Note
 
@@ -57,7 +56,7 @@ def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[st
         found.append(
             f"the queue grows: {queue.source} {first:.1f} in the first fifth, {last:.1f} in the last"
         )
-    if isinstance(seen.plan.load, OpenLoop):
+    if seen.plan.load.request_rate is not None:
         balance = completion_balance(seen.records, window)
         if balance is not None and balance.short:
             found.append(f"completions at {balance.share:.1%} of the arrivals (limit {COMPLETION_SHARE:.0%})")

@@ -35,7 +35,7 @@ from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.sentences import Note
@@ -86,7 +86,7 @@ class SessionClasses:
         return LoadPlan(
             label=label,
             workload=workload,
-            load=SessionSlots(self.at_once),
+            load=ClosedLoop(self.at_once, of_sessions=True),
             requests=turns_of(workload, sessions, part.seed),
             seed=part.seed,
             part=part.name,

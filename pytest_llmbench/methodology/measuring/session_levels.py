@@ -10,7 +10,7 @@ from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, arrival_
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.session_figures import latencies
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import USUAL, OfSessions, Session, TurnClass, answers_of, session_mistakes
 
@@ -19,12 +19,12 @@ _TOO_LONG_SHOWN = 3
 
 def session_load(
     rate: float | None, sessions: int | None, arrival: str | None, burstiness: float | None
-) -> SessionLoad:
+) -> Load:
     """An open loop of ``rate`` session starts per second; without a rate so many ``sessions`` at once, 8 by
     default."""
     if rate is None:
-        return SessionSlots(sessions or DEFAULT_CONCURRENCY)
-    return SessionStarts(rate, *arrival_law(arrival, burstiness))
+        return ClosedLoop(sessions or DEFAULT_CONCURRENCY, of_sessions=True)
+    return OpenLoop(rate, *arrival_law(arrival, burstiness), of_sessions=True)
 
 
 def turn_classes(

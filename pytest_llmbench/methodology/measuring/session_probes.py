@@ -17,7 +17,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed
 from pytest_llmbench.metrics.session_figures import Jobs, Slowdowns, jobs_of, slowdowns
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
@@ -88,7 +88,7 @@ def probe_plan(setting: Setting, load: LoadPlan, numbers: Sequence[int], attempt
     return LoadPlan(
         label=f"{len(numbers)} sessions alone",
         workload=workload,
-        load=SessionSlots(1),
+        load=ClosedLoop(1, of_sessions=True),
         requests=turns_of(workload, len(numbers), part.seed),
         seed=part.seed,
         phase=Phase.PROBE,

@@ -53,7 +53,7 @@ from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.facts import CONTRADICTED
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
-from pytest_llmbench.model.plan import Load, OpenLoop, SessionLoad
+from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.record import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
@@ -233,7 +233,7 @@ def _complete(run: Observation) -> Finding:
 
 def _unsent(run: Observation) -> int:
     """Turns that were never sent since their session was cut off."""
-    if not isinstance(run.plan.load, SessionLoad):
+    if not run.plan.load.of_sessions:
         return 0
     from pytest_llmbench.metrics.session_figures import unsent_turns  # few loads are of sessions
 
@@ -380,7 +380,7 @@ def _sent_ahead(seen: Sequence[Observation]) -> Finding | None:
 
 
 def _spaced(load: Load) -> bool:
-    return isinstance(load, OpenLoop) and load.arrival in ("poisson", "uniform")
+    return isinstance(load, OpenLoop) and not load.of_sessions and load.arrival in ("poisson", "uniform")
 
 
 def _loop_lag(run: Observation) -> Finding | None:
@@ -426,8 +426,9 @@ def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Fin
     """The finding on levels that were not offered: a warning while others were, void where none was."""
     if not set_aside:
         return None
-    kinds = {type(seen[index].plan.load) for index in set_aside}
-    alike = [index for index, run in enumerate(seen) if type(run.plan.load) in kinds]
+    kinds = [(run.plan.load.model, run.plan.load.of_sessions) for run in seen]
+    lost = {kinds[index] for index in set_aside}
+    alike = [index for index, kind in enumerate(kinds) if kind in lost]
     labels = tuple(dict.fromkeys(seen[index].plan.label for index in set_aside))
     return Finding.of(
         "not_offered",
@@ -435,7 +436,7 @@ def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Fin
         limit=0,
         voids=all(index in set_aside for index in alike),
         alike=len(alike),
-        on_schedule=kinds == {OpenLoop},
+        on_schedule=lost == {("open", False)},
         levels=labels,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of
@@ -206,7 +206,7 @@ def searching(
         "search",
         bounds=None if bounds is None else bounds.as_list(),
         load_model=load_model,
-        law=asdict(law),
+        law=law.terms(),
         duration_s=length_s,
     )
 

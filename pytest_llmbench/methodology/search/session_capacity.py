@@ -24,7 +24,7 @@ from pytest_llmbench.methodology.search.capacity_search import (
 )
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_metrics
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import USUAL, OfSessions, TurnClass
@@ -86,7 +86,7 @@ def session_slots_plan(setting: Setting, asked: SessionsAsked, slots: int, attem
     return LoadPlan(
         label=f"{slots} sessions at once",
         workload=workload,
-        load=SessionSlots(slots),
+        load=ClosedLoop(slots, of_sessions=True),
         requests=turns_of(workload, sessions, part.seed),
         seed=part.seed,
         part=part.name,

@@ -30,7 +30,7 @@ from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, SessionStarts
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.result import PROBE
 from pytest_llmbench.model.sentences import Note
@@ -67,7 +67,7 @@ class JobsAsked:
     """The limits of a level; each is compared with the point of its metric."""
     figures: Figures
     """Computes the metrics of the limits from the records of the sessions that count."""
-    law: SessionStarts
+    law: OpenLoop
     """How sessions start; the rate is replaced by that of each level."""
     initial: int
     maximum: int

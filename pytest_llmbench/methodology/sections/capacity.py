@@ -44,7 +44,7 @@ from pytest_llmbench.model.cells import Amount, Cell, Row, cells
 from pytest_llmbench.model.draft import LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
@@ -307,8 +307,7 @@ def _sessions_table(asked: SessionsAsked, levels: Sequence[Seen]) -> Table:
 
 def slots_of(seen: Seen) -> int:
     """The sessions at once for a level of sessions; else the requests in flight."""
-    load = seen.observation.plan.load
-    return load.sessions if isinstance(load, SessionSlots) else seen.level.concurrency or 0
+    return seen.observation.plan.load.in_flight or 0
 
 
 def _row(seen: Seen) -> tuple[Cell, ...]:

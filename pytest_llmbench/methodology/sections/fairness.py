@@ -635,7 +635,7 @@ procedure = framed(HEADING, measure, warm=False)
 
 
 def _rate(plan: LoadPlan) -> float:
-    return plan.load.rate if isinstance(plan.load, OpenLoop) else 0.0
+    return plan.load.request_rate or 0.0
 
 
 TEST = TestDefinition(

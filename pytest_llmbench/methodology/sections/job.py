@@ -162,8 +162,8 @@ def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> 
     tokens = [found[f"{kind}_token_throughput"].point for kind in ("input", "output")]
     total = None if None in tokens else sum(each for each in tokens if each is not None)
     found["total_token_throughput"] = _exact(total, "tok/s", found)
-    if isinstance(parameters.load, ClosedLoop):
-        found |= _steady(seen, parameters.load.concurrency, seed)
+    if parameters.load.in_flight is not None:
+        found |= _steady(seen, parameters.load.in_flight, seed)
     return found
 
 

@@ -15,7 +15,7 @@ alone, so clauses about these are not met then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,7 @@ from pytest_llmbench.model.estimate import Estimate, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
@@ -293,13 +293,14 @@ def populating(parameters: Parameters, setting: Setting) -> LoadPlan | None:
 
 def _part(parameters: Parameters, setting: Setting) -> Part:
     """The part of the requests; every state of the cache gets the same ones."""
-    trace = isinstance(parameters.load, OpenLoop) and parameters.load.arrival == "trace"
+    load = parameters.load
+    trace = load.is_trace and not load.of_sessions
     if isinstance(setting.workload, OfSessions):
         amount = {"sessions": session_count(parameters, setting)}
     else:
         amount = {"requests": request_count(parameters, setting)}
     asked = {
-        "load": "trace" if trace else asdict(parameters.load),
+        "load": "trace" if trace else load.terms(),
         **amount,
         "variants": [parameters.disabled, parameters.enabled],
     }
@@ -330,7 +331,7 @@ def request_count(parameters: Parameters, setting: Setting) -> int:
     workload, load, asked = setting.workload, parameters.load, parameters.requests
     if isinstance(workload, OfSessions):
         return turns_of(workload, session_count(parameters, setting), _part(parameters, setting).seed)
-    if isinstance(load, OpenLoop) and load.arrival == "trace":
+    if load.is_trace:
         most = asked or len(load.offsets_ns)
         return min(most, REQUESTS.count("quick")) if setting.scale == "quick" else most
     return REQUESTS.count(setting.scale, asked)
@@ -378,7 +379,7 @@ def _effect(runs: _Runs, baseline: Seen, cached: Seen, classes: Sequence[TurnCla
     """The effect of the cache in one run: reduction per percentile, hit rates and throughput gain against the
     baseline."""
     rate, seed = "output_token_throughput", runs.setting.seed
-    if isinstance(cached.observation.plan.load, ClosedLoop | SessionSlots):
+    if cached.observation.plan.load.in_flight is not None:
         gain = change(baseline.level.metrics[rate], cached.level.metrics[rate], "relative_change")
     else:
         method = "an open loop below saturation offers the same to both"

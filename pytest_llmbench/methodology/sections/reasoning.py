@@ -37,7 +37,7 @@ from pytest_llmbench.model.cells import Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
+from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
@@ -132,7 +132,7 @@ class Parameters(AdaptiveParameters):
     @property
     def load(self) -> Load:
         given = super().load
-        return OpenLoop(DEFAULT_RATE) if isinstance(given, ClosedLoop) and self.concurrency is None else given
+        return OpenLoop(DEFAULT_RATE) if given.in_flight is not None and self.concurrency is None else given
 
     def contradictions(self) -> list[str]:
         found = super().contradictions()

@@ -12,7 +12,7 @@ load, as for a capacity.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -88,7 +88,7 @@ from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_i
 from pytest_llmbench.model.estimate import Estimate, by_run
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, Quantity, SessionLoad, SessionStarts
+from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, Quantity
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
@@ -250,10 +250,11 @@ class Parameters(TestParameters):
         return self.at_once is not None and not self.steady
 
     @property
-    def load(self) -> SessionLoad:
+    def load(self) -> Load:
         if self.arrival == "trace":
             starts = tuple(round(offset / (self.speedup or 1.0)) for offset in self.offsets_ns)
-            return SessionStarts(1e9 * len(starts) / max((1, *starts)), "trace", offsets_ns=starts)
+            rate = 1e9 * len(starts) / max((1, *starts))
+            return OpenLoop(rate, "trace", offsets_ns=starts, of_sessions=True)
         return session_load(self.rate, self.sessions, self.arrival, self.burstiness)
 
     def contradictions(self) -> list[str]:
@@ -395,7 +396,7 @@ def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) 
     if not isinstance(workload, OfSessions):  # it stands for one that a report does not hold
         raise SuiteError(f"the sessions of workload {workload.name!r} are not known here")
     runs, count, load = run_count(parameters, setting), session_count(parameters, setting), parameters.load
-    asked = {"load": asdict(load), "sessions": count, "run": run, "attempt": attempt}
+    asked = {"load": load.terms(), "sessions": count, "run": run, "attempt": attempt}
     part = part_of(setting, setting.workload, "sessions", **asked)
     turns = turns_of(workload, count, part.seed)
     return LoadPlan(
@@ -526,7 +527,7 @@ def _jobs_asked(parameters: Parameters, setting: Setting) -> JobsAsked:
     return JobsAsked(
         limits=parameters.limits,
         figures=lambda records: _figures(parameters, [records], setting.seed),
-        law=SessionStarts(1.0, *arrival_law(parameters.arrival, parameters.burstiness)),
+        law=OpenLoop(1.0, *arrival_law(parameters.arrival, parameters.burstiness), of_sessions=True),
         initial=parameters.first_level,
         maximum=parameters.last_level,
         duration_s=level_duration_s(setting, parameters.duration_s),

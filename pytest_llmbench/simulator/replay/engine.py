@@ -18,7 +18,7 @@ from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionLoad
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.sentences import Note
@@ -368,7 +368,7 @@ class ReplayEngine:
 def _require_possible(plan: LoadPlan) -> None:
     if plan.first < 0 or plan.requests < 0:
         raise SuiteError(f"a plan of {plan.requests} requests from number {plan.first} on", where=plan.label)
-    if isinstance(plan.load, SessionLoad) and (mistakes := plan.mistakes()):
+    if plan.load.of_sessions and (mistakes := plan.mistakes()):
         raise SuiteError.from_mistakes(mistakes, where=plan.label)
     if plan.duration_s is not None and not (math.isfinite(plan.duration_s) and plan.duration_s >= 0):
         raise SuiteError(f"a plan of {plan.duration_s:g} seconds", where=plan.label)
@@ -380,7 +380,7 @@ def _load_ended_ns(plan: LoadPlan, records: Records, started_ns: int, cut_short:
     if plan.duration_s is None:
         return None
     last_ns = int(records.submitted_ns.max()) if len(records) else started_ns
-    ran_out = not isinstance(plan.load, OpenLoop) and len(records) >= plan.ceiling
+    ran_out = plan.load.request_rate is None and len(records) >= plan.ceiling
     if ran_out or cut_short:
         return last_ns
     return max(last_ns, started_ns + round(plan.duration_s * 1e9))
@@ -391,7 +391,7 @@ def _self_check(plan: LoadPlan, records: Records, peak_in_flight: int) -> SelfCh
 
     The lags of an open loop are exactly 0, and there is no loop and no process.
     """
-    lag_ns = 0 if isinstance(plan.load, OpenLoop | SessionLoad) and len(records) else None
+    lag_ns = 0 if plan.load.requests_in_flight is None and len(records) else None
     return SelfCheck(
         send_lag_p50_ns=lag_ns,
         send_lag_p99_ns=lag_ns,

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionLoad, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest
@@ -99,7 +99,7 @@ def _digest_of(plan: LoadPlan) -> LoadDigest:
 
 def planned_of(plan: LoadPlan) -> PlanRequests | PlanSessions:
     """The requests or sessions that the plan is to send."""
-    if not isinstance(plan.load, SessionLoad):
+    if not plan.load.of_sessions:
         return PlanRequests(plan)
     from pytest_llmbench.simulator.replay.sessions import PlanSessions  # few loads are of sessions
 
@@ -251,12 +251,10 @@ def arrivals_of(
 ) -> Arrivals:
     """The plan's load from ``start_ns`` on. Raises SuiteError for one that cannot be run."""
     load = plan.load
-    if isinstance(load, SessionLoad):
+    if load.of_sessions:
         from pytest_llmbench.simulator.replay.sessions import PlanSessions, SessionArrivals
 
         assert isinstance(planned, PlanSessions)
-        if isinstance(load, SessionSlots) and load.sessions < 1:
-            raise SuiteError(f"{load.sessions} sessions at once, least is 1", where=plan.label)
         return SessionArrivals(planned, load, arrival_seed(plan.schedule_seed), start_ns, delays.to_engine_ns)
     assert isinstance(planned, PlanRequests)
     if isinstance(load, ClosedLoop):

@@ -19,7 +19,7 @@ from pytest_llmbench.arrivals.sessions import (
     starts_ns,
     turn_of,
 )
-from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionSlots
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
@@ -67,7 +67,7 @@ class SessionArrivals:
     left; all that follows in it is caused by ends, as the client sees them."""
 
     def __init__(
-        self, planned: PlanSessions, load: SessionLoad, seed: int, start_ns: int, to_engine_ns: int
+        self, planned: PlanSessions, load: Load, seed: int, start_ns: int, to_engine_ns: int
     ) -> None:
         self._planned, self._load, self._start_ns = planned, load, start_ns
         self._flow, self._answers = SessionFlow(), LiveAnswers()
@@ -80,8 +80,8 @@ class SessionArrivals:
         self._stopped = False
         self._starts_ns: Iterator[int] = iter(())
         self._next_start_ns: int | None = None
-        if isinstance(load, SessionSlots):
-            for _ in range(load.sessions):
+        if isinstance(load, ClosedLoop):
+            for _ in range(load.concurrency):
                 self._begin(start_ns)
         elif not planned.exhausted:
             self._starts_ns = starts_ns(load, planned.next_number, seed)
@@ -129,7 +129,7 @@ class SessionArrivals:
             heapq.heappush(self._due, due)
         if after.over:
             self._answers.forget(turn.session)
-        if after.over and isinstance(self._load, SessionSlots):
+        if after.over and self._load.in_flight is not None:
             self._begin(flight.finished_ns)
         self._look()
 

@@ -16,12 +16,11 @@ def look_taker(plan: LoadPlan, slots: int | None = None) -> LookTaker | None:
     """
     if plan.looks is None:
         return None
-    from pytest_llmbench.model.plan import ClosedLoop
     from pytest_llmbench.stats.interim.looks import LookTaker
 
     # A share that was dealt to a worker is numbered from 0, its requests as in the whole sequence.
     first = plan.first or plan.workload.requests(1, plan.seed)[0].index
     # The first wave of a closed loop is no part of its steady state.
-    wave = plan.load.concurrency if isinstance(plan.load, ClosedLoop) else 0
+    wave = plan.load.requests_in_flight or 0
     most = max(plan.most_requests - wave, 0)
     return LookTaker(plan.looks, first=first + wave, most=most, load=plan.load, slots=slots)

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
-from pytest_llmbench.model.plan import Load, OpenLoop, Quantity
+from pytest_llmbench.model.plan import Load, Quantity
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.stats.backlog import FEWEST
 from pytest_llmbench.stats.growth import IntArray
@@ -201,10 +201,8 @@ def _mean_under_way(starts: IntArray, ends: IntArray) -> tuple[FloatArray, int]:
 def offered_rate(load: Load, due_ns: IntColumn) -> float | None:
     """The rate of an open loop, per second: that which was asked for, of a trace that of the instants at
     which its requests were due. None for a load that waits for replies."""
-    if not isinstance(load, OpenLoop):
-        return None
-    if load.arrival != "trace":
-        return load.rate
+    if load.request_rate is None or not load.is_trace:
+        return load.request_rate
     took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
     return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
 

@@ -166,7 +166,7 @@ def test_workers_share_the_sessions_of_a_load(
         assert own.turn.tolist() == list(range(1, len(own) + 1))
         assert (own.scheduled_ns[1:] == own.finished_ns[:-1] + 20_000_000).all()
         assert len(own) == int(own.session_turns[0]) or not own.ok[-1]
-    if isinstance(load, SessionStarts):
+    if isinstance(load, OpenLoop) and load.of_sessions:
         starts = seen.started_ns + schedule_ns(OpenLoop(30.0), 9, arrival_seed(1))
         firsts = records.select(records.turn == 1)
         assert firsts.scheduled_ns[np.argsort(firsts.session)].tolist() == starts.tolist()

@@ -361,7 +361,7 @@ def test_a_session_stays_on_its_worker(deal: DealTo, plan: MakePlan, load: Load,
         assert all(len(session) == turn_of(session[0]).turns for session in sessions)
         assert not set(numbers) & set(seen)
         seen |= dict.fromkeys(numbers, number)
-        if isinstance(load, SessionStarts):
+        if isinstance(load, OpenLoop) and load.of_sessions:
             assert instants_ns(shard) == [int(starts[session] - starts[1]) for session in numbers]
             assert shard.load == SessionStarts(3.0 / workers, "trace")
         else:

@@ -52,10 +52,10 @@ class SessionServer:
     warm_up: QueueServer = field(default_factory=QueueServer)
 
     def __call__(self, plan: LoadPlan) -> Observation:
-        if not isinstance(plan.load, SessionSlots):
+        if not plan.load.of_sessions:
             return self.warm_up(plan)
         self.plans.append(plan)
-        slots = plan.load.sessions
+        slots = plan.load.in_flight or 0
         requests = drawn(plan.workload, 0, plan.requests, plan.seed)
         free, rows = [0] * slots, list[RequestRecord]()
         for number, turns in groupby(requests, lambda each: each.turn.session if each.turn else 0):
@@ -106,7 +106,7 @@ def canned(server: SessionServer | None = None, **keywords: Any) -> TestResult:
 
 def outcomes(result: TestResult) -> list[tuple[int, bool | None]]:
     loads = [run.plan.load for run in result.observations]
-    slots = [load.sessions for load in loads if isinstance(load, SessionSlots)]
+    slots = [load.in_flight for load in loads if load.of_sessions]
     return list(zip(slots, [level.passed for level in result.levels], strict=True))
 
 
@@ -133,9 +133,9 @@ class Disturbed(SessionServer):
 
     def __call__(self, plan: LoadPlan) -> Observation:
         seen = super().__call__(plan)
-        if not isinstance(plan.load, SessionSlots) or not self.spoiled.get(plan.load.sessions):
+        if not plan.load.of_sessions or not self.spoiled.get(plan.load.in_flight or 0):
             return seen
-        self.spoiled[plan.load.sessions] -= 1
+        self.spoiled[plan.load.in_flight or 0] -= 1
         late = replace(
             seen.records,
             dispatched_ns=seen.records.scheduled_ns + 80 * _MS,

@@ -28,7 +28,7 @@ from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.judgement import Finding, GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import PlannedRequest
@@ -41,8 +41,8 @@ ALLOWED = {"overload_allowed": True}
 
 
 def slots(plan: LoadPlan) -> int:
-    assert isinstance(plan.load, SessionSlots)
-    return plan.load.sessions
+    assert plan.load.of_sessions
+    return plan.load.in_flight or 0
 
 
 def waits_ms(request: PlannedRequest, plan: LoadPlan) -> float:
@@ -215,7 +215,7 @@ class Disturbed:
     def __call__(self, plan: LoadPlan) -> Observation:
         self.sent.append(plan)
         seen = self.server(plan)
-        if not isinstance(plan.load, SessionSlots) or not self._spoiled.get(slots(plan)):
+        if not plan.load.of_sessions or not self._spoiled.get(slots(plan)):
             return seen
         self._spoiled[slots(plan)] -= 1
         late = replace(seen.records, dispatched_ns=seen.records.scheduled_ns + 80 * MS)

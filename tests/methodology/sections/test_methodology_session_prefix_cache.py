@@ -178,7 +178,7 @@ def test_sessions_without_a_common_beginning_have_no_cold_run() -> None:
 
 def test_in_an_open_loop_sessions_start_by_a_rate() -> None:
     result = ReplayedSUT().measure(TEST, workload=HEADED, rate=5.0, total_sessions=40)
-    assert {type(run.plan.load) for run in result.observations} == {SessionStarts}
+    assert {run.plan.load for run in result.observations} == {SessionStarts(5.0)}
     assert result.metrics["throughput_improvement"].reason is Reason.NOT_MEASURABLE
 
 

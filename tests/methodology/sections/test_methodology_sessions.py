@@ -23,7 +23,7 @@ from pytest_llmbench.model.estimate import EstimateKind, Reason
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, ValidityVerdict
 from pytest_llmbench.model.objective import Objective, metric, ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
@@ -547,7 +547,7 @@ def searched(
 
     def slow_down(seen: Observation) -> Observation:
         load, records = seen.plan.load, seen.records
-        if not isinstance(load, SessionStarts) or holds(3600 * load.rate):
+        if not isinstance(load, OpenLoop) or holds(3600 * load.rate):
             return change(seen)
         late = replace(records, first_content_ns=records.submitted_ns + 900_000_000)
         return change(replace(seen, records=late))
@@ -557,8 +557,14 @@ def searched(
     return sut.measure(sessions.TEST, **({"find": "jobs_per_hour"} | given)), sut
 
 
+def level_rate(plan: LoadPlan) -> float | None:
+    """Sessions per second of a level; None for other loads."""
+    load = plan.load
+    return load.rate if isinstance(load, OpenLoop) and load.of_sessions else None
+
+
 def rates(sut: ReplayedSUT) -> list[int]:
-    return [round(3600 * plan.load.rate) for plan in sut.plans if isinstance(plan.load, SessionStarts)]
+    return [round(3600 * rate) for plan in sut.plans if (rate := level_rate(plan))]
 
 
 def test_the_most_jobs_per_hour_are_found_between_two_levels() -> None:
@@ -633,13 +639,13 @@ def test_rates_above_that_were_too_short_to_tell_are_no_upper_end() -> None:
 
 def test_a_rate_beyond_this_generator_is_no_upper_end() -> None:
     def late(seen: Observation) -> Observation:
-        if not isinstance(seen.plan.load, SessionStarts) or seen.plan.load.rate < 0.2:
+        if not isinstance(seen.plan.load, OpenLoop) or seen.plan.load.rate < 0.2:
             return seen
         return replace(seen, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=3_000_000_000))
 
     result, sut = searched(lambda _: True, late)
     assert rates(sut)[:5] == [200, 400, 800, 800, 800]
-    levels = [plan for plan in sut.plans if isinstance(plan.load, SessionStarts)]
+    levels = [plan for plan in sut.plans if level_rate(plan)]
     assert len({plan.seed for plan in levels}) == len(levels)  # no attempt sends the prompts of another
     found = result.metrics["jobs_per_hour"]
     assert 400 <= found.point < 800  # type: ignore[operator]
@@ -666,7 +672,7 @@ def test_a_level_that_falls_behind_its_starts_says_so() -> None:
 def test_the_rate_of_the_ends_is_reckoned_from_how_job_times_grow() -> None:
     def growing(seen: Observation) -> Observation:
         load, records = seen.plan.load, seen.records
-        if not isinstance(load, SessionStarts) or load.rate < 0.2:
+        if not isinstance(load, OpenLoop) or load.rate < 0.2:
             return seen
         more = np.where(records.turn == 2, (records.submitted_ns - seen.started_ns) // 4, 0)
         return replace(seen, records=replace(records, finished_ns=records.finished_ns + more))
@@ -713,7 +719,7 @@ def test_sessions_cut_off_at_rates_beyond_do_not_void_the_search() -> None:
 def test_equal_levels_are_equal_plans_whatever_the_limits() -> None:
     _, one = searched(lambda _: True, maximum=400)
     _, two = searched(lambda _: True, maximum=400, ttft_p95_ms=300, job_p95_s=50)
-    keys = [[plan.key for plan in sut.plans if isinstance(plan.load, SessionStarts)] for sut in (one, two)]
+    keys = [[plan.key for plan in sut.plans if level_rate(plan)] for sut in (one, two)]
     assert keys[0] == keys[1]
     assert len(set(keys[0])) == 2
 

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.observation import TIME_IS_UP, Observation
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import (
+    ClosedLoop,
+    Deadlines,
+    Load,
+    LoadPlan,
+    OpenLoop,
+    SessionSlots,
+    SessionStarts,
+)
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.simulator.engine.engine import Engine
@@ -44,7 +52,7 @@ def run(preset: str, plan: LoadPlan) -> Observation:
     return ReplayEngine(parse_scenario(preset)).run(plan)
 
 
-def chats(workload: SessionWorkload, load: SessionSlots | SessionStarts, sessions: int) -> LoadPlan:
+def chats(workload: SessionWorkload, load: Load, sessions: int) -> LoadPlan:
     return LoadPlan("chats", workload, load, turns_of(workload, sessions, 3), seed=3)
 
 
@@ -163,7 +171,7 @@ def test_cached_tokens_under_round_robin_are_those_of_a_model_by_hand(replicas: 
 @pytest.mark.parametrize("policy", ["prefix", "session"])
 @pytest.mark.parametrize("load", [SessionStarts(3.0), SessionSlots(9)], ids=["open", "closed"])
 def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(
-    policy: RouterPolicy, load: SessionStarts | SessionSlots
+    policy: RouterPolicy, load: Load
 ) -> None:
     seen = run(f"{CACHED}&replicas=3&router={policy}", chats(CHAT, load, 40))
     records = seen.records
@@ -335,7 +343,7 @@ def test_every_request_ends_once_and_the_counters_know_all_of_it(
     seen = run(preset, plan.with_(most_failures=10_000))
     records, readings = seen.records, seen.engine
     assert readings is not None
-    if not isinstance(plan.load, SessionSlots):  # a failed turn ends its session
+    if not plan.load.of_sessions:  # a failed turn ends its session
         assert len(records) == plan.requests
     assert len(set(records.request_id)) == len(records)
     assert seen.in_flight_at_end == 0

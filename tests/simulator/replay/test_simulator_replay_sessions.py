@@ -11,7 +11,7 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.messages import Message
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionLoad, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
@@ -35,7 +35,7 @@ AGENT = SessionWorkload(
 
 def run(
     workload: SessionWorkload | TraceSessionWorkload,
-    load: SessionLoad,
+    load: Load,
     sessions: int = 20,
     scenario: str = "fast?prefix_caching=true&kv_blocks=20000",
 ) -> Observation:
@@ -50,7 +50,7 @@ def by_place(records: Records) -> dict[tuple[int, int], int]:
 
 @pytest.mark.parametrize("workload", [CHAT, AGENT], ids=["in a row", "fan-out"])
 @pytest.mark.parametrize("load", [SessionStarts(2.0), SessionSlots(4)], ids=["open", "closed"])
-def test_cached_tokens_by_turn_equal_the_closed_form(workload: SessionWorkload, load: SessionLoad) -> None:
+def test_cached_tokens_by_turn_equal_the_closed_form(workload: SessionWorkload, load: Load) -> None:
     seen = run(workload, load)
     records, rows = seen.records, by_place(seen.records)
     planned = workload.requests(len(records), 3)
@@ -199,7 +199,7 @@ LIVE = [replace(workload, answers="live") for workload in (CHAT, AGENT)]
 @pytest.mark.parametrize("load", [SessionStarts(2.0), SessionSlots(4)], ids=["open", "closed"])
 @pytest.mark.parametrize("engines", ["", "&replicas=2&router=prefix", "&prefill_workers=1&decode_workers=2"])
 def test_prompts_hold_the_live_answers_and_the_cache_finds_them(
-    workload: SessionWorkload, load: SessionLoad, engines: str
+    workload: SessionWorkload, load: Load, engines: str
 ) -> None:
     """A prompt is the one before it, what the engine answered to that, and the question."""
     scenario = f"fast?prefix_caching=true&kv_blocks=20000&eos_mean_tokens=30{engines}"
