@@ -253,7 +253,7 @@ class _Sample:
         for q, worth, bound in zip(qs, worths, bounds, strict=True):
             lower, upper = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
             far = far_ends(
-                crude, self.runs, self.ordered, q, lags=self.lags, level=self.level, rise=self.rise
+                crude, self.runs, self.ordered, q, worth, lags=self.lags, level=self.level, rise=self.rise
             )
             if worth.samples < FEWEST_EFFECTIVE and far.lower is not None and far.lower > (lower or 0.0):
                 lower = None  # the nearer end counts

@@ -12,6 +12,10 @@ percentile, a the share beyond which one of n independent values lies with the a
 1 - a = tail^(1/n): the tail is taken to be no heavier than that of Pareto's law with exponent 2.5, down to a
 quarter of a; beyond there is no end.
 
+Where the samples have two modes or more (:mod:`~pytest_llmbench.stats.shape`) a change of level is a step
+from one to another, of which the error of the mean knows nothing while a percentile lies within one of them:
+the upper end is then at least the order statistic at the discounted effective size.
+
 Chosen by simulation; how often such ends hold: docs/reference/statistics.md.
 
 **Bound by a moment.** Markov's inequality on a high moment bounds a percentile from above too, and the nearer
@@ -40,9 +44,10 @@ import numpy as np
 
 from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.backlog import NO_RISE, Rise
-from pytest_llmbench.stats.percentile_intervals import risen
+from pytest_llmbench.stats.percentile_intervals import Worth, risen
 from pytest_llmbench.stats.percentiles import Ordered
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, mean_of, pooled
+from pytest_llmbench.stats.shape import modality
 from pytest_llmbench.stats.spectral import (
     FEWEST_EFFECTIVE,
     Spread,
@@ -91,17 +96,24 @@ class Crude(NamedTuple):
         height = self.mean - self.least
         return Interval(self.least + height / self.factor, self.least + height * self.factor)
 
-    def of_percentile(self, ordered: Ordered, q: float) -> Interval:
+    def of_percentile(self, ordered: FloatArray, q: float, effective_n: float) -> Interval:
         """The ends of the q-th percentile; the lower one is None where half as many independent samples have
-        none. ``ordered``: the samples in ascending order."""
+        none. ``ordered``: the samples, ascending. ``effective_n``: their discounted effective size."""
         lower, _ = order_statistics.percentile_interval(
             ordered, q, level=self.level, effective_n=len(ordered) / 2
         )
         upper = self._independent_upper(ordered, q)
-        return Interval(
-            None if lower is None else self.least + (lower - self.least) / self.factor,
-            None if upper is None else self.least + (upper - self.least) * self.factor,
-        )
+        if lower is not None:
+            lower = self.least + (lower - self.least) / self.factor
+        if upper is not None:
+            upper = self.least + (upper - self.least) * self.factor
+            beyond = order_statistics.percentile_interval(
+                ordered, q, level=self.level, effective_n=effective_n
+            ).upper
+            beyond = float(ordered[-1]) if beyond is None else beyond
+            if beyond > upper and modality(ordered).multimodal:
+                upper = beyond
+        return Interval(lower, upper)
 
     def _independent_upper(self, ordered: Ordered, q: float) -> float | None:
         n, largest = len(ordered), float(ordered[-1])
@@ -163,11 +175,21 @@ def mean_ends(runs: Runs, of: Spread, *, level: float, rise: Rise) -> tuple[Inte
 
 
 def far_ends(
-    crude: Crude | None, runs: Runs, ordered: FloatArray, q: float, *, lags: int, level: float, rise: Rise
+    crude: Crude | None,
+    runs: Runs,
+    ordered: FloatArray,
+    q: float,
+    worth: Worth,
+    *,
+    lags: int,
+    level: float,
+    rise: Rise,
 ) -> Interval:
     """Ends of the q-th percentile for where its own are open: above the nearer of the crude one and the bound
-    by a moment, lengthened for a hidden queue. ``crude``: of these runs; ``lags``: their memory."""
-    lower, upper = OPEN if crude is None else crude.of_percentile(ordered, q)
+    by a moment, lengthened for a hidden queue. ``crude``: of these runs; ``worth``: theirs for this
+    percentile; ``lags``: their memory."""
+    usable = worth.usable(len(ordered), level)
+    lower, upper = OPEN if crude is None else crude.of_percentile(ordered, q, usable)
     bound = moment_bound(runs, q, lags=lags, level=level)
     if bound is not None:
         upper = bound.end if upper is None else min(upper, bound.end)

@@ -18,7 +18,12 @@ import numpy as np
 from pytest_llmbench.stats.backlog import NO_RISE, Backlog, Rise
 from pytest_llmbench.stats.crude import Crude
 from pytest_llmbench.stats.dependence import exceedances
-from pytest_llmbench.stats.percentile_intervals import Worth, median_worth, series_memory
+from pytest_llmbench.stats.percentile_intervals import (
+    Worth,
+    median_worth,
+    percentile_worth,
+    series_memory,
+)
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
@@ -54,11 +59,12 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
         return None
     met, lags = _within(runs), series_memory(runs)
     q = 100.0 * float(np.mean(pooled(met)))
-    median = median_worth(runs, lags=lags) if q > 50 else None
-    found = share_of(met, level=level, dependence=exceedances(runs, q), median=median)
+    median = median_worth(runs, lags=lags)
+    found = share_of(met, level=level, dependence=exceedances(runs, q), median=median if q > 50 else None)
     if found is None or found.interval.lower is None:
         return found
-    lower, rise = found.interval.lower, NO_RISE if backlog is None else backlog.rise(runs, level)
+    lower = _lower_as_dependent_as_there(found, runs, lags, median, level)
+    rise = NO_RISE if backlog is None else backlog.rise(runs, level)
     crude = Crude.of(runs, spread(runs, lags=lags), level, rise)
     if crude is not None:
         far = _crude_lower(crude, pooled(runs), found)
@@ -66,6 +72,24 @@ def share_within(scores: Samples, *, level: float = 0.95, backlog: Backlog | Non
     if backlog is not None:
         lower = min(lower, _lower_of_longer_waits(found, runs, backlog, rise, level))
     return found._replace(interval=Interval(lower, found.interval.upper))
+
+
+def _lower_as_dependent_as_there(found: Share, runs: Runs, lags: int, median: Worth, level: float) -> float:
+    """The lower end by the worth for the percentile that it names, if that is less.
+
+    That at least a share p keeps a limit says that the p-th percentile is at most the limit, so the end is as
+    dependent as that percentile's. Fewer misses than these come in a quiet stretch, and look independent.
+    """
+    lower = found.interval.lower
+    if not lower:
+        return 0.0
+    worth = percentile_worth(runs, 100 * lower, lags=lags, median=median)
+    alike = found.ones == found.of
+    usable = worth.usable(found.of, level) if alike else worth.usable_above(found.of, level, fewest=1)
+    if usable is None:
+        return 0.0
+    tail = (1 - level) / 2
+    return min(lower, exact_share_interval(found.ones, found.of, tail=tail, effective_n=usable)[0])
 
 
 def _crude_lower(crude: Crude, scores: FloatArray, found: Share) -> float:

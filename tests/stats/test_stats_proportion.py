@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from queue_models import ar1, mm1_waits
+from queue_models import ar1, mm1_percentile, mm1_waits
 
 from pytest_llmbench.stats.backlog import Backlog
 from pytest_llmbench.stats.dependence import exceedances
@@ -131,3 +131,26 @@ def test_a_share_with_few_misses_is_bounded_by_how_far_the_others_stay_from_thei
     assert (found.ones, found.of) == (kept, 1000)
     independent, _ = exact_share_interval(998, 1000, tail=0.025, effective_n=500)
     assert found.interval.lower == pytest.approx(independent)
+
+
+def test_the_end_of_a_share_is_as_dependent_as_the_percentile_that_it_names() -> None:
+    """A quiet stretch of a queue whose true P95 is the limit: the few misses look independent."""
+    scores = mm1_waits(0.7, 1000, np.random.default_rng([9, 32])) / mm1_percentile(0.7, 95.0)
+    met, median = (scores <= 1).astype(float), median_worth(scores, lags=series_memory(scores))
+    alone = share_of(met, dependence=exceedances(scores, 100 * met.mean()), median=median)
+    found = share_within(scores)
+    assert alone is not None
+    assert found is not None
+    assert alone.interval.lower is not None
+    assert found.interval.lower is not None
+    there = percentile_worth(scores, 100 * alone.interval.lower)
+    usable = there.usable_above(1000, 0.95, fewest=1)
+    own, _ = exact_share_interval(int(met.sum()), 1000, tail=0.025, effective_n=usable)
+    assert found.interval.lower == pytest.approx(own)
+    assert found.interval.lower < 0.95 < alone.interval.lower
+
+
+def test_a_limit_that_no_request_keeps_has_a_share_of_zero() -> None:
+    found = share_within(2 + mm1_waits(0.5, 200, np.random.default_rng(1)))
+    assert found is not None
+    assert (found.share, found.interval.lower) == (0.0, 0.0)

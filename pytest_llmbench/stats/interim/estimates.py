@@ -132,7 +132,7 @@ def _percentile(
         if lower is None or upper is None:
             runs = as_runs(finite)
             crude = Crude.of(runs, spread(runs, lags=lags), level, rise)
-            far = far_ends(crude, runs, ordered, q, lags=lags, level=level, rise=rise)
+            far = far_ends(crude, runs, ordered, q, of, lags=lags, level=level, rise=rise)
             lower = far.lower if lower is None else lower
             upper = far.upper if upper is None and not cut else upper
             how, kind = f"{how}{CRUDELY}", EstimateKind.CRUDE
