@@ -1,15 +1,22 @@
-"""Choosers of searches: which value a search tries next, by whether the values before held.
+"""Searches are levels by criteria: a chooser says which value is tried next, a level sends it and judges it.
 
 A chooser yields values and is sent whether each held; a procedure drives it with what it measures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TypeVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
+from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.procedure import Procedure
+from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.model.draft import GAP_SHARE
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.sentences import Note
 
 V = TypeVar("V", int, float)
 
@@ -27,6 +34,66 @@ def searched(chooser: Chooser[V], at: Callable[[V], Procedure[bool]]) -> Procedu
     except StopIteration as stop:
         found: Bracket[V] = stop.value
         return found
+
+
+class Level(NamedTuple):
+    """One value of a search."""
+
+    plan: Callable[[], LoadPlan]
+    """The load, asked for before each attempt."""
+    see: Callable[[Observation], Seen]
+    """The judged level that a run of it makes."""
+
+
+LevelOf = Callable[[int, Mapping[int, Seen]], Level]
+"""The level of a value; the levels before it are told, by their value."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a search over whole numbers found."""
+
+    passed: int | None
+    """The highest value that passed; None where none did."""
+    failed: int | None
+    """The lowest value above it that did not; None where the range ended first."""
+    by_value: Mapping[int, Seen]
+    """The levels that count, in the order in which they were run."""
+    runs: tuple[Seen, ...]
+    """All levels that were run, including attempts that this machine spoiled."""
+    notes: tuple[Note, ...]
+
+    @property
+    def levels(self) -> tuple[Seen, ...]:
+        return tuple(self.by_value.values())
+
+    @property
+    def best(self) -> Seen | None:
+        return None if self.passed is None else self.by_value[self.passed]
+
+
+def tried_levels(
+    chooser: Chooser[int],
+    level: LevelOf,
+    remeasure: int,
+    *,
+    needed: bool = False,
+    at_stake: Sequence[Objective] = (),
+) -> Procedure[Tried]:
+    """Run a search over levels that pass or fail. The last three as for
+    :func:`~pytest_llmbench.methodology.remeasured.attempted`."""
+    by_value: dict[int, Seen] = {}
+    runs, notes = list[Seen](), list[Note]()
+
+    def at(value: int) -> Procedure[bool]:
+        attempts = yield from attempted(*level(value, by_value), remeasure, needed=needed, at_stake=at_stake)
+        by_value[value] = attempts.level
+        runs.extend(attempts.runs)
+        notes.extend(attempts.notes)
+        return attempts.level.level.passed is True
+
+    passed, failed = yield from searched(chooser, at)
+    return Tried(passed, failed, by_value, tuple(runs), tuple(notes))
 
 
 def values_tried(chooser: Chooser[V], end: float) -> list[V]:

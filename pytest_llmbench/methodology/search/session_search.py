@@ -20,8 +20,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.session_probes import paused_s
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting
-from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.methodology.search.bracketing import doubling, searched
+from pytest_llmbench.methodology.search.bracketing import Level, Tried, doubling, tried_levels
 from pytest_llmbench.methodology.search.probing import OpenEnd
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight, queue_of
@@ -86,56 +85,47 @@ class JobsAsked:
 class JobsFound:
     """The result of a search for the jobs per hour."""
 
-    best: Seen | None
-    passed: int | None
-    """The most jobs per hour that kept the limits; None where no level did."""
+    tried: Tried
     failed: int | None
-    """The lowest rate above it that did not; None where the range ended first, or nothing above decides."""
+    """The lowest rate above the one that passed which broke a limit; None where the range ended first, or
+    nothing above decides."""
     began: tuple[float, float]
     """The jobs per hour at which sessions of these two levels really began: a schedule drawn at random may be
     faster or slower than planned. The planned rate where there is no such level."""
     why_open: OpenEnd | None
     """Why ``failed`` is None; None if it is not."""
-    levels: tuple[Seen, ...]
     notes: tuple[Note, ...]
 
     @property
     def estimate(self) -> Estimate:
         """The jobs per hour with their bracket: at least what passed, less than what failed, each as planned
         or as it began, whichever is farther out. Undefined when nothing passed."""
-        n = len(self.levels)
-        if self.passed is None:
+        passed, n = self.tried.passed, len(self.tried.runs)
+        if passed is None:
             method = "no tested rate kept the limits"
             return Estimate.undefined(unit="count", method=method, n=n, reason=Reason.NO_LEVEL)
         slow, fast = self.began
-        method = f"bracket of the search: {self.passed} passed (began at {slow:g})"
+        method = f"bracket of the search: {passed} passed (began at {slow:g})"
         upper = None if self.failed is None else max(float(self.failed), fast)
         method += "" if self.failed is None else f", {self.failed} failed (began at {fast:g})"
-        point, kind = float(self.passed), EstimateKind.BRACKET
+        point, kind = float(passed), EstimateKind.BRACKET
         found = Estimate(point, min(point, slow), upper, 0.95, n, method, "count", kind=kind)
         return found if self.why_open is None else found.at_least(*self.why_open)
 
 
 def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFound]:
     """Search for the jobs per hour: an open loop of sessions, from ``initial`` up to ``maximum``."""
-    by_rate: dict[int, Seen] = {}
-    levels: list[Seen] = []
-    notes: list[Note] = []
 
-    def at(jobs: int) -> Procedure[bool]:
+    def level(jobs: int, _: Mapping[int, Seen]) -> Level:
         attempts = count(1)
-        found = yield from attempted(
+        return Level(
             lambda: session_level(setting, asked, jobs, next(attempts)),
             lambda run: _seen(setting, asked, run, jobs),
-            setting.remeasure,
         )
-        levels.extend(found.runs)
-        notes.extend(found.notes)
-        by_rate[jobs] = found.level
-        return found.offered and found.level.level.passed is True
 
-    passed, _ = yield from searched(doubling(asked.initial, asked.maximum, asked.lowest), at)
-    best = None if passed is None else by_rate[passed]
+    chooser = doubling(asked.initial, asked.maximum, asked.lowest)
+    tried = yield from tried_levels(chooser, level, setting.remeasure)
+    by_rate, passed, notes = tried.by_value, tried.passed, list(tried.notes)
     failed, why = _upper_end(by_rate, passed or 0)
     if passed is None:
         shown = by_rate[min(by_rate)].level.fail_reasons
@@ -144,7 +134,7 @@ def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFoun
     elif why is not None:
         notes.append(Note.of("more_jobs_may", passed=passed, why=why.words))
     began = (_began(by_rate, passed), _began(by_rate, failed))
-    return JobsFound(best, passed, failed, began, why, tuple(levels), tuple(notes))
+    return JobsFound(tried, failed, began, why, tuple(notes))
 
 
 def _began(by_rate: Mapping[int, Seen], jobs: int | None) -> float:

@@ -10,7 +10,7 @@ requests alone, so clauses about these are not met then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,20 +21,15 @@ from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
-from pytest_llmbench.methodology.search.bracketing import doubling, values_tried
+from pytest_llmbench.methodology.search.bracketing import Tried, doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     LEVEL_S,
-    QUICK_MAXIMUM,
-    Capacity,
     Criteria,
+    RequestLevels,
+    SessionLevels,
+    capacity_estimate,
     find_capacity,
     level_plan,
-    level_requests,
-)
-from pytest_llmbench.methodology.search.session_capacity import (
-    SessionsAsked,
-    find_session_capacity,
-    session_slots_plan,
 )
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.memory_pressure import OUT_OF_MEMORY_RULE, out_of_memory_errors
@@ -125,7 +120,9 @@ class Parameters(TestParameters):
 
     @property
     def criteria(self) -> Criteria:
-        return Criteria(self.ttft_p99_ms, self.min_completion)
+        by_turn = (self.turn_ttft_p95_ms or {}).items()
+        turns = {TurnClass.parse(key): limit for key, limit in by_turn}
+        return Criteria(self.ttft_p99_ms, self.min_completion, turns)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -144,14 +141,7 @@ class Parameters(TestParameters):
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
     if isinstance(setting.workload, OfSessions):
         return (yield from _measure_sessions(parameters, setting, warmup))
-    found = yield from find_capacity(
-        setting,
-        RequestSlice(setting.workload),
-        parameters.criteria,
-        initial=parameters.initial,
-        maximum=parameters.maximum,
-        duration_s=parameters.duration_s,
-    )
+    found = yield from find_capacity(_request_levels(parameters, setting))
     report = Report(
         levels=found.runs,
         metrics=_metrics("max_concurrency", found),
@@ -167,9 +157,9 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
 def _measure_sessions(
     parameters: Parameters, setting: Setting, warmup: WarmupReport
 ) -> Procedure[TestResult]:
-    asked = _sessions_asked(parameters)
-    found = yield from find_session_capacity(setting, asked)
-    no_threshold = not (parameters.ttft_p99_ms or asked.turn_ttft_p95_ms)
+    found = yield from find_capacity(_session_levels(parameters, setting))
+    by_turn = parameters.criteria.turn_ttft_p95_ms
+    no_threshold = not (parameters.ttft_p99_ms or by_turn)
     notes = (
         Note.of("most_sessions", most=found.passed),
         Note.of("capacity_of_sessions"),
@@ -179,7 +169,7 @@ def _measure_sessions(
     report = Report(
         levels=found.runs,
         metrics=_metrics("max_sessions", found),
-        tables=(_sessions_table(asked, found.levels),),
+        tables=(_sessions_table(by_turn, found.levels),),
         plots=capacity_plots(found, parameters.ttft_p99_ms, "sessions at once"),
         notes=notes,
         load=_criteria_stated(parameters, found)
@@ -189,20 +179,31 @@ def _measure_sessions(
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _sessions_asked(parameters: Parameters) -> SessionsAsked:
-    return SessionsAsked(
-        parameters.criteria,
-        {TurnClass.parse(key): limit for key, limit in (parameters.turn_ttft_p95_ms or {}).items()},
-        parameters.initial,
-        parameters.maximum,
-        parameters.sessions_per_slot,
+def _session_levels(parameters: Parameters, setting: Setting) -> SessionLevels:
+    return SessionLevels(
+        setting=setting,
+        criteria=parameters.criteria,
+        initial=parameters.initial,
+        maximum=parameters.maximum,
+        per_slot=parameters.sessions_per_slot,
     )
 
 
-def _metrics(name: str, found: Capacity) -> dict[str, Estimate]:
+def _request_levels(parameters: Parameters, setting: Setting) -> RequestLevels:
+    return RequestLevels(
+        setting=setting,
+        criteria=parameters.criteria,
+        initial=parameters.initial,
+        maximum=parameters.maximum,
+        sequence=RequestSlice(setting.workload),
+        duration_s=parameters.duration_s,
+    )
+
+
+def _metrics(name: str, found: Tried) -> dict[str, Estimate]:
     """The metrics of the highest level that passed, under plain names. ``name``: the metric of the capacity
     itself."""
-    metrics = {name: found.estimate}
+    metrics = {name: capacity_estimate(found)}
     if found.best is not None:
         window = level_window(found.best.observation)
         metrics |= dict(found.best.level.metrics)
@@ -210,7 +211,7 @@ def _metrics(name: str, found: Capacity) -> dict[str, Estimate]:
     return metrics
 
 
-def _notes(parameters: Parameters, found: Capacity) -> tuple[Note, ...]:
+def _notes(parameters: Parameters, found: Tried) -> tuple[Note, ...]:
     notes = [Note.of("most_requests", most=found.passed), *found.notes]
     if parameters.ttft_p99_ms is None:
         notes.append(Note.of("no_threshold"))
@@ -223,7 +224,7 @@ def _notes(parameters: Parameters, found: Capacity) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _load(parameters: Parameters, setting: Setting, found: Capacity) -> Mapping[str, Any]:
+def _load(parameters: Parameters, setting: Setting, found: Tried) -> Mapping[str, Any]:
     return _criteria_stated(parameters, found) | {
         "load.concurrency_range": [parameters.initial, parameters.maximum, 1],
         "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
@@ -231,7 +232,7 @@ def _load(parameters: Parameters, setting: Setting, found: Capacity) -> Mapping[
     }
 
 
-def _criteria_stated(parameters: Parameters, found: Capacity) -> dict[str, Any]:
+def _criteria_stated(parameters: Parameters, found: Tried) -> dict[str, Any]:
     slo: dict[str, Any] = {"min_completion": parameters.min_completion}
     if parameters.ttft_p99_ms is not None:
         slo["ttft_p99_ms"] = parameters.ttft_p99_ms
@@ -263,19 +264,13 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the worst case: doubling to the maximum, which fails, and a bisection that fails only at
     its end."""
     told = _fixed(parameters, setting)
-    sequence = RequestSlice(told.workload)
-    ceiling = min(parameters.maximum, QUICK_MAXIMUM) if setting.scale == "quick" else parameters.maximum
-    initial = min(parameters.initial, ceiling)
     if isinstance(told.workload, OfSessions):
-        asked = _sessions_asked(parameters)
-        return tuple(session_slots_plan(setting, asked, slots) for slots in dict.fromkeys((initial, ceiling)))
-    levels = values_tried(doubling(initial, ceiling), ceiling - 1 if initial < ceiling else ceiling)
-    duration_s = parameters.duration_s
-    return tuple(
-        level_plan(told, own, level, duration_s)
-        for level in levels
-        for own in [level_requests(told, sequence, level, duration_s, initial, ceiling)]
-    )
+        of_sessions = _session_levels(parameters, told)
+        return tuple(map(of_sessions.plan, dict.fromkeys((of_sessions.first, of_sessions.ceiling))))
+    levels = _request_levels(parameters, told)
+    first, ceiling = levels.first, levels.ceiling
+    tried = values_tried(doubling(first, ceiling), ceiling - 1 if first < ceiling else ceiling)
+    return tuple(level_plan(told, levels.requests(slots), slots, parameters.duration_s) for slots in tried)
 
 
 def search_table(levels: Sequence[Seen]) -> Table:
@@ -284,9 +279,9 @@ def search_table(levels: Sequence[Seen]) -> Table:
     return Table("capacity_search", "Capacity Search Results", columns, tuple(_row(seen) for seen in levels))
 
 
-def _sessions_table(asked: SessionsAsked, levels: Sequence[Seen]) -> Table:
+def _sessions_table(limited: Iterable[TurnClass], levels: Sequence[Seen]) -> Table:
     """A table of every tested number of sessions, in the order run."""
-    classes = tuple(dict.fromkeys((*USUAL, *asked.turn_ttft_p95_ms)))
+    classes = tuple(dict.fromkeys((*USUAL, *limited)))
     rows: list[Row] = []
     for seen in levels:
         metrics, jobs = seen.level.metrics, jobs_of(seen.records)
@@ -323,7 +318,7 @@ def _row(seen: Seen) -> tuple[Cell, ...]:
 
 
 def capacity_plots(
-    found: Capacity, threshold_ms: float | None, x_label: str = "requests in flight"
+    found: Tried, threshold_ms: float | None, x_label: str = "requests in flight"
 ) -> tuple[Plot, ...]:
     """Plots of TTFT P99 and completion over the concurrency."""
     marks = {} if found.passed is None else {"maximum": float(found.passed)}
@@ -340,7 +335,7 @@ def capacity_plots(
 
 
 def _plot(
-    found: Capacity,
+    found: Tried,
     metric: str,
     plot_id: str,
     title: str,

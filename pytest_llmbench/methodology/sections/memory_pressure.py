@@ -40,13 +40,10 @@ from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, T
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.capacity_search import (
     Criteria,
+    RequestLevels,
+    SessionLevels,
     find_capacity,
     level_plan,
-)
-from pytest_llmbench.methodology.search.session_capacity import (
-    SessionsAsked,
-    session_level,
-    session_slots_plan,
 )
 from pytest_llmbench.metrics.memory_pressure import (
     out_of_memory_errors,
@@ -161,16 +158,11 @@ class Parameters(TestParameters):
             found.append(f"min_sessions is {self.min_sessions}, which is no level: the levels are {levels}")
         return found
 
-    @property
-    def asked_of_sessions(self) -> SessionsAsked:
+    def session_levels(self, setting: Setting) -> SessionLevels:
         least = 0.99 if self.min_completion is None else self.min_completion
-        return SessionsAsked(
-            Criteria(self.ttft_p99_ms, least),
-            {TurnClass.parse(key): limit for key, limit in (self.turn_ttft_p95_ms or {}).items()},
-            min(self.sessions),
-            max(self.sessions),
-            self.sessions_per_slot,
-        )
+        turns = {TurnClass.parse(key): limit for key, limit in (self.turn_ttft_p95_ms or {}).items()}
+        criteria = Criteria(self.ttft_p99_ms, least, turns)
+        return SessionLevels(setting=setting, criteria=criteria, per_slot=self.sessions_per_slot)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -274,13 +266,13 @@ def _session_level(
         return _session_plan(parameters, setting, slots, next(numbers))
 
     def see(run: Observation) -> Seen:
-        return session_level(setting, parameters.asked_of_sessions, run).with_(role=role)
+        return parameters.session_levels(setting).see(run).with_(role=role)
 
     return (yield from pressed(setting, plan, see, probes, calm))
 
 
 def _session_plan(parameters: Parameters, setting: Setting, slots: int, attempt: int = 1) -> LoadPlan:
-    plan = session_slots_plan(setting, parameters.asked_of_sessions, slots, attempt)
+    plan = parameters.session_levels(setting).plan(slots, attempt)
     return plan.with_(may_break=False, stop_when_failing=True)
 
 
@@ -340,7 +332,9 @@ def _capacity(
     threshold_ms = parameters.ttft_p99_ms
     if threshold_ms is None:
         threshold_ms = yield from _threshold_ms(setting, overload, sequence)
-    found = yield from find_capacity(setting, sequence, Criteria(ttft_p99_ms=threshold_ms))
+    found = yield from find_capacity(
+        RequestLevels(setting=setting, sequence=sequence, criteria=Criteria(ttft_p99_ms=threshold_ms))
+    )
     overload.capacity = found.passed
     overload.search += found.runs
     overload.facts = {

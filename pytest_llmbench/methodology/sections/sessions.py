@@ -540,15 +540,16 @@ def _measure_levels(parameters: Parameters, setting: Setting, warmup: WarmupRepo
     asked = _jobs_asked(parameters, setting)
     found = yield from find_jobs_per_hour(setting, asked)
     metrics = {"jobs_per_hour": found.estimate}
-    if found.best is not None:
-        metrics |= dict(found.best.level.metrics)
+    best, runs = found.tried.best, found.tried.runs
+    if best is not None:
+        metrics |= dict(best.level.metrics)
     report = Report(
-        levels=found.levels,
+        levels=runs,
         metrics=metrics,
         tables=(_search_table(parameters, found),),
         notes=(*found.notes, _OUTSIDE),
-        load={} if found.passed is None else {"load.session_rate": found.passed / 3600},
-        budgeted=(found.best,) if found.best is not None else found.levels[-1:],
+        load={} if found.tried.passed is None else {"load.session_rate": found.tried.passed / 3600},
+        budgeted=(best,) if best is not None else runs[-1:],
     )
     return result_of(_HEADING, parameters, setting, warmup, report)
 
@@ -561,7 +562,7 @@ def _search_table(parameters: Parameters, found: JobsFound) -> Table:
     """A table of every tested rate, in the order run."""
     limited = tuple(dict.fromkeys(limit.metric for limit in parameters.limits))
     rows: list[Row] = []
-    for seen in found.levels:
+    for seen in found.tried.runs:
         level = seen.level
         jobs = jobs_of(seen.records)
         undecided = "Not decided" if level.fail_reasons else "Not offered"

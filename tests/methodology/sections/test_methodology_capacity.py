@@ -217,12 +217,14 @@ def test_facts() -> None:
 def test_the_search_serves_other_tests_with_their_own_sequence_and_variant() -> None:
     setting, server = canned_setting(), QueueServer(slots=16)
     sequence = RequestSlice(setting.workload, variant="other")
-    found = drive(capacity.find_capacity(setting, sequence, capacity.Criteria(ttft_p99_ms=100)), server)
-    assert found.passed == 16
-    assert found.lowest_failure == 17
+    levels = capacity.RequestLevels(
+        setting=setting, sequence=sequence, criteria=capacity.Criteria(ttft_p99_ms=100)
+    )
+    found = drive(capacity.find_capacity(levels), server)
+    assert (found.passed, found.failed) == (16, 17)
     assert {plan.variant for plan in server.plans} == {"other"}
     stricter = QueueServer(slots=16)
-    drive(capacity.find_capacity(setting, sequence, capacity.Criteria(ttft_p99_ms=1)), stricter)
+    drive(capacity.find_capacity(replace(levels, criteria=capacity.Criteria(ttft_p99_ms=1))), stricter)
     assert stricter.plans[0].key == server.plans[0].key
     sent = prompts(server.plans)
     assert len(set(sent)) == len(sent)
