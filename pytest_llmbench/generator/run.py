@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -199,12 +200,15 @@ class LoadGenerator:
     def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
         if mistakes := plan.mistakes():
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
-        sessions = self._sessions_of(plan) if plan.load.of_sessions else None
+        planned, count = self._planned(plan)
+        sessions = (
+            SessionSupply(sessions_of(planned), self._preparer(plan)) if plan.load.of_sessions else None
+        )
         if sessions is not None:
             self._answers = LiveAnswers() if sessions.live else None
             load, connections = self._session_load(plan, sessions)
         else:
-            load, connections = self._load_of(plan, self._requests_of(plan))
+            load, connections = self._load_of(plan, PreparedRequests(planned, count, self._preparer(plan)))
         taken_at = anchor(self._clock)
         rows = RowLog(keeps=self._keeps)
         try:
@@ -292,8 +296,8 @@ class LoadGenerator:
         await measurement.run()
         return measurement
 
-    def _requests_of(self, plan: LoadPlan) -> PreparedRequests:
-        """The requests of a plan, ready to be sent.
+    def _planned(self, plan: LoadPlan) -> tuple[Iterator[PlannedRequest], int]:
+        """The requests of a plan in order, and their number; each goes when it has been taken.
 
         Raises SuiteError if the plan needs more than this machine can have open at once.
         """
@@ -302,29 +306,18 @@ class LoadGenerator:
             tokens, count = plan.workload.mean_tokens, plan.most_requests
             planned = plan.workload.stream(count)
         else:
-            all_of_them = deque(drawn(plan.workload, plan.first, plan.most_requests, plan.seed))
-            tokens, count = mean_tokens(all_of_them), len(all_of_them)
-            planned = iter(all_of_them.popleft, None)  # each goes when it has been encoded
-        self._refuse_too_much(plan, tokens)
-        return PreparedRequests(planned, count, self._preparer(plan))
-
-    def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
+            every = deque(drawn(plan.workload, plan.first, plan.most_requests, plan.seed))
+            tokens, count = mean_tokens(every), len(every)
+            planned = (every.popleft() for _ in range(count))
         limits = self._limits.host or own_limits()
-        refuse_too_much(peak_connections(plan, mean_tokens), limits, plan.label)
+        refuse_too_much(peak_connections(plan, tokens), limits, plan.label)
+        return planned, count
 
-    def _sessions_of(self, plan: LoadPlan) -> SessionSupply:
-        """The sessions of a plan, ready to be sent.
-
-        Raises SuiteError as :meth:`_requests_of` does, and for a workload that is of no sessions.
-        """
-        planned: Iterator[PlannedRequest]
-        if isinstance(plan.workload, DealtWorkload):
-            tokens, planned = plan.workload.mean_tokens, plan.workload.stream(plan.requests)
-        else:
-            every = list(drawn(plan.workload, plan.first, plan.requests, plan.seed))
-            tokens, planned = mean_tokens(every), iter(every)
-        self._refuse_too_much(plan, tokens)
-        return SessionSupply(sessions_of(planned), self._preparer(plan))
+    @contextmanager
+    def _pacer(self) -> Iterator[Pacer]:
+        """What waits for instants, on the event loop that runs."""
+        with closing(best_alarm(asyncio.get_running_loop(), self._clock)) as alarm:
+            yield Pacer(self._clock, alarm, most_behind_ns=self._limits.most_behind_ns)
 
     def _session_load(self, plan: LoadPlan, supply: SessionSupply) -> tuple[Load, int]:
         load = plan.load
@@ -336,9 +329,7 @@ class LoadGenerator:
             starts = starts_ns(load, supply.first_number, arrival_seed(plan.schedule_seed))
 
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
-            alarm = best_alarm(asyncio.get_running_loop(), self._clock)
-            try:
-                pacer = Pacer(self._clock, alarm, most_behind_ns=self._limits.most_behind_ns)
+            with self._pacer() as pacer:
                 loop = SessionLoop(
                     dispatcher,
                     supply,
@@ -350,8 +341,6 @@ class LoadGenerator:
                     answers=self._answers,
                 )
                 return await loop.run()
-            finally:
-                alarm.close()
 
         return load_, min(plan.requests, slots or _LEAST_OPEN_LOOP_CONNECTIONS)
 
@@ -417,14 +406,10 @@ class LoadGenerator:
             offsets_ns = _numbers(whole[plan.first :], int(whole[plan.first - 1]) if plan.first else 0)
 
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
-            alarm = best_alarm(asyncio.get_running_loop(), self._clock)
-            try:
-                pacer = Pacer(self._clock, alarm, most_behind_ns=self._limits.most_behind_ns)
+            with self._pacer() as pacer:
                 await keep_schedule(
                     dispatcher, requests, start_ns=start_ns, offsets_ns=offsets_ns, pacer=pacer
                 )
-            finally:
-                alarm.close()
             if plan.duration_s is None:
                 return self._clock.monotonic_ns()
             return start_ns + round(plan.duration_s * 1e9)
