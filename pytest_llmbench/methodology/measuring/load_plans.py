@@ -20,7 +20,7 @@ from typing import Any
 from pytest_llmbench.arrivals.schedule import arrival_seed, count_within
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.adapted import lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.stream import part_seed
@@ -37,6 +37,18 @@ class Part:
 
     name: str
     seed: int
+
+    def plan(self, setting: Setting, label: str, load: Load, requests: int, **more: Any) -> LoadPlan:
+        """A load of this part. ``more``: further fields of the plan; without ``workload`` it is that of the
+        setting."""
+        usual: dict[str, Any] = {
+            "workload": setting.workload,
+            "seed": self.seed,
+            "part": self.name,
+            "deadlines": setting.deadlines,
+            "ignore_eos": setting.ignore_eos,
+        }
+        return LoadPlan(label=label, load=load, requests=requests, **(usual | more))
 
 
 def derived_seed(seed: int, purpose: str) -> int:
@@ -171,17 +183,14 @@ class RequestSlice:
         self.first = max(self.first, seen.plan.first + len(seen.records), last + 1)
         return seen
 
-    def _plan(self, setting: Setting, label: str, load: OpenLoop | ClosedLoop, **amount: Any) -> LoadPlan:
-        return LoadPlan(
-            label=label,
+    def _plan(self, setting: Setting, label: str, load: Load, **amount: Any) -> LoadPlan:
+        return (self.part or Part("", setting.seed)).plan(
+            setting,
+            label,
+            load,
             workload=self.workload,
-            load=load,
-            seed=self.seed(setting),
             lengths_seed=lengths_seed_of(self.workload),
-            part="" if self.part is None else self.part.name,
             first=self.first,
-            deadlines=setting.deadlines,
-            ignore_eos=setting.ignore_eos,
             variant=self.variant,
             **amount,
             **self.changes,

@@ -213,18 +213,11 @@ def _plan(
         first = 0 if setting.lengths == "repeated" else run * request_count(parameters, setting)
     part = _part(parameters, setting, run, attempt)
     most = "at most " if _are_as_needed(parameters, setting) else ""
-    plan = LoadPlan(
-        label="measure" if runs == 1 else f"run {run + 1} of {most}{runs}",
-        workload=setting.workload,
-        load=parameters.load,
-        requests=request_count(parameters, setting),
-        seed=part.seed,
-        part=part.name,
-        lengths_seed=listed,
-        first=first,
-        deadlines=setting.deadlines,
-        ignore_eos=setting.ignore_eos,
+    label, count = (
+        "measure" if runs == 1 else f"run {run + 1} of {most}{runs}",
+        request_count(parameters, setting),
     )
+    plan = part.plan(setting, label, parameters.load, count, lengths_seed=listed, first=first)
     if _may_end_early(parameters, setting):
         return bounded(parameters, plan)
     return plan.with_(most_failures=_most_failures(parameters, plan.requests * runs))

@@ -83,16 +83,8 @@ class SessionClasses:
         asked = {"sessions": self.at_once, "per_class": fewest, "attempt": attempt}
         part = part_of(setting, workload, label, **asked)
         sessions = sessions_for(workload, part.seed, names, fewest) + self.at_once
-        return LoadPlan(
-            label=label,
-            workload=workload,
-            load=ClosedLoop(self.at_once, of_sessions=True),
-            requests=turns_of(workload, sessions, part.seed),
-            seed=part.seed,
-            part=part.name,
-            deadlines=setting.deadlines,
-            ignore_eos=setting.ignore_eos,
-        )
+        turns, load = turns_of(workload, sessions, part.seed), ClosedLoop(self.at_once, of_sessions=True)
+        return part.plan(setting, label, load, turns, workload=workload)
 
     def measured(self, name: str | None) -> Procedure[Attempts]:
         """Measure a class alone, or with None the mix; again with other sessions if this machine spoiled

@@ -85,17 +85,9 @@ def probe_plan(setting: Setting, load: LoadPlan, numbers: Sequence[int], attempt
     assert isinstance(base, RewordsSessions)
     workload = ProbeSessions(base, load.seed, tuple(numbers))
     part = part_of(setting, workload, "session probes", attempt=attempt)
-    return LoadPlan(
-        label=f"{len(numbers)} sessions alone",
-        workload=workload,
-        load=ClosedLoop(1, of_sessions=True),
-        requests=turns_of(workload, len(numbers), part.seed),
-        seed=part.seed,
-        phase=Phase.PROBE,
-        part=part.name,
-        deadlines=setting.deadlines,
-        ignore_eos=setting.ignore_eos,
-    )
+    turns, one = turns_of(workload, len(numbers), part.seed), ClosedLoop(1, of_sessions=True)
+    label = f"{len(numbers)} sessions alone"
+    return part.plan(setting, label, one, turns, workload=workload, phase=Phase.PROBE)
 
 
 def probed(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Procedure[Probed]:

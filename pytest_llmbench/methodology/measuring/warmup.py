@@ -86,18 +86,8 @@ def _load(setting: Setting, *, first: int, concurrency: int, variant: str) -> Lo
     policy = setting.warmup
     asked = {"requests": policy.requests, "concurrency": concurrency, "variant": variant}
     part = part_of(setting, setting.workload, "warm-up", **asked)
-    return LoadPlan(
-        label="warm-up",
-        workload=setting.workload,
-        load=ClosedLoop(concurrency),
-        requests=max(policy.requests if first == 0 else policy.requests // 4, 1),
-        seed=part.seed,
-        part=part.name,
-        phase=Phase.WARMUP,
-        first=first,
-        deadlines=setting.deadlines,
-        ignore_eos=setting.ignore_eos,
-    )
+    count = max(policy.requests if first == 0 else policy.requests // 4, 1)
+    return part.plan(setting, "warm-up", ClosedLoop(concurrency), count, phase=Phase.WARMUP, first=first)
 
 
 def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
@@ -111,18 +101,8 @@ def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
         workload = WithoutOutput(workload)
     deviations = setting.workload.specification().get("deviations")  # the salt of one arm of a comparison
     part = part_of(setting, workload, "probe", variant=variant, deviations=deviations)
-    return LoadPlan(
-        label="probe" if number == 0 else f"probe {number}",
-        workload=workload,
-        load=ClosedLoop(1),
-        requests=1,
-        seed=part.seed,
-        part=part.name,
-        phase=Phase.PROBE,
-        first=number,
-        deadlines=setting.deadlines,
-        ignore_eos=setting.ignore_eos,
-    )
+    label = "probe" if number == 0 else f"probe {number}"
+    return part.plan(setting, label, ClosedLoop(1), 1, workload=workload, phase=Phase.PROBE, first=number)
 
 
 def _enough(setting: Setting, loads: Sequence[Observation]) -> bool:

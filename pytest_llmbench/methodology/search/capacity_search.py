@@ -199,17 +199,8 @@ class SessionLevels(Levels):
         sessions = slots * SESSIONS_PER_SLOT.count(setting.scale, self.per_slot)
         told = {"slots": slots, "sessions": sessions, **({} if attempt == 1 else {"attempt": attempt})}
         part = part_of(setting, workload, "level of sessions at once", **told)
-        return LoadPlan(
-            label=f"{slots} sessions at once",
-            workload=workload,
-            load=ClosedLoop(slots, of_sessions=True),
-            requests=turns_of(workload, sessions, part.seed),
-            seed=part.seed,
-            part=part.name,
-            deadlines=setting.deadlines,
-            ignore_eos=setting.ignore_eos,
-            may_break=True,
-        )
+        turns, load = turns_of(workload, sessions, part.seed), ClosedLoop(slots, of_sessions=True)
+        return part.plan(setting, f"{slots} sessions at once", load, turns, may_break=True)
 
     def see(self, run: Observation) -> Seen:
         """The level with its TTFT by turn, and why it fails."""

@@ -187,17 +187,8 @@ def session_level(setting: Setting, asked: JobsAsked, jobs: int, attempt: int = 
     law = {"arrival": load.arrival, "burstiness": load.burstiness, "attempt": attempt}
     told = {"jobs_per_hour": jobs, "sessions": sessions, **law}
     part = part_of(setting, setting.workload, "level of sessions", **told)
-    return LoadPlan(
-        label=f"{jobs} jobs/h",
-        workload=setting.workload,
-        load=load,
-        requests=turns_of(workload, sessions, part.seed),
-        seed=part.seed,
-        part=part.name,
-        deadlines=setting.deadlines,
-        ignore_eos=setting.ignore_eos,
-        may_break=True,
-    )
+    turns = turns_of(workload, sessions, part.seed)
+    return part.plan(setting, f"{jobs} jobs/h", load, turns, may_break=True)
 
 
 def _seen(setting: Setting, asked: JobsAsked, run: Observation, jobs: int) -> Seen:

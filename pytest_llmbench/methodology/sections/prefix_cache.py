@@ -278,17 +278,8 @@ def populating(parameters: Parameters, setting: Setting) -> LoadPlan | None:
     known = prefixes.count(part.seed)
     if not known:
         return None
-    return LoadPlan(
-        label="populate",
-        workload=prefixes,
-        load=ClosedLoop(1),
-        requests=known,
-        seed=part.seed,
-        part=part.name,
-        phase=Phase.WARMUP,
-        deadlines=setting.deadlines,
-        variant=parameters.enabled,
-    )
+    more = {"workload": prefixes, "phase": Phase.WARMUP, "ignore_eos": False, "variant": parameters.enabled}
+    return part.plan(setting, "populate", ClosedLoop(1), known, **more)
 
 
 def _part(parameters: Parameters, setting: Setting) -> Part:
@@ -308,18 +299,8 @@ def _part(parameters: Parameters, setting: Setting) -> Part:
 
 
 def _plan(parameters: Parameters, setting: Setting, state: str, variant: str) -> LoadPlan:
-    part = _part(parameters, setting)
-    return LoadPlan(
-        label=f"cache {state}",
-        workload=setting.workload,
-        load=parameters.load,
-        requests=request_count(parameters, setting),
-        seed=part.seed,
-        part=part.name,
-        deadlines=setting.deadlines,
-        ignore_eos=setting.ignore_eos,
-        variant=variant,
-    )
+    count, part = request_count(parameters, setting), _part(parameters, setting)
+    return part.plan(setting, f"cache {state}", parameters.load, count, variant=variant)
 
 
 def session_count(parameters: Parameters, setting: Setting) -> int:

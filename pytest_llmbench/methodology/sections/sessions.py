@@ -399,17 +399,9 @@ def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) 
     asked = {"load": load.terms(), "sessions": count, "run": run, "attempt": attempt}
     part = part_of(setting, setting.workload, "sessions", **asked)
     turns = turns_of(workload, count, part.seed)
-    return LoadPlan(
-        label="measure" if runs == 1 else f"run {run + 1} of {runs}",
-        workload=setting.workload,
-        load=load,
-        requests=turns,
-        seed=part.seed,
-        part=part.name,
-        deadlines=setting.deadlines,
-        ignore_eos=setting.ignore_eos,
-        most_failures=max(FEWEST_FAILURES, int(parameters.max_error_share * turns * runs + 1e-9)),
-    )
+    label = "measure" if runs == 1 else f"run {run + 1} of {runs}"
+    most = max(FEWEST_FAILURES, int(parameters.max_error_share * turns * runs + 1e-9))
+    return part.plan(setting, label, load, turns, most_failures=most)
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
