@@ -44,6 +44,10 @@ class Note:
     def __str__(self) -> str:
         return self.text()
 
+    def __contains__(self, text: str) -> bool:
+        """Whether the sentence has the text in it, as where suites read notes that were texts."""
+        return text in str(self)
+
     def text(self, ok: bool = True, **more: Parameter) -> str:
         """The sentence, with what to do where a finding is not ``ok``."""
         sentence = SENTENCES[self.id]

@@ -134,3 +134,9 @@ def test_parameters_survive_json() -> None:
 
 def test_a_note_that_is_not_known_is_its_text() -> None:
     assert str(read_note("of_a_later_version", {}, "as it was")) == "as it was"
+
+
+def test_a_note_is_searched_as_the_text_that_it_was() -> None:
+    note = as_told("the replay sent nothing")
+    assert "sent nothing" in note
+    assert "sent something" not in note
