@@ -249,4 +249,7 @@ def test_throughput_that_filters_add_is_not_explained() -> None:
     assert [each.ok for each in found] == [False, True, True, True]
     assert found[0].size == 0.08
     assert found[0].half_width == pytest.approx(0.03)
-    assert "throughput_reduction[a] is -8.0%" in str(found[0])
+    assert (found[0].what.id, found[0].what.parameters["metric"]) == (
+        "gained_throughput",
+        "throughput_reduction[a]",
+    )
