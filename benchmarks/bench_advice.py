@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("stats", "methodology")]
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("stats", ".")]
 
 from coverage_table import (  # noqa: E402
     constant,

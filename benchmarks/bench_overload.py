@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/methodology"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from replayed_sut import ReplayedSUT
 
