@@ -175,6 +175,7 @@ def test_a():
 """
 
 
+@pytest.mark.slow
 def test_what_judges_and_what_reports_is_loaded_after_the_load(tmp_path: Path) -> None:
     """The first request waits for neither; and clauses of other tests are not read at all."""
     out = f"--llm-report={tmp_path / 'out'}"

@@ -23,7 +23,7 @@ QUARTER = "replay:fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_pe
 SEARCHING = {ROOT / "docs/reference/tests.md", ROOT / "docs/how-to/measure-sessions.md"}
 """Pages of searches, which on an engine of a quarter of the speed send a quarter of the requests."""
 WITH: dict[Path, tuple[str, ...]] = {
-    ROOT / "README.md": ("--llm-baseline-endpoint=replay",),
+    ROOT / "README.md": ("--llm-baseline-endpoint=replay", "--llm-runs=4"),
     ROOT / "docs/how-to/compare-with-a-baseline.md": ("--llm-save=main",),
     ROOT / "docs/how-to/use-the-models-tokenizer.md": (
         f"--llm-sut={ROOT / 'docs/examples/own-tokenizer/sut.toml'}",

@@ -119,7 +119,7 @@ def test_a_worker_raises_its_own_limit_and_says_when_that_is_not_enough(
     serve: Callable[..., ScriptedServer],
 ) -> None:
     server = serve(lambda conversation: conversation.send(REPLY))
-    script = textwrap.dedent(CRAMPED).format(tests=str(Path(__file__).parent), url=server.url)
+    script = textwrap.dedent(CRAMPED).format(tests=str(Path(__file__).parents[1]), url=server.url)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert said.stdout.splitlines()[0] == "100 (60, 200)", said.stderr
     assert "does not: 150 connections need 214 open files, the limit is 200" in said.stdout

@@ -53,6 +53,7 @@ def test_a_key_that_is_given_back_is_in_no_artefact(
     assert any("[redacted]" in text for text in left.texts.values())
 
 
+@pytest.mark.slow
 def test_nor_where_xdist_carries_it(tmp_path: Path) -> None:
     """In processes of their own; one worker carries all that two would."""
     with serving(CHANNELS["500"], honest=12) as endpoint:

@@ -84,6 +84,7 @@ def test_gauges_and_counters_are_what_the_engine_did() -> None:
         assert 0.3 < true <= 0.5
 
 
+@pytest.mark.slow
 def test_preemptions_are_counted_alike_by_page_reply_and_engine() -> None:
     # 160 blocks of 16 tokens: five prompts of 320 fit with room for a few tokens, and then grow.
     scenario = f"fast?max_num_seqs={BATCH}&context_limit_tokens=2048&kv_blocks=160"

@@ -74,6 +74,7 @@ MARKERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("test", "given"), CASES, ids=lambda value: getattr(value, "name", None))
 def test_following_the_advice_decides_the_limit(test: TestDefinition, given: dict[str, Any]) -> None:
     before = _judged(test, given)

@@ -146,6 +146,7 @@ def test_a_budget_that_ends_one_of_the_runs_leaves_those_before_it(suite: Suite)
     assert "--llm-max-requests=1,200 allows" in str(entry["validity"])
 
 
+@pytest.mark.slow
 def test_tests_share_the_runs_of_each_arm_and_never_mix_them(suite: Suite) -> None:
     both = told('assert found["tpot.p50"].change.lower > 0.04')
     again = both.replace("from pytest_llmbench import llmbench", "").replace("first_token", "again")

@@ -55,6 +55,7 @@ def test_a_gate_is_tested_without_an_endpoint(suite: Suite) -> None:
     suite.run("gate").assert_outcomes(passed=8, skipped=1)
 
 
+@pytest.mark.slow
 def test_the_file_of_a_gateway_is_one(suite: Suite) -> None:
     shutil.copytree(SUITES / "gateway", suite.path / "gateway")
     plan = ("--llm-plan", "--llm-sut=gateway/gateway.toml", "gateway/test_filters.py")

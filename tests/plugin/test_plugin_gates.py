@@ -120,6 +120,7 @@ def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
     assert any("INCONCLUSIVE" in line for line in lines), lines
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("however_late")
 @pytest.mark.usefixtures("however_late")
 def test_why_thinking_ended_by_a_counter_of_the_page(suite: Suite) -> None:

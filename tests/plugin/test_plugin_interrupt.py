@@ -131,6 +131,7 @@ def test_a_second_signal_of_either_kind_stops_at_once_and_leaves_no_process(
     wait_for(lambda: all(map(has_ended, family)), "a process is left")
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_controller_of_xdist_reports_what_is_finished(suite: Suite) -> None:
     """To it alone, as a supervisor sends it; its workers hear of it from it."""
     suite.write(BODY.replace("@llmbench.ttft(p99_ms=500", QUICK + "@llmbench.ttft(p99_ms=500"), SMALL_WARMUP)

@@ -199,6 +199,7 @@ def test_damage_in_the_middle_costs_only_its_line(killed: Suite) -> None:
     assert killed.report["incomplete"]["damaged_lines"] == 3
 
 
+@pytest.mark.slow
 def test_a_session_at_work_is_left_alone_and_killed_in_its_load_is_recovered(
     suite: Suite, engine: EmbeddedEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,6 +116,7 @@ def test_it_may_be_switched_off(suite: Suite, engine: EmbeddedEngine) -> None:
     assert {row["label"] for row in measured_rows(suite.path / "out")} == {"measure"}
 
 
+@pytest.mark.slow
 def test_a_closed_loop_that_stood_still_is_void_or_says_what_it_may_be_off_by(
     suite: Suite, engine: EmbeddedEngine
 ) -> None:

@@ -124,6 +124,7 @@ def test_b(): ...
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scope", "shared"), [("session", 2), ("module", 2), ("class", 0), ("function", 0)])
 def test_the_plan_says_what_is_shared_within_a_set_up(suite: Suite, scope: str, shared: int) -> None:
     suite.write(PLANNED.format(scope=scope))

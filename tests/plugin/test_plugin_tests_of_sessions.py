@@ -70,6 +70,7 @@ def test_together(): ...
 """
 
 
+@pytest.mark.slow
 def test_classes_of_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
     suite.write(FAIRNESS, SMALL_WARMUP)
     suite.measure("replay:fast?max_num_seqs=4", scale="standard").assert_outcomes(passed=1, failed=1)
@@ -145,6 +146,7 @@ def test_an_open_loop(): ...
 """
 
 
+@pytest.mark.slow
 def test_so_many_sessions_at_once_are_a_job(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
     suite.write(JOBS, SMALL_WARMUP)
     suite.measure("replay:fast", scale="standard")

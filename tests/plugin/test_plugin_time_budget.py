@@ -18,7 +18,10 @@ AB = """
 SLOWER = "replay:h100-8b?step_base_us=7150&prefill_us_per_token=39.6&decode_us_per_sequence=16.5"
 
 
-@pytest.mark.parametrize(("candidate", "verdict"), [("replay:h100-8b", "equivalent"), (SLOWER, "regressed")])
+@pytest.mark.parametrize(
+    ("candidate", "verdict"),
+    [pytest.param("replay:h100-8b", "equivalent", marks=pytest.mark.slow), (SLOWER, "regressed")],
+)
 def test_a_comparison_ends_when_it_is_decided(
     pytester: pytest.Pytester, candidate: str, verdict: str
 ) -> None:

@@ -236,6 +236,7 @@ def test_an_overridden_sut_needs_no_endpoint(suite: Suite) -> None:
     suite.run("--llm-scale=quick").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plugins", [["-p", "no:html"], ["-n2"], ["-W", "error"], ["--timeout=60"]], ids=str)
 @pytest.mark.usefixtures("without_pictures")
 def test_beside_other_plugins(suite: Suite, plugins: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ def stamps(suite: Suite) -> list[tuple[str, str, int, int]]:
     return sorted((tuple(json.loads(line)) for line in lines), key=lambda stamp: stamp[2])
 
 
+@pytest.mark.slow
 def test_servers_start_and_are_loaded_one_at_a_time(suite: Suite) -> None:
     suite.write(TWO, conftest=LAUNCHING)
     outcomes = suite.run("-n2", "--llm-scale=quick").parseoutcomes()

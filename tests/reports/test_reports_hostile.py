@@ -256,6 +256,7 @@ def clean(undrawn: Entries, whole: Any) -> dict[str, Any]:
     return document_of(schema.Report.model_validate(whole(undrawn[:2])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_any_name_of_anything(
     undrawn: Entries, whole: Any, clean: dict[str, Any], live: Page, name: str
@@ -263,6 +264,7 @@ def test_any_name_of_anything(
     check_all(named(whole(copy.deepcopy(undrawn[:2])), name), clean, live)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [text for text in TEXTS if len(text) < 10_000])
 def test_any_name_in_a_plot(name: str) -> None:
     shown = outward_value(name)

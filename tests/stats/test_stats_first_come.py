@@ -183,6 +183,7 @@ def slowing_down(seed: int) -> Stamps:
     return (sent * 1e9).astype(np.int64), (ended * 1e9).astype(np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken", [two_queues, last_come_first_served, in_bursts, of_users, heavy, slowing_down]
 )

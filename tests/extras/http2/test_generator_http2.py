@@ -351,6 +351,7 @@ def test_a_window_that_is_shut_within_the_load_runs_into_the_deadline(run: Run) 
     assert opened[0].got(StreamReset)[-1].error_code == 8  # CANCEL
 
 
+@pytest.mark.slow
 def test_a_window_that_opens_by_and_by_does_not(run: Run) -> None:
     """Each part of the request that leaves begins the time anew, up to the total."""
     opened: list[Peer] = []

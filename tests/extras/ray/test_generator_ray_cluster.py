@@ -270,6 +270,7 @@ def test_the_plugin_measures_through_ray(nodes: Nodes, pytester: pytest.Pytester
     assert entry["facts"]["clock.topology"]["value"] == "single_machine"
 
 
+@pytest.mark.slow
 def test_a_lost_node_voids_the_run_and_keeps_its_records(
     nodes: Nodes, generator: RayLoadGenerator, answers: Answers, plan: MakePlan
 ) -> None:

@@ -109,6 +109,7 @@ def test_the_warm_run_finds_prefixes_only_and_not_whole_prompts(
     assert bool(np.all(warm.cached_tokens <= warm.shared_prefix_tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{"concurrency": 1}, {"concurrency": 64}, {"rate": 100.0}], ids=str)
 def test_the_halves_of_a_pair_are_one_system_at_every_load(given: dict[str, float]) -> None:
     result = ReplayedSUT().measure(TEST, requests=400, **given)
@@ -130,7 +131,7 @@ def test_the_halves_of_a_pair_are_one_system_at_every_load(given: dict[str, floa
         ),
     ],
 )
-@pytest.mark.parametrize("variant", ["cache_disabled", "cache_enabled"])
+@pytest.mark.parametrize("variant", ["cache_disabled", pytest.param("cache_enabled", marks=pytest.mark.slow)])
 def test_the_other_half_on_another_machine_is_told(
     variant: str, options: dict[str, str], told: str, voids: bool
 ) -> None:

@@ -182,6 +182,7 @@ def test_in_an_open_loop_sessions_start_by_a_rate() -> None:
     assert result.metrics["throughput_improvement"].reason is Reason.NOT_MEASURABLE
 
 
+@pytest.mark.slow
 def test_clauses_about_requests_are_not_met() -> None:
     found = audit(Evidence("prefix_cache", ReplayedSUT().measure(TEST, "full", workload=HEADED)))
     told = {each.id: each for each in found.requirements}

@@ -133,6 +133,7 @@ def test_retry_after_is_whole_seconds(fault: str, status: int) -> None:
     assert (set(error), error["code"]) == ({"message", "type", "param", "code"}, status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "problem"),
     [

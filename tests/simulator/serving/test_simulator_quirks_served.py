@@ -22,36 +22,40 @@ def content_chunks(raw: bytes) -> int:
     return sum(1 for delta in deltas(raw) if delta.get("content"))
 
 
+QUIRKS = [
+    "role_chunk=at_start",
+    "role_chunk=in_first_chunk",
+    "role_chunk=never",
+    "first_chunk=empty",
+    "first_chunk=whitespace",
+    "blank_every=3",
+    "tokens_per_chunk=3",
+    "draft_tokens=4",
+    "usage=separate",
+    "usage=finish",
+    "usage=every_chunk",
+    "usage=empty_delta",
+    "usage=never",
+    "done_marker=false",
+    "line_end=crlf",
+    "line_end=cr",
+    "comment_ms=1",
+    "events_per_write=3",
+    "events_per_write=100",
+    "writes_per_event=4",
+    "lead_reasoning_tokens=3",
+    "lead_reasoning_tokens=3&reasoning_place=reasoning",
+    "lead_reasoning_tokens=4&reasoning_place=inline",
+    "token_times=true",
+    "trace=true",
+    "role_chunk=at_start&usage=every_chunk&line_end=crlf&blank_every=2&events_per_write=2&comment_ms=2",
+]
+
+
 @pytest.mark.parametrize(
     "quirks",
-    [
-        "role_chunk=at_start",
-        "role_chunk=in_first_chunk",
-        "role_chunk=never",
-        "first_chunk=empty",
-        "first_chunk=whitespace",
-        "blank_every=3",
-        "tokens_per_chunk=3",
-        "draft_tokens=4",
-        "usage=separate",
-        "usage=finish",
-        "usage=every_chunk",
-        "usage=empty_delta",
-        "usage=never",
-        "done_marker=false",
-        "line_end=crlf",
-        "line_end=cr",
-        "comment_ms=1",
-        "events_per_write=3",
-        "events_per_write=100",
-        "writes_per_event=4",
-        "lead_reasoning_tokens=3",
-        "lead_reasoning_tokens=3&reasoning_place=reasoning",
-        "lead_reasoning_tokens=4&reasoning_place=inline",
-        "token_times=true",
-        "trace=true",
-        "role_chunk=at_start&usage=every_chunk&line_end=crlf&blank_every=2&events_per_write=2&comment_ms=2",
-    ],
+    # The last has several at once; the slow ones are read alike by the parsers' own tests.
+    [pytest.param(each, marks=() if n % 4 == 0 else pytest.mark.slow) for n, each in enumerate(QUIRKS[::-1])],
 )
 def test_no_peculiarity_spoils_a_reply(quirks: str) -> None:
     with EmbeddedEngine.start(f"fast?{quirks}") as engine:

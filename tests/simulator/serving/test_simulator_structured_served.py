@@ -86,7 +86,9 @@ def test_the_share_of_broken_replies_is_counted_exactly_and_by_reason() -> None:
 
 
 @pytest.mark.parametrize("api", ["openai-responses", "anthropic-messages"])
-@pytest.mark.parametrize("options", ["", "&tokens_per_chunk=4", "&think_mean_tokens=5"])
+@pytest.mark.parametrize(
+    "options", ["", pytest.param("&tokens_per_chunk=4&think_mean_tokens=5", marks=pytest.mark.slow)]
+)
 def test_other_apis_call_tools_and_keep_to_schemas_too(api: str, options: str) -> None:
     with EmbeddedEngine.start(f"fast?schema_fault_rate=0.3{options}") as engine:
         seen = measured(engine, plan(LONG, 24), api)
