@@ -13,6 +13,7 @@ from pytest_llmbench.harness.selftest.certificate import (
 from pytest_llmbench.harness.selftest.run import run_selftest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", TRANSPORTS[1:])
 def test_the_errors_of_each_transport(over: str) -> None:
     extent = replace(TINY, rate_from=TINY.gentle_rate, flood_requests=8)

@@ -40,6 +40,7 @@ def test_clauses_name_websocket(pytester: pytest.Pytester, grpc_engine: Embedded
     assert clauses["M-4.2.2-streaming-support"]["reason"] == "websocket is supported"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures", "however_late")
 def test_the_advice_for_the_engine_s_boundary_is_met_over_grpc_alone(
     pytester: pytest.Pytester, grpc_engine: EmbeddedEngine

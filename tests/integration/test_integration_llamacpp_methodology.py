@@ -123,6 +123,7 @@ def measured(slower_llama_cpp: str, tmp_path_factory: pytest.TempPathFactory) ->
     return run_suite(tmp_path_factory.mktemp("llama_suite"), slower_llama_cpp, SUITE)
 
 
+@pytest.mark.slow
 def test_what_the_engine_lacks_is_said_before_anything_is_sent(llama_cpp: str, tmp_path: Path) -> None:
     entries = run_suite(tmp_path, llama_cpp, REFUSED).entries
     words = {

@@ -116,6 +116,7 @@ def test_interval_of_poisson_requests() -> None:
     assert estimate.method.startswith("count / duration over 400 time slices at effective n=")
 
 
+@pytest.mark.slow
 def test_coverage_of_rates() -> None:
     held = {"requests": [], "tokens": []}
     for seed in range(60):

@@ -69,6 +69,7 @@ def test_gate(): ...
 """
 
 
+@pytest.mark.slow
 def test_a_gate_fails_for_five_percent_and_passes_for_none(suite: Suite) -> None:
     suite.write(GATED)
     result = ab(suite, SLOWER, FASTER)

@@ -119,6 +119,7 @@ def test_what_ends_a_session_otherwise_keeps_the_status_of_pytest(suite: Suite) 
     assert run(suite, ("broken",), "--llm-scale=quick", "--llm-seed=-1").ret == pytest.ExitCode.USAGE_ERROR
 
 
+@pytest.mark.slow
 def test_with_workers(suite: Suite) -> None:
     """The controller decides: each worker sees one of the failures only."""
     pytest.importorskip("xdist")

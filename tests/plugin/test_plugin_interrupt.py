@@ -181,6 +181,7 @@ def test_a_launched_server_does_not_outlive_a_pytest_that_is_killed(
     assert psutil.wait_procs(family, timeout=60)[1] == []
 
 
+@pytest.mark.slow
 def test_the_next_session_removes_what_killed_processes_left(
     suite: Suite, engine: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +224,7 @@ def labels_so_far(directory: Path) -> set[str]:
     return {row["label"] for row in rows if row.get("phase") == "measure"}
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_search_keeps_its_levels_and_leaves_nothing_running(suite: Suite) -> None:
     suite.write(SEARCH, SMALL_WARMUP)
     run = Session(suite.path, "--llm-endpoint=sim", "--llm-scale=quick", *MEASURING)

@@ -91,11 +91,13 @@ def test_the_plan_tells_the_runs_that_it_takes(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["*304 requests (104 in warm-ups and probes)*"])
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_measure_jobs(suite: Suite) -> None:
     suite.write(SHAPES.split("@llmbench.ttft")[0], conftest=SMALL_WARMUP)
     standard(suite, "-n", "2").assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_a_proposed_limit_of_a_calibration_decides_in_one_run(suite: Suite) -> None:
     body = """
         from pytest_llmbench import llmbench

@@ -82,6 +82,7 @@ def test_the_ledger_has_the_deviation(suite: Suite) -> None:
     assert "['context']" in found["live"]["S-5.5.2-workload"]["reason"]
 
 
+@pytest.mark.slow
 def test_systems_are_compared_only_where_that_is_asked_for(suite: Suite) -> None:
     beside = ("--llm-baseline-endpoint=replay", "--llm-inconclusive=pass")
     suite.write(chats(), SMALL_WARMUP)

@@ -56,6 +56,7 @@ def test_the_next_session_finds_nothing_of_its_prompts_there(suite: Suite, keepi
     assert f"{names[1]}; --llm-prompts={names[1]} sends them again" in page
 
 
+@pytest.mark.slow
 def test_all_runs_of_a_job_in_all_sessions_have_one_list_of_lengths(
     suite: Suite, keeping: EmbeddedEngine
 ) -> None:
@@ -71,6 +72,7 @@ def test_all_runs_of_a_job_in_all_sessions_have_one_list_of_lengths(
     assert entry["workload"]["name"] == "synthetic-uniform"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["seed", "mine"])
 def test_those_of_a_name_are_sent_again_and_that_is_told(
     suite: Suite, keeping: EmbeddedEngine, name: str

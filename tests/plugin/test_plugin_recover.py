@@ -362,6 +362,7 @@ def test_a_killed_controller_of_xdist_had_kept_the_results(suite: Suite) -> None
     assert "test_never_begun" in missing["not_begun"][-1]
 
 
+@pytest.mark.slow
 def test_a_dead_worker_of_xdist_makes_the_report_incomplete(suite: Suite) -> None:
     pytest.importorskip("xdist")
     suite.write(FOUR.replace(KILL, "os.kill(os.getpid(), signal.SIGKILL)"), SMALL_WARMUP)

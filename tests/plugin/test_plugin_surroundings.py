@@ -122,6 +122,7 @@ def test_subtests_are_no_attempts_and_take_no_measurement(suite: Suite) -> None:
     assert all(test["metrics"] for test in (failed, passed))
 
 
+@pytest.mark.slow
 def test_a_file_system_in_ascii_ends_in_no_traceback(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.pytester.makeconftest(SMALL_WARMUP)
     folder = suite.pytester.mkdir("gates é")

@@ -39,6 +39,7 @@ def recomputed(suite: Suite, capsys: pytest.CaptureFixture[str]) -> int:
     return capsys.readouterr().out.count("figures are identical")
 
 
+@pytest.mark.slow
 def test_a_prefix_cache_by_turn(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
     suite.write(PREFIX_CACHE, SMALL_WARMUP)
     suite.measure("replay:fast", scale="standard").assert_outcomes(passed=1, failed=1)

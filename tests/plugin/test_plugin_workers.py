@@ -70,6 +70,7 @@ def test_servers_start_and_are_loaded_one_at_a_time(suite: Suite) -> None:
         assert earlier[3] <= later[2], (earlier, later)
 
 
+@pytest.mark.slow
 def test_replays_do_not_wait(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing to wait for: the folder of the lock stays empty."""
     folder = suite.path / "tmp"

@@ -108,6 +108,7 @@ def test_over_an_api_without_roles_they_are_one_text() -> None:
     assert (seen.records.input_tokens > seen.records.requested_input_tokens).all()
 
 
+@pytest.mark.slow
 def test_workers_send_messages_too() -> None:
     with EmbeddedEngine.start(SCENARIO) as engine:
         address = Address(engine.url)
