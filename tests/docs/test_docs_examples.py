@@ -39,6 +39,8 @@ WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "docs/how-to/compare-systems.md": ("--llm-endpoint=other=replay:h100-8b",),
 }
 """Options without which the examples of a page are mistakes."""
+LONG = {ROOT / "docs/how-to/compare-routers.md", ROOT / "docs/how-to/compare-disaggregation.md"}
+"""Pages that compare large engines in many runs: in the slow suite."""
 EXAMPLES = {
     page: blocks
     for page in PAGES
@@ -58,7 +60,11 @@ def engine() -> Iterator[EmbeddedEngine]:
 
 
 @pytest.mark.usefixtures("however_late")
-@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page in LONG else ()) for page in EXAMPLES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
     endpoint = QUARTER if page in SEARCHING else "replay"
     if page == SERVED:
