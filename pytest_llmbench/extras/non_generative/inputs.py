@@ -7,11 +7,12 @@ is wanted, it is cut between words: the first eighth is the query, the rest the 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.openai_request import text_prompt
+from pytest_llmbench.wire.dialect import EncodeOptions, ResultsAsked
+from pytest_llmbench.wire.openai_request import text_prompt, token_prompt
 
 SEPARATOR: Final = "\x1e"
 _QUERY_SHARE: Final = 8
@@ -26,6 +27,24 @@ def texts_of(request: PlannedRequest) -> list[str]:
     # Some of the ids that are drawn stand for the separator, and in what they are decoded to it separates
     # nothing.
     return [text] if request.token_ids is not None else text.split(SEPARATOR)
+
+
+def texts_or_ids(request: PlannedRequest, options: EncodeOptions) -> Any:
+    """The inputs as a body holds them: a text, a list of texts, or the token ids of one.
+
+    :raises GeneratorError: the request has no text, or no ids, where that is asked for.
+    """
+    if options.prompt_form != "text":
+        return token_prompt(request)
+    texts = texts_of(request)
+    return texts[0] if len(texts) == 1 else texts
+
+
+def one_result_each(given: Any) -> ResultsAsked:
+    """What a body with :func:`texts_or_ids` asks for: a result for each input."""
+    of_texts = given.__class__ is list and given and given[0].__class__ is not int
+    inputs = len(given) if of_texts else 1
+    return ResultsAsked(inputs, inputs)
 
 
 def query_and_documents(request: PlannedRequest) -> tuple[str, list[str]]:

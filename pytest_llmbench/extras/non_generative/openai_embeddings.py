@@ -17,11 +17,11 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.extras.non_generative.document import DocumentDialect, read_results
-from pytest_llmbench.extras.non_generative.inputs import texts_of
+from pytest_llmbench.extras.non_generative.inputs import one_result_each, texts_or_ids
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import EncodeOptions, ResultsAsked, refuse_ignore_eos
-from pytest_llmbench.wire.openai_request import token_prompt, write_body
+from pytest_llmbench.wire.openai_request import write_body
 from pytest_llmbench.wire.sse import SSEEvent
 
 _FLOAT32_BYTES = 4
@@ -36,19 +36,12 @@ class OpenAIEmbeddings(DocumentDialect):
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         refuse_ignore_eos(self.name, options)
-        if options.prompt_form == "text":
-            texts = texts_of(request)
-            given: Any = texts[0] if len(texts) == 1 else texts
-        else:
-            given = token_prompt(request)
+        given = texts_or_ids(request, options)
         body = {"model": options.model, "input": given, "encoding_format": "float"}
         return write_body(body, request, options)
 
     def results_asked(self, body: bytes) -> ResultsAsked:
-        given = orjson.loads(body)["input"]
-        of_texts = given.__class__ is list and given and given[0].__class__ is not int
-        inputs = len(given) if of_texts else 1
-        return ResultsAsked(inputs, inputs)
+        return one_result_each(orjson.loads(body)["input"])
 
     def decode(self, event: SSEEvent) -> Chunk:
         return read_results(event, "data", _wrong_with)
