@@ -359,7 +359,7 @@ def adjusted_ttft(metrics: Mapping[str, Estimate], facts: Facts) -> dict[str, Es
     for name, one in metrics.items():
         if not name.startswith(("ttft.", "ttft[")):
             continue
-        if why and one.point is not None:
+        if why:
             moved = Estimate.undefined(unit=one.unit, method=why, n=one.n, reason=Reason.NOT_MEASURABLE)
         else:
             point, lower, upper = (
