@@ -1,7 +1,7 @@
-"""The hook of MkDocs: pages made from the code's own tables, the rest of the navigation, no foreign requests.
+"""The hook of MkDocs: pages made from the code's own tables, the list of decisions, no foreign requests.
 
 Each function whose name ends in ``_page`` gives the Markdown of one page. ``PAGES`` says where it lies in the
-site. How-tos and decisions that ``mkdocs.yml`` does not name come last in their sections.
+site.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
-    from pytest_llmbench.marks.builder import Builder
     from pytest_llmbench.workloads.profiles import Profile
 
 DOCS = Path(__file__).parent
@@ -41,7 +40,6 @@ _LOADED = re.compile(
 )
 """What a browser would fetch from another host when it shows a page."""
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)]*)?\)")
-_PARAM = re.compile(r":param (\w+): (.*?)(?=\n\s*:|\Z)", re.DOTALL)
 
 
 def cell(text: object) -> str:
@@ -77,9 +75,8 @@ def options_page() -> str:
         for option in OPTIONS
     ]
     return (
-        f"# Options and settings\n\n{_MADE} What they are for, with links: "
-        "[Fixtures and options](../fixtures-and-options.md#options). A setting stands in `pytest.ini`, "
-        "`pyproject.toml` or another file that pytest reads; the command line stands before it. "
+        f"# Options and settings\n\n{_MADE} A setting belongs into `pytest.ini`, `pyproject.toml` or "
+        "another file that pytest reads; the command line overrides it. "
         "Flags are `true` or `false` there.\n\n"
         + table(("option", "setting", "several times", "meaning"), rows)
     )
@@ -87,46 +84,6 @@ def options_page() -> str:
 
 def _of(choices: Sequence[str] | None) -> str:
     return "{" + ",".join(choices) + "}" if choices else ""
-
-
-def markers_page() -> str:
-    """The builders of ``llmbench``: signature and documentation of each."""
-    from pytest_llmbench import llmbench
-
-    names = [name for name in dir(llmbench) if not name.startswith("_")]
-    parts = [
-        f"# Markers and keywords\n\n{_MADE} What each test does, measures and asks of the system: "
-        "[The tests](../tests.md). All keywords are given by name.\n"
-    ]
-    page = described()
-    parts += [_marker(name, getattr(llmbench, name), page) for name in names]
-    return "\n".join(parts)
-
-
-def described() -> dict[tuple[str, str], str]:
-    """What `reference/tests.md` says of each keyword, by section and keyword, with links as from here."""
-    page = (DOCS / "reference" / "tests.md").read_text("utf-8")
-    found = {}
-    for title, section in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL):
-        for names, meaning in re.findall(r"^\| ((?:`\w+`[, ]*)+) \| (.+?) \| .+ \|$", section, re.MULTILINE):
-            here = re.sub(r"\]\(#", "](tests.md#", meaning)
-            here = re.sub(r"\]\((?!https?:)", "](../", here)
-            found.update({(title, name): here for name in re.findall(r"`(\w+)`", names)})
-    return found
-
-
-def _marker(name: str, builder: Builder, page: Mapping[tuple[str, str], str]) -> str:
-    told = builder.documentation
-    meanings = {keyword: cell(meaning) for keyword, meaning in _PARAM.findall(told)}
-    intro = re.split(r"^:param|^:", told, maxsplit=1, flags=re.MULTILINE)[0].strip()
-    rows = []
-    for parameter in inspect.signature(builder).parameters.values():
-        required = parameter.default is inspect.Parameter.empty
-        default = "required" if required else code(repr(parameter.default))
-        own, common = page.get((name, parameter.name), ""), page.get(("All markers", parameter.name), "")
-        meaning = meanings.get(parameter.name) or own or common
-        rows.append((code(parameter.name), code(parameter.annotation), default, meaning))
-    return f"## {name}\n\n{prose(intro)}\n\n" + table(("keyword", "type", "default", "meaning"), rows)
 
 
 def prose(text: str) -> str:
@@ -476,7 +433,6 @@ ROOT_PAGES: Mapping[str, str] = {
 """Files in the root of the repository, and their places in the site."""
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/options.md": options_page,
-    "reference/generated/markers.md": markers_page,
     "reference/generated/commands.md": commands_page,
     "reference/generated/metrics.md": metrics_page,
     "reference/generated/columns.md": columns_page,
@@ -509,11 +465,9 @@ def section(nav: Any, *titles: str) -> list[Any]:
 
 
 def complete(nav: list[Any]) -> list[Any]:
-    """``nav`` with the how-tos and decisions that it does not name, at the end of their sections."""
-    named = paths(nav)
-    for folder, titles in (("how-to", ("How-to",)), ("decisions", ("Contributing", "Decisions"))):
-        pages = (f"{folder}/{page.name}" for page in sorted((DOCS / folder).glob("*.md")))
-        section(nav, *titles).extend(page for page in pages if page not in named)
+    """``nav`` with all decisions, at the end of their section."""
+    decisions = sorted((DOCS / "decisions").glob("*.md"))
+    section(nav, "Project", "Decisions").extend(f"decisions/{page.name}" for page in decisions)
     return nav
 
 

@@ -32,7 +32,7 @@ k = 3 + ½ ln(n / 24 m), from 3 to 4, m the memory of the series. A higher power
 sample: a thousand requests of a queue at 80 to 90 % load may be a quiet stretch, and nothing in them tells it
 from a calm system. The fourth moment then misses the true percentile in up to 30 of a hundred samples, and
 any moment of a few hundred requests does. Hence no bound below 500 samples, nor below 16 memories, nor for a
-percentile with fewer than five samples beyond it. How often it holds: docs/reference/statistics.md.
+percentile with fewer than five samples beyond it. How often it holds: docs/reference/coverage.md.
 """
 
 from __future__ import annotations

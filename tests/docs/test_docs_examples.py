@@ -33,14 +33,11 @@ WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "docs/how-to/compare-routers.md": (
         "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=round_robin",
     ),
-    ROOT / "docs/how-to/compare-disaggregation.md": (
-        "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=least_loaded",
-    ),
     ROOT / "docs/how-to/compare-systems.md": ("--llm-endpoint=other=replay:h100-8b",),
 }
 """Options without which the examples of a page are mistakes."""
-LONG = {ROOT / "docs/how-to/compare-routers.md", ROOT / "docs/how-to/compare-disaggregation.md"}
-"""Pages that compare large engines in many runs: in the slow suite."""
+LONG = {ROOT / "docs/how-to/compare-routers.md"}
+"""A page that compares large engines in many runs: in the slow suite."""
 EXAMPLES = {
     page: blocks
     for page in PAGES

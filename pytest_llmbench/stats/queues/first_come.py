@@ -33,7 +33,7 @@ so small that the upper limit of Clopper and Pearson's for it is 1 - q/100. The 
 latencies. Open from ρ e^(z ε) = 1 on.
 
 Only for percentiles from P99 on: nearer to the median the shape of the law, which is an approximation, counts
-for more than what n requests leave open. How often it holds: docs/reference/statistics.md.
+for more than what n requests leave open. How often it holds: docs/reference/coverage.md.
 """
 
 from __future__ import annotations
