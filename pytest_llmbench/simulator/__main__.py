@@ -12,17 +12,8 @@ from dataclasses import asdict
 
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.simulator.engine.config import EngineConfig
-from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
-from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
-from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
-from pytest_llmbench.simulator.scenario.scenario import (
-    FAULT_OPTIONS,
-    ROUTER_OPTIONS,
-    STREAM_OPTIONS,
-    option_meanings,
-    parse_scenario,
-)
+from pytest_llmbench.simulator.scenario.scenario import OPTIONS, PARTS, option_meanings, parse_scenario
 
 _DESCRIPTION = """\
 A simulated LLM server with known truth: continuous batching by steps, OpenAI's streaming API, and a record of
@@ -142,18 +133,13 @@ def _describe_presets() -> str:
 
 def _describe_options() -> str:
     """Every option with its meaning in one line, and its default unless that is the preset's figure."""
-    groups = [
-        ("options of the engine (each a figure of the preset):", EngineConfig, ENGINE_OPTIONS),
-        ("options of the stream:", StreamOptions, STREAM_OPTIONS),
-        ("options of faults:", FaultOptions, FAULT_OPTIONS),
-        ("options of the router:", RouterOptions, ROUTER_OPTIONS),
-    ]
     blocks = []
-    for title, kind, names in groups:
+    for title, kind in PARTS.items():
         meanings = option_meanings(kind)
         defaults = {} if kind is EngineConfig else asdict(kind())
-        blocks.append(title)
-        for name in names:
+        each = " (each a figure of the preset)" if kind is EngineConfig else ""
+        blocks.append(f"options of the {title}{each}:")
+        for name in filter(meanings.__contains__, OPTIONS):
             default = f" ({_shown(defaults[name])})" if name in defaults else ""
             text = f"{name:<28} {meanings[name]}{default}"
             blocks.append(textwrap.fill(text, width=108, initial_indent="  ", subsequent_indent=" " * 31))

@@ -8,7 +8,7 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.scheduling import Preemption, StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.presets import parse_preset
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 
 A, B, C, D = 1000.0, 10.0, 50.0, 0.5
 FIGURES: dict[str, object] = {
@@ -21,7 +21,7 @@ FIGURES: dict[str, object] = {
 
 def config(**overrides: object) -> EngineConfig:
     options = {**FIGURES, **overrides}
-    return parse_preset("fast?" + "&".join(f"{name}={value}" for name, value in options.items()))
+    return parse_scenario("fast?" + "&".join(f"{name}={value}" for name, value in options.items())).engine
 
 
 def small_memory(**overrides: object) -> EngineConfig:

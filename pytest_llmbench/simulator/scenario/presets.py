@@ -1,5 +1,4 @@
-"""Presets of the embedded engine: named sets of figures, with overrides written as
-``fast?max_num_seqs=32&seed=7``.
+"""Presets of the embedded engine: named sets of figures.
 
 Every figure of a preset is an order of magnitude with its origin in words (``provenance``), not a
 measurement of a product: a preset is a plausible engine, whose behaviour under load can be reasoned about.
@@ -7,15 +6,10 @@ measurement of a product: a preset is a plausible engine, whose behaviour under 
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, get_args
 
-from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.engine import config as engine_config
-from pytest_llmbench.simulator.engine.config import EngineConfig, impossible_figures
+from pytest_llmbench.simulator.engine.config import EngineConfig
 
 DEFAULT_PRESET = "fast"
 
@@ -148,81 +142,3 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
         ),
     }
 )
-
-_FIXED = ("name", "provenance")
-OPTIONS: tuple[str, ...] = tuple(f.name for f in fields(EngineConfig) if f.name not in _FIXED)
-"""Names of the options of an EngineConfig that may be overridden."""
-
-
-def parse_preset(text: str) -> EngineConfig:
-    """Parse the name of an engine: ``preset``, or ``preset?option=value&option=value``.
-
-    An empty preset name means ``fast``. Raises SuiteError that lists every mistake: unknown preset, unknown,
-    repeated or unreadable options, impossible figures.
-    """
-    name, _, options = text.partition("?")
-    mistakes: list[str] = []
-    preset = PRESETS.get(name or DEFAULT_PRESET)
-    if preset is None:
-        mistakes.append(_unknown("preset", name, tuple(PRESETS)))
-        preset = PRESETS[DEFAULT_PRESET]
-    overrides = read_options(options, mistakes)
-    mistakes += impossible_figures(asdict(preset) | overrides)
-    if mistakes:
-        raise SuiteError.from_mistakes(
-            mistakes,
-            where=f"engine preset {text!r}",
-            remedy=f"presets: {', '.join(PRESETS)}; options, as in fast?max_num_seqs=32&seed=7: "
-            f"{', '.join(OPTIONS)}",
-        )
-    return replace(preset, **overrides)
-
-
-def read_options(text: str, mistakes: list[str]) -> dict[str, Any]:
-    """Parse ``option=value&option=value``; what is wrong with it is added to ``mistakes``."""
-    values: dict[str, Any] = {}
-    for part in text.split("&") if text else ():
-        name, equals, value = part.partition("=")
-        if not equals:
-            mistakes.append(f"option {part!r} is not of the form option=value")
-        elif name not in OPTIONS:
-            mistakes.append(_unknown("option", name, OPTIONS))
-        elif name in values:
-            mistakes.append(f"option {name!r} is given twice")
-        else:
-            values[name] = _parse_value(name, value, mistakes)
-    return {name: value for name, value in values.items() if value is not _UNREADABLE}
-
-
-_UNREADABLE = object()
-_SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
-
-
-def _parse_value(name: str, value: str, mistakes: list[str]) -> Any:
-    kind = _KINDS[name].removesuffix(" | None")
-    if value == "none" and kind != _KINDS[name]:
-        return None
-    read, wanted = _READERS.get(kind) or _one_of(get_args(getattr(engine_config, kind)))
-    try:
-        return read(value)
-    except (KeyError, ValueError):
-        mistakes.append(f"{name} is {value!r}; it has to be {wanted}")
-        return _UNREADABLE
-
-
-def _one_of(words: tuple[str, ...]) -> tuple[Callable[[str], Any], str]:
-    return {word: word for word in words}.__getitem__, " or ".join(words)
-
-
-_KINDS = {f.name: str(f.type) for f in fields(EngineConfig)}
-_READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
-    "bool": (_SWITCH.__getitem__, "on or off"),
-}
-
-
-def _unknown(what: str, name: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"unknown {what} {name!r}{hint}"

@@ -10,20 +10,17 @@ import ast
 import difflib
 import inspect
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.config import EngineConfig, impossible_figures
 from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
 from pytest_llmbench.simulator.engine.router import RouterOptions
-from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
-from pytest_llmbench.simulator.scenario.presets import PRESETS, parse_preset, read_options
-
-Part = TypeVar("Part", StreamOptions, FaultOptions, RouterOptions)
+from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,98 +33,99 @@ class Scenario:
     router: RouterOptions = field(default_factory=RouterOptions)
 
 
-STREAM_OPTIONS: tuple[str, ...] = tuple(each.name for each in fields(StreamOptions))
-FAULT_OPTIONS: tuple[str, ...] = tuple(each.name for each in fields(FaultOptions))
-ROUTER_OPTIONS: tuple[str, ...] = tuple(each.name for each in fields(RouterOptions))
-OPTIONS: tuple[str, ...] = (*ENGINE_OPTIONS, *STREAM_OPTIONS, *FAULT_OPTIONS, *ROUTER_OPTIONS)
+PARTS: Mapping[str, type] = {
+    "engine": EngineConfig,
+    "stream": StreamOptions,
+    "faults": FaultOptions,
+    "router": RouterOptions,
+}
+"""Name of a part of a scenario → its type, whose fields are its options."""
+OPTIONS: tuple[str, ...] = tuple(
+    each.name for part in PARTS.values() for each in fields(part) if each.name not in ("name", "provenance")
+)
+"""Names of all options: the figures of a preset that may be overridden, and those of the other parts."""
 
 
 @lru_cache(maxsize=64)
 def parse_scenario(text: str) -> Scenario:
-    """Parse a scenario: ``preset``, or ``preset?option=value&option=value``.
+    """Parse a scenario: ``preset``, or ``preset?option=value&option=value``; no name means ``fast``.
 
     Raises SuiteError that lists every mistake of every part: unknown preset, unknown, repeated or unreadable
     options, values that cannot be.
     """
-    preset, _, listed = text.partition("?")
-    mistakes: list[str] = []
-    given = _split(listed, mistakes)
-    theirs = "&".join(f"{name}={value}" for name, value in given.items() if name in ENGINE_OPTIONS)
-    engine = _engine(f"{preset}?{theirs}" if theirs else preset, mistakes)
-    stream = _part(StreamOptions(), given, mistakes)
-    faults = _part(FaultOptions(), given, mistakes)
-    router = _part(RouterOptions(), given, mistakes)
-    if engine is None or stream is None or faults is None or router is None or mistakes:
+    name, _, listed = text.partition("?")
+    preset = PRESETS.get(name or DEFAULT_PRESET)
+    mistakes = [] if preset is not None else [f"unknown preset {name!r}{_meant(name, PRESETS)}"]
+    found = _changed(
+        Scenario(preset or PRESETS[DEFAULT_PRESET]), listed.split("&") if listed else (), mistakes
+    )
+    if mistakes:
         raise SuiteError.from_mistakes(
             mistakes,
             where=f"scenario {text!r}",
             remedy=f"presets: {', '.join(PRESETS)}; options, as in fast?max_num_seqs=32&fault=reset: "
             f"{', '.join(OPTIONS)} (python -m pytest_llmbench.simulator --help explains them)",
         )
-    return Scenario(engine, stream, faults, router)
+    return found
 
 
 def overridden(scenario: Scenario, options: Mapping[str, str]) -> Scenario:
     """``scenario`` with some options set to other values. Raises SuiteError that lists every mistake."""
     mistakes: list[str] = []
-    given = _split("&".join(f"{name}={value}" for name, value in options.items()), mistakes)
-    theirs = "&".join(f"{name}={value}" for name, value in given.items() if name in ENGINE_OPTIONS)
-    figures = read_options(theirs, mistakes)
-    mistakes += impossible_figures(asdict(scenario.engine) | figures)
-    stream = _part(scenario.stream, given, mistakes)
-    faults = _part(scenario.faults, given, mistakes)
-    router = _part(scenario.router, given, mistakes)
-    if stream is None or faults is None or router is None or mistakes:
+    found = _changed(scenario, [f"{name}={value}" for name, value in options.items()], mistakes)
+    if mistakes:
         where = f"options over those of a scenario of preset {scenario.engine.name}"
         raise SuiteError.from_mistakes(mistakes, where=where, remedy=f"options: {', '.join(OPTIONS)}")
-    return Scenario(replace(scenario.engine, **figures), stream, faults, router)
+    return found
 
 
-def _split(listed: str, mistakes: list[str]) -> dict[str, str]:
+def _changed(scenario: Scenario, listed: Iterable[str], mistakes: list[str]) -> Scenario:
+    """``scenario`` with these options, each ``option=value``; what is wrong with them is added to
+    ``mistakes``, and left as it was."""
     given: dict[str, str] = {}
-    for part in listed.split("&") if listed else ():
+    for part in listed:
         name, equals, value = part.partition("=")
         if not equals:
             mistakes.append(f"option {part!r} is not of the form option=value")
         elif name not in OPTIONS:
-            close = difflib.get_close_matches(name, OPTIONS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            mistakes.append(f"unknown option {name!r}{hint}")
+            mistakes.append(f"unknown option {name!r}{_meant(name, OPTIONS)}")
         elif name in given:
             mistakes.append(f"option {name!r} is given twice")
         else:
             given[name] = value
-    return given
+    parts = {name: _part(getattr(scenario, name), given, mistakes) for name in PARTS}
+    return Scenario(**parts)
 
 
-def _engine(text: str, mistakes: list[str]) -> EngineConfig | None:
-    try:
-        return parse_preset(text)
-    except SuiteError as error:
-        found = error.what.split("\n  - ")
-        mistakes += found[1:] if len(found) > 1 else found
-        return None
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _part(before: Part, given: dict[str, str], mistakes: list[str]) -> Part | None:
+def _part(before: Any, given: Mapping[str, str], mistakes: list[str]) -> Any:
     hints = _kinds(type(before))  # type: ignore[arg-type]  # mypy takes no class for hashable
     values: dict[str, Any] = {}
-    for name, text in given.items():
-        if name in hints:
-            try:
-                values[name] = _read(hints[name], text)
-            except ValueError as error:
-                mistakes.append(f"{name} is {text!r}; it has to be {error}")
+    for name in filter(hints.__contains__, given):
+        try:
+            values[name] = _read(hints[name], given[name])
+        except ValueError as error:
+            mistakes.append(f"{name} is {given[name]!r}; it has to be {error}")
+    if isinstance(before, EngineConfig):  # which does not exist with impossible figures
+        found = impossible_figures(asdict(before) | values)
+        mistakes += found
+        return before if found else replace(before, **values)
     made = replace(before, **values)
-    found = made.mistakes()
-    mistakes += found
-    return None if found else made
+    mistakes += made.mistakes()
+    return made
 
 
 @cache
 def _kinds(part: type) -> dict[str, Any]:
     """The type of each option of a part: annotations are texts until they are evaluated, which takes long."""
     return get_type_hints(part)
+
+
+_SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
 def _read(kind: Any, text: str) -> Any:
@@ -139,13 +137,11 @@ def _read(kind: Any, text: str) -> Any:
     if get_origin(kind) is Literal:
         if text in get_args(kind):
             return text
-        close = difflib.get_close_matches(text, get_args(kind), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"one of {', '.join(get_args(kind))}{hint}")
+        raise ValueError(f"one of {', '.join(get_args(kind))}{_meant(text, get_args(kind))}")
     if kind is bool:
-        if text in ("true", "false"):
-            return text == "true"
-        raise ValueError("true or false")
+        if text in _SWITCH:
+            return _SWITCH[text]
+        raise ValueError("true or false, on or off")
     try:
         return kind(text)
     except ValueError:

@@ -12,7 +12,6 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.router import Router, RouterOptions, RouterPolicy, replicas_of
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.presets import parse_preset
 from pytest_llmbench.simulator.scenario.scenario import overridden, parse_scenario
 
 
@@ -100,7 +99,7 @@ def test_a_session_whose_replica_is_down_moves_and_stays_there() -> None:
 
 
 def cached_config() -> EngineConfig:
-    return parse_preset("fast?prefix_caching=on&kv_blocks=10000")
+    return parse_scenario("fast?prefix_caching=on&kv_blocks=10000").engine
 
 
 def run_out(engine: Engine) -> None:
@@ -126,7 +125,7 @@ def test_looking_at_a_prefix_cache_tells_what_admission_finds_and_changes_nothin
 
 def test_looking_does_not_save_a_block_from_eviction() -> None:
     def survivors(look: bool) -> list[int]:
-        engine = Engine(parse_preset("fast?prefix_caching=on&kv_blocks=12&context_limit_tokens=128"))
+        engine = Engine(parse_scenario("fast?prefix_caching=on&kv_blocks=12&context_limit_tokens=128").engine)
         first, second = range(64), range(1000, 1064)
         for ids in (first, second):
             engine.submit(EngineSequence("", 64, 1, token_ids=ids))
@@ -144,7 +143,7 @@ def test_looking_does_not_save_a_block_from_eviction() -> None:
 
 
 def test_the_first_replica_draws_as_one_engine_does_and_the_others_otherwise() -> None:
-    config, options = parse_preset("fast"), RouterOptions(replicas=50)
+    config, options = parse_scenario("fast").engine, RouterOptions(replicas=50)
     seeds = [
         engine.config.seed
         for seed in range(50)

@@ -23,7 +23,6 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.replay.load import Delays
-from pytest_llmbench.simulator.scenario.presets import parse_preset
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
@@ -45,7 +44,7 @@ def plan(
 
 
 def replayed(preset: str, *plans: LoadPlan) -> list[Observation]:
-    engine = ReplayEngine(parse_preset(preset))
+    engine = ReplayEngine(parse_scenario(preset).engine)
     return [engine.run(each) for each in plans]
 
 
@@ -97,7 +96,7 @@ def test_the_same_seed_gives_the_same_bytes(load: OpenLoop | ClosedLoop) -> None
 
 
 def test_plans_follow_one_another_on_one_clock() -> None:
-    engine = ReplayEngine(parse_preset("fast"))
+    engine = ReplayEngine(parse_scenario("fast").engine)
     before_ns = engine.clock.monotonic_ns()
     first, second = (engine.run(plan(ClosedLoop(2), 6, first=first)) for first in (0, 6))
     assert before_ns < first.started_ns
@@ -118,7 +117,7 @@ def test_a_plan_takes_up_the_schedule_where_the_one_before_it_ended() -> None:
 
 
 def test_one_request_takes_what_the_formula_says() -> None:
-    engine = parse_preset("fast")
+    engine = parse_scenario("fast").engine
     (seen,) = replayed("fast", plan(ClosedLoop(1), 1, lengths(300, 5)))
     records = seen.records
     prefill_ns = engine.step_ns(300, 0, 0)
@@ -135,7 +134,7 @@ def test_one_request_takes_what_the_formula_says() -> None:
 def test_delays_are_what_they_are_said_to_be() -> None:
     work = plan(ClosedLoop(1), 1, lengths(64, 2))
     (near,) = replayed("fast", work)
-    far_away = ReplayEngine(parse_preset("fast"), delays=Delays(2000.0, 3000.0))
+    far_away = ReplayEngine(parse_scenario("fast").engine, delays=Delays(2000.0, 3000.0))
     far = far_away.run(work)
     ttft_near, ttft_far = (
         int((run.records.first_content_ns - run.records.submitted_ns)[0]) for run in (near, far)
@@ -149,7 +148,7 @@ def test_delays_are_what_they_are_said_to_be() -> None:
 
 
 def test_a_request_that_comes_in_mid_step_joins_the_next() -> None:
-    engine = parse_preset("fast")
+    engine = parse_scenario("fast").engine
     (seen,) = replayed("fast", plan(OpenLoop(2000, "uniform"), 2, lengths(300, 1)))
     records = seen.records
     assert records.submitted_ns[1] - records.submitted_ns[0] == 500 * US
@@ -226,7 +225,7 @@ def test_a_long_reply_runs_into_the_total_deadline_and_keeps_its_chunks() -> Non
 
 def test_what_the_drain_cuts_off_is_cancelled() -> None:
     work = plan(OpenLoop(1000), 50, lengths(10, 500), deadlines=Deadlines(drain_s=0.2))
-    engine = ReplayEngine(parse_preset("fast"))
+    engine = ReplayEngine(parse_scenario("fast").engine)
     seen = engine.run(work)
     assert seen.in_flight_at_end == 50
     assert seen.records.counts()["cancelled"] == 50
@@ -252,7 +251,7 @@ def test_a_prompt_that_does_not_fit_is_refused_as_a_server_would() -> None:
 )
 def test_plans_that_cannot_be_run(wrong: LoadPlan, said: str) -> None:
     with pytest.raises(SuiteError, match=said):
-        ReplayEngine(parse_preset("fast")).run(wrong)
+        ReplayEngine(parse_scenario("fast").engine).run(wrong)
 
 
 class CtrlC(list[PlannedRequest]):
@@ -279,7 +278,7 @@ class Interrupted:
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:
-    engine = ReplayEngine(parse_preset("fast"))
+    engine = ReplayEngine(parse_scenario("fast").engine)
     seen = engine.run(plan(ClosedLoop(4), 50, Interrupted()))
     assert seen.interrupted == INTERRUPTED_BY_CTRL_C
     counts = seen.records.counts()
@@ -299,7 +298,7 @@ def test_a_plan_without_requests_is_over_at_once() -> None:
 
 def test_rows_say_the_same_as_the_columns() -> None:
     rows: list[RequestRecord] = []
-    engine = ReplayEngine(parse_preset("fast?eos_mean_tokens=30"))
+    engine = ReplayEngine(parse_scenario("fast?eos_mean_tokens=30").engine)
     seen = engine.run(plan(OpenLoop(80), 60, deadlines=Deadlines(total_s=0.05)), rows.append)
     assert {row.outcome for row in rows} == {Outcome.OK, Outcome.TIMEOUT}
     assert as_bytes(Records.from_rows(rows)) == as_bytes(seen.records)

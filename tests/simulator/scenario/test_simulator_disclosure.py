@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.simulator.scenario.presets import PRESETS, parse_preset
+from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import disclosure
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
@@ -31,7 +32,7 @@ def test_the_tokenizer_stated_is_the_one_that_counts() -> None:
 
 def test_other_figures_are_another_model_version() -> None:
     versions = {
-        disclosure(parse_preset(preset)).value("sut.model.version")
+        disclosure(parse_scenario(preset).engine).value("sut.model.version")
         for preset in ("fast", "fast?seed=1", "fast?max_num_seqs=63", "h100-8b")
     }
     assert len(versions) == 4
@@ -43,10 +44,10 @@ def test_the_facts_follow_the_figures() -> None:
     assert plain.value("guardrails.input_filter") == "absent"
 
     facts = disclosure(
-        parse_preset(
+        parse_scenario(
             "h100-70b-tp4?prefix_caching=on&preemption=swap&scheduler=phase"
             "&input_filter=enabled&output_filter=disabled"
-        )
+        ).engine
     )
     assert facts.value("sut.prefix_caching") == "enabled"
     assert facts.value("sut.hardware.accelerator_count") == 4
@@ -57,5 +58,7 @@ def test_the_facts_follow_the_figures() -> None:
     assert {"phase-aware dual queue", "paged KV cache (preemption by swap)"} <= set(
         facts.value("sut.components")
     )
-    off = disclosure(parse_preset("fast?preemption=off&max_num_batched_tokens=140000&chunked_prefill=off"))
+    off = disclosure(
+        parse_scenario("fast?preemption=off&max_num_batched_tokens=140000&chunked_prefill=off").engine
+    )
     assert {"whole-prompt prefill", "paged KV cache (no preemption)"} <= set(off.value("sut.components"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.scenario.presets import OPTIONS, PRESETS, parse_preset
+from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.scenario.scenario import OPTIONS, parse_scenario
 
 
 def test_every_preset_says_where_its_figures_come_from() -> None:
@@ -13,7 +14,7 @@ def test_every_preset_says_where_its_figures_come_from() -> None:
     for name, config in PRESETS.items():
         assert config.name == name
         assert len(config.provenance) > 100
-        assert parse_preset(name) == config
+        assert parse_scenario(name).engine == config
 
 
 def test_fast_is_as_fast_as_it_says() -> None:
@@ -23,7 +24,7 @@ def test_fast_is_as_fast_as_it_says() -> None:
 
 
 def test_overrides_replace_figures_and_nothing_else() -> None:
-    config = parse_preset("fast?max_num_seqs=7&step_base_us=12.5&eos_mean_tokens=30")
+    config = parse_scenario("fast?max_num_seqs=7&step_base_us=12.5&eos_mean_tokens=30").engine
     assert (config.max_num_seqs, config.step_base_us, config.eos_mean_tokens) == (7, 12.5, 30.0)
     assert config.prefill_us_per_token == PRESETS["fast"].prefill_us_per_token
     assert config.model == "sim-fast"
@@ -31,14 +32,14 @@ def test_overrides_replace_figures_and_nothing_else() -> None:
 
 
 def test_no_name_is_the_default_preset_and_none_switches_the_length_law_off() -> None:
-    assert parse_preset("") == PRESETS["fast"]
-    assert parse_preset("?seed=4").seed == 4
-    assert parse_preset("fast?eos_mean_tokens=none") == PRESETS["fast"]
+    assert parse_scenario("").engine == PRESETS["fast"]
+    assert parse_scenario("?seed=4").engine.seed == 4
+    assert parse_scenario("fast?eos_mean_tokens=none").engine == PRESETS["fast"]
 
 
 def test_all_mistakes_are_listed_together() -> None:
     with pytest.raises(SuiteError) as caught:
-        parse_preset("fats?max_num_seq=3&seed=x&seed=2&what&step_base_us=nan&max_num_seqs=0")
+        parse_scenario("fats?max_num_seq=3&seed=x&seed=2&what&step_base_us=nan&max_num_seqs=0")
     message = str(caught.value)
     for part in (
         "7 mistakes",
@@ -78,10 +79,10 @@ def test_all_mistakes_are_listed_together() -> None:
         ("accelerator_count=0", "accelerator_count"),
         ("attention_ns_per_pair=-1", "attention_ns_per_pair"),
         ("prefix_caching=maybe", "on or off"),
-        ("preemption=none", "recompute or swap or off"),
-        ("preemption_victim=oldest", "latest or lowest_priority or largest or smallest"),
-        ("out_of_memory=host", "sequence or engine"),
-        ("input_filter=on", "absent or disabled or enabled"),
+        ("preemption=none", "one of recompute, swap, off"),
+        ("preemption_victim=oldest", "one of latest, lowest_priority, largest, smallest"),
+        ("out_of_memory=host", "one of sequence, engine"),
+        ("input_filter=on", "one of absent, disabled, enabled"),
         ("input_refusal_share=1.1", "a share from 0 to 1"),
         ("output_filter_window_tokens=0", "output_filter_window_tokens"),
         ("think_spread=-1", "think_spread"),
@@ -90,14 +91,16 @@ def test_all_mistakes_are_listed_together() -> None:
 )
 def test_impossible_figures_are_refused(options: str, named: str) -> None:
     with pytest.raises(SuiteError, match=named):
-        parse_preset(f"fast?{options}")
+        parse_scenario(f"fast?{options}")
 
 
 def test_switches_words_and_absent_figures_are_read() -> None:
-    config = parse_preset("fast?prefix_caching=on&chunked_prefill=true&preemption=swap&max_waiting=7")
+    config = parse_scenario(
+        "fast?prefix_caching=on&chunked_prefill=true&preemption=swap&max_waiting=7"
+    ).engine
     assert (config.prefix_caching, config.chunked_prefill) == (True, True)
     assert (config.preemption, config.max_waiting) == ("swap", 7)
-    assert parse_preset("fast?max_waiting=none&think_mean_tokens=none") == PRESETS["fast"]
+    assert parse_scenario("fast?max_waiting=none&think_mean_tokens=none").engine == PRESETS["fast"]
 
 
 def test_the_larger_model_is_slower_at_everything_but_reading_the_cache() -> None:

@@ -10,16 +10,15 @@ import pytest
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.presets import parse_preset
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.driver import EngineDriver, Waiting
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
 
 MS = 1_000_000
 # A step takes 10 ms whatever it does.
-CONFIG = parse_preset(
+CONFIG = parse_scenario(
     "fast?step_base_us=10000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
-)
+).engine
 
 
 class VirtualAlarm:

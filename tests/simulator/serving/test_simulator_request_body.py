@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.scenario.presets import parse_preset
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.request_body import Endpoint, parse_request
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
@@ -116,7 +116,7 @@ def test_another_model_is_404_and_names_the_one_served() -> None:
     assert caught.value.body()["error"]["type"] == "NotFoundError"
 
 
-LIMITED = parse_preset("fast?context_limit_tokens=100&default_max_tokens=40")
+LIMITED = parse_scenario("fast?context_limit_tokens=100&default_max_tokens=40").engine
 
 
 @pytest.mark.parametrize(
