@@ -2,7 +2,7 @@
 
     python benchmarks/bench_soak.py --replay 10000000       # ten million requests in virtual time: an hour
     python benchmarks/bench_soak.py --minutes 60            # an hour of real load over HTTP on loopback
-    python benchmarks/bench_soak.py --replay 1000000 --minutes 10 --draw docs/plots/soak.svg
+    python benchmarks/bench_soak.py --replay 1000000 --minutes 10 --draw soak.svg
 
 Each is a session of pytest as a user starts it, in a process of its own; its tree is looked at twice a second
 (RssAnon: what the system cannot take back). The load has ended when the last record has been written.
