@@ -23,7 +23,7 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.records.supply import Supply
 from pytest_llmbench.generator.workers.sharding import Deal
-from pytest_llmbench.model.observation import ClockAnchor
+from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
@@ -113,18 +114,6 @@ BEHIND_SCHEDULE = "behind its schedule"
 """Part of ``Observation.interrupted`` where the generator gave up a schedule that it could not keep."""
 READ_STAMPS = "user space, at the read"
 """Value of ``SelfCheck.stamp_source`` where the kernel gives no instants."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockAnchor:
-    """One instant read on both clocks, so that monotonic stamps can be exported as wall-clock time."""
-
-    monotonic_ns: int
-    wall_ns: int
-    """Nanoseconds since the Unix epoch."""
-
-    def wall(self, monotonic_ns: int) -> int:
-        return self.wall_ns + (monotonic_ns - self.monotonic_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,8 @@ _KINDS = {
     "model.estimate": ("SavedSpread",),
     "model.facts": ("Fact", "Origin"),
     "model.objective": ("Objective",),
-    "model.observation": ("ClockAnchor", "EngineReadings", "HostLimits", "SelfCheck"),
+    "model.anchor": ("ClockAnchor",),
+    "model.observation": ("EngineReadings", "HostLimits", "SelfCheck"),
     "model.record": ("Outcome", "Phase", "TokenSource"),
     "model.plan": (
         "ClosedLoop",

@@ -7,7 +7,7 @@ import itertools
 import time
 from typing import Protocol
 
-from pytest_llmbench.model.observation import ClockAnchor
+from pytest_llmbench.model.anchor import ClockAnchor
 
 _ANCHOR_READINGS = 32
 _STEP_READINGS = 2000

@@ -12,22 +12,22 @@ import gzip
 import hashlib
 import re
 import zlib
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib import metadata, resources
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.errors import GeneratorError, SuiteError, shown
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
+
+    from pytest_llmbench.tokens.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +103,29 @@ class ReferenceTokenizer:
         self.name = name
         self.ordinary_size = len(pieces)
         """Number of ordinary ids, which run from 0: 100256 for cl100k_base, 199998 for o200k_base."""
-        # In one array, not an object each: a tenth of the memory, and prompts are made in half the time.
-        self._bytes = np.frombuffer(b"".join(pieces), dtype=np.uint8)
-        self._lengths = np.fromiter(map(len, pieces), dtype=np.int32, count=len(pieces))
-        self._ends = np.cumsum(self._lengths, dtype=np.int32)
+        # Not an object each: a tenth of the memory, and prompts are made in half the time.
+        self._bytes = b"".join(pieces)
+        self._lengths = array("i", map(len, pieces))
 
     @cached_property
     def _encoding(self) -> Encoding:
         """tiktoken's encoding. It takes 0.15 s to make, which is spared whoever only draws prompts."""
         from tiktoken import Encoding
 
-        published, whole = RANK_FILES[self.name], self._bytes.tobytes()
-        places = pairwise((0, *self._ends.tolist()))
+        published, places = RANK_FILES[self.name], pairwise(accumulate(self._lengths, initial=0))
         return Encoding(
             self.name,
             pat_str=published.pattern,
-            mergeable_ranks={whole[begin:end]: rank for rank, (begin, end) in enumerate(places)},
+            mergeable_ranks={self._bytes[begin:end]: rank for rank, (begin, end) in enumerate(places)},
             special_tokens=published.special_tokens,
         )
+
+    @cached_property
+    def _pieces(self) -> Pieces:
+        """NumPy takes as long to load as the rest of the embedded engine's server, which only encodes."""
+        from pytest_llmbench.tokens.pieces import Pieces
+
+        return Pieces(self._bytes, self._lengths)
 
     @property
     def version(self) -> str:
@@ -167,10 +172,8 @@ class ReferenceTokenizer:
         :raises SuiteError: an id is not in the vocabulary.
         """
         try:
-            numbers = np.asarray(ids, dtype=np.int64)
-            if self._are_ordinary(numbers):
-                return self._joined(numbers)[0]
-            return self._encoding.decode_bytes(list(ids))
+            ordinary = self._pieces.joined([ids])
+            return self._encoding.decode_bytes(list(ids)) if ordinary is None else ordinary[0]
         except (KeyError, OverflowError) as error:
             raise SuiteError(
                 f"token id outside of {self.name}: {error}",
@@ -183,30 +186,11 @@ class ReferenceTokenizer:
 
     def decode_each(self, prompts: Sequence[Sequence[int]]) -> list[str]:
         """:meth:`decode` of each of several; many short ones take a third of the time together."""
-        numbers = np.concatenate([np.empty(0, np.uint32), *map(np.asarray, prompts)])
-        if not self._are_ordinary(numbers):
+        ordinary = self._pieces.joined(prompts)
+        if ordinary is None:
             return [self.decode(ids) for ids in prompts]
-        whole, ends = self._joined(numbers.astype(np.int64, copy=False))
-        bounds = np.concatenate(([0], ends))[np.cumsum([0, *map(len, prompts)])].tolist()
+        whole, bounds = ordinary
         return [whole[begin:end].decode("utf-8", errors="replace") for begin, end in pairwise(bounds)]
-
-    def _joined(self, ids: npt.NDArray[np.int64]) -> tuple[bytes, npt.NDArray[np.signedinteger[Any]]]:
-        """The bytes of ordinary ids, and the position at which those of each id end.
-
-        From a byte to the next it is a step of one, but at the beginning of each token, which has one byte or
-        more: so all places are the sums of steps.
-        """
-        lengths, last = self._lengths[ids], self._ends[ids]
-        ends = np.cumsum(lengths)
-        steps = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int32)
-        begins = last - lengths
-        steps[ends[:-1]] = begins[1:] - last[:-1] + 1
-        steps[:1] = begins[:1]
-        # Each place is within the array: "clip" only spares looking whether it is.
-        return self._bytes.take(np.cumsum(steps), mode="clip").tobytes(), ends
-
-    def _are_ordinary(self, ids: npt.NDArray[Any]) -> bool:
-        return not ids.size or bool(ids.min() >= 0 and ids.max() < self.ordinary_size)
 
     def __repr__(self) -> str:
         return f"ReferenceTokenizer({self.name!r})"

@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import struct
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send, send_json, until_disconnect
@@ -251,7 +250,7 @@ def _vector(text: str) -> list[float]:
 
 
 def _packed(vector: list[float]) -> str:
-    return b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
+    return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def _score(first: str, second: str) -> float:

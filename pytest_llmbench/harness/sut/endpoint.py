@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.harness.execution.drive import Executor
+from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.sentences import Note
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
