@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from pytest_llmbench.model.answers import ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
 from pytest_llmbench.model.structured import StructuredOutput
@@ -45,6 +46,7 @@ class PreparedRequest:
     cut_after_ns: int | None = None
     """The time from submission, in nanoseconds, after which the user cuts the request; None: the user
     waits."""
+    expected: ExpectedAnswer | None = None
 
 
 def kept_prompt(text: str | None) -> bytes | None:

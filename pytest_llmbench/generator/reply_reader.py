@@ -14,7 +14,15 @@ from pytest_llmbench.generator.decoding import Steps
 from pytest_llmbench.generator.http.known_replies import KnownReply
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest, prompt_of
-from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource, of_planned_cut
+from pytest_llmbench.model.answers import UNANSWERED
+from pytest_llmbench.model.record import (
+    LENGTH_FINISH,
+    Outcome,
+    Phase,
+    RequestRecord,
+    TokenSource,
+    of_planned_cut,
+)
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
@@ -101,6 +109,8 @@ class ReplyReader:
             refuse_impossible(record, len(exchange.request.wire), sum(map(len, received)))
         if exchange.shared_reads or (exchange.late_reads and record.coalesced_chunks):
             note_late_reads(record, exchange)
+        if exchange.request.expected is not None and record.answer_check is None:
+            record.answer_check = UNANSWERED
         if (cut_after_ns := exchange.request.cut_after_ns) is not None:
             record.cut_after_ns = cut_after_ns
             record.outcome, record.end_before_cut = of_planned_cut(record.outcome)
@@ -157,7 +167,8 @@ class ReplyReader:
     ) -> Generator[None, None, None]:
         whole = exchange.end is End.COMPLETE
         declared, structured = self.declared, exchange.request.structured
-        if whole and not declared.needs_every_event and structured is None:
+        expected = exchange.request.expected
+        if whole and not declared.needs_every_event and structured is None and expected is None:
             # A reply that is known by its bytes is not looked into again.
             teach = None if declared.tells else exchange.teach
             usual = read_uniform(exchange.bodies, exchange.stamps, self.dialect, self.memory, teach=teach)
@@ -184,6 +195,10 @@ class ReplyReader:
         if structured is not None and summary.outcome is Outcome.OK:
             yield
             record.schema_check = checked(structured, summary, chunks)
+        if expected is not None and summary.outcome is Outcome.OK:
+            yield
+            said = answer_of(summary, chunks, declared.inline).text
+            record.answer_check = expected.check(said, cut=summary.finish_reason in LENGTH_FINISH)
         if declared.tells:
             yield
             declared.fill(record, held, headers)

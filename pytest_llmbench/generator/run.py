@@ -384,6 +384,7 @@ class LoadGenerator:
                 structured=planned.structured if self._dialect.structured_output else None,
                 results_asked=None if document is None else document.results_asked(body),
                 cut_after_ns=planned.cut_after_ns,
+                expected=planned.expected,
             )
 
         return prepare if self._dialect.text_replies else _refusing_live(prepare, self._dialect.name)

@@ -11,7 +11,7 @@ from pytest_llmbench.model.objective import Objective
 
 _RATES = frozenset({
     "completion_rate", "request_throughput", "input_token_throughput", "output_token_throughput",
-    "schema_violation_rate", "cut_share", "cut_begun_share",
+    "schema_violation_rate", "cut_share", "cut_begun_share", "accuracy", "accuracy_of_set",
 })  # fmt: skip
 _USUAL = _RATES | {"ttft", "ttft_adjusted", "tpot", "e2e"}
 MEASURED_IF_LIMITED = frozenset(

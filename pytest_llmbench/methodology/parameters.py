@@ -569,6 +569,7 @@ _NEVER_BELOW_0 = frozenset(
     {
         "ttft", "ttft_any", "ttft_scheduled", "tpot", "itl", "e2e", "e2e_scheduled", "completion_rate",
         "output_token_throughput", "request_throughput", "goodput", "goodput_share", "output_token_goodput",
+        "accuracy", "accuracy_of_set",
     }
 )  # fmt: skip
 """Metrics of which a limit that holds always is a mistake. Others may fall below 0, or end at another

@@ -163,7 +163,7 @@ _RATES = ("req/s", "tok/s")
 """Units of what does not know when reads were taken."""
 _OF_OUTCOMES = (
     "completion_rate", "fail_rate", "session_completion_rate", "cut_share", "cut_begun_share",
-    "schema_violation_rate", "think_share", "budget_force_rate", "makespan",
+    "schema_violation_rate", "think_share", "budget_force_rate", "makespan", "accuracy", "accuracy_of_set",
 )  # fmt: skip
 """Metrics that do not know either."""
 _OF_GOOD = ("goodput", "goodput_share", "output_token_goodput")

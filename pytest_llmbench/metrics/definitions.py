@@ -171,6 +171,22 @@ _RATES = (
         "replies that break their schema / ok replies that were asked to keep to one",
         "structured output",
     ),
+    _scalar(
+        "accuracy",
+        "Accuracy",
+        "ratio",
+        "higher",
+        "questions answered rightly / questions asked",
+        "accuracy",
+    ),
+    _scalar(
+        "accuracy_of_set",
+        "Accuracy of the set",
+        "ratio",
+        "higher",
+        "the same of just the questions that were asked, which has no interval",
+        "accuracy",
+    ),
     _scalar("cut_share", "Cut by users", "ratio", "lower", "requests to be cut / requests", "cut requests"),
     _scalar(
         "cut_begun_share",

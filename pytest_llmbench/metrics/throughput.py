@@ -97,7 +97,8 @@ _Slicing = Callable[[Window, int], Sliced | None]
 def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dict[str, Estimate]:
     """The scalar metrics of whole runs, from the start of the schedule to the end of the drain.
 
-    Four; the schema violations where replies were held against schemas; the cuts where users cut requests.
+    Four; the schema violations where replies were held against schemas; the cuts where users cut requests;
+    the accuracy where questions were asked.
     """
     windows = [Window.of_load(run) for run in seen]
     amounts = {
@@ -115,6 +116,7 @@ def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dic
         "completion_rate": completion_rate([run.records for run in seen], level=level),
         **schema_violations([run.records for run in seen], level=level),
         **planned_cuts([run.records for run in seen], level=level),
+        **_accuracy([run.records for run in seen], level),
     }
 
 
@@ -220,6 +222,14 @@ def planned_cuts(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, E
         "cut_share": Estimate(share, share, share, level, of, "as planned", "ratio"),
         "cut_begun_share": share_estimate(share_of(begun, level=level), level, "no requests to be cut"),
     }
+
+
+def _accuracy(runs: Sequence[Records], level: float) -> dict[str, Estimate]:
+    if all(told is None for run in runs for told in run.answer_check):
+        return {}
+    from pytest_llmbench.metrics.accuracy import accuracy  # few loads ask questions
+
+    return accuracy(runs, level=level)
 
 
 def _violating(checks: Sequence[Sequence[str]], reasons: set[str], level: float) -> Estimate:

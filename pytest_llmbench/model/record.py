@@ -270,6 +270,9 @@ class RequestColumns(Generic[Whole, Instant, Number, Text, Words, PhaseOf, Sourc
     schema_check: Words = _UNKNOWN
     """``valid``, or how the reply breaks the structure that was asked for (``model/structured.py``).
     ``None``: none that could be sent was asked for, or the request did not end ``ok``."""
+    answer_check: Words = _UNKNOWN
+    """``right``, or what is wrong with the answer (``model/answers.py``). ``None``: no answer was
+    expected."""
     end_before_cut: Words = _UNKNOWN
     """Outcome of the reply if it came before the cut: ``ok``, or how it failed. ``None``: the reply was cut,
     or no cut was planned."""

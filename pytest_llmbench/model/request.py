@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from pytest_llmbench.model.answers import ExpectedAnswer
 from pytest_llmbench.model.session import Turn
 from pytest_llmbench.model.structured import StructuredOutput
 
@@ -54,6 +55,8 @@ class PlannedRequest:
     cut_after_ns: int | None = None
     """Time from submission after which the user cuts the request, if the reply is not complete by then. None:
     the user waits."""
+    expected: ExpectedAnswer | None = None
+    """The answer that the reply is scored by; None: nobody knows one."""
 
     @property
     def reads_answers(self) -> bool:

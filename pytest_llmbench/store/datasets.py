@@ -18,8 +18,10 @@ from typing import Any, Final, Literal
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_unpacked
+from pytest_llmbench.model.answers import ExpectedAnswer, scorer_mistakes
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.conversation import Conversation
+from pytest_llmbench.workloads.dataset import Prompt
 
 FileFormat = Literal["json", "jsonl", "csv", "parquet"]
 _SUFFIXES: Mapping[str, FileFormat] = {
@@ -38,9 +40,15 @@ PROMPT_FIELDS = ("prompt", "problem", "question", "instruction", "text")
 """Fields in which a prompt is looked for, in this order, if no field is named."""
 ANSWER_FIELDS = ("solution", "canonical_solution", "answer", "output", "response", "completion")
 """Fields in which the answer that limits the output is looked for, in this order."""
+SHORT_ANSWER_FIELDS = ("answer", *(name for name in ANSWER_FIELDS if name != "answer"))
+"""The same for an answer that replies are scored by."""
 CODE_FIELDS = ("content", "whole_func_string", "original_string", "code", "function")
 
 
+MAX_ANSWER_TOKENS: Final = 256
+"""Output limit of a question: room for a model that thinks aloud before it answers."""
+_MOST_TOLD = 10
+"""Mistakes in the rows of one file that are told."""
 _PARQUET_ROWS = 256
 """Rows that are unpacked at once."""
 
@@ -110,6 +118,43 @@ def exercises(
     if not found:
         raise SuiteError("holds no rows", where=str(path), remedy="give the file of the data set")
     return found
+
+
+def scored_prompts(
+    rows: Iterable[Mapping[str, Any]],
+    path: Path,
+    scorer: str,
+    max_tokens: int,
+    prompt_field: str = "",
+    answer_field: str = "",
+) -> tuple[Prompt, ...]:
+    """Questions with the answers that replies are scored by. An answer may be a number. Raises one SuiteError
+    that names each row without a prompt, without an answer, or with one that the scorer cannot use."""
+    if wrong := scorer_mistakes(scorer):
+        raise SuiteError.from_mistakes(wrong, where=str(path))
+    made, mistakes, number = [], [], -1
+    wanted = (answer_field,) if answer_field else SHORT_ANSWER_FIELDS
+    for number, row in enumerate(rows):
+        prompt = _text(row, (prompt_field,) if prompt_field else PROMPT_FIELDS)
+        answer = _text({name: _as_text(row.get(name)) for name in wanted}, wanted)
+        if prompt is None or answer is None:
+            missing = (prompt_field or " or ".join(PROMPT_FIELDS)) if prompt is None else " or ".join(wanted)
+            mistakes.append(f"row {number} has no text under {missing}; it has {_names(row)}")
+            continue
+        try:
+            made.append(Prompt(prompt, max_tokens, expected=ExpectedAnswer.of(answer, scorer)))
+        except SuiteError as error:
+            mistakes.append(f"row {number}: {error.what}")
+    if number < 0:
+        mistakes.append("holds no rows")
+    if mistakes:
+        further = [f"and {len(mistakes) - _MOST_TOLD} more"] if len(mistakes) > _MOST_TOLD else []
+        raise SuiteError.from_mistakes([*mistakes[:_MOST_TOLD], *further], where=str(path))
+    return tuple(made)
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def code_texts(

@@ -22,6 +22,7 @@ from pytest_llmbench.workloads.adapted import (
     WithFixedOutput,
     WithoutOutput,
 )
+from pytest_llmbench.workloads.arithmetic import ARITHMETIC
 from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part, SessionMix
@@ -44,6 +45,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
             LONG_CONTEXT,
             LONG_CONTEXT_UNIFORM,
             CHAT_AND_REASONING,
+            ARITHMETIC,
         )
     }
 )

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.answers import ExpectedAnswer
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
@@ -71,6 +72,8 @@ class Prompt:
     max_tokens: int
     input_tokens: int | None = None
     """Length in tokens of cl100k_base; None: it is counted."""
+    expected: ExpectedAnswer | None = None
+    """The answer that the reply is scored by; None: it is not scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class DatasetWorkload(StreamedWorkload):
     shuffled: bool = True
     temperature: float = 0.0
     digest: str = field(init=False, repr=False)
-    """SHA-256 of the prompts and their output limits."""
+    """SHA-256 of the prompts, their output limits and expected answers."""
 
     def __post_init__(self) -> None:
         mistakes = self.dataset.mistakes() + temperature_mistakes(self.temperature)
@@ -100,7 +103,7 @@ class DatasetWorkload(StreamedWorkload):
             mistakes.append(f"{len(limits)} prompts have an output limit below 1, the first {limits[0]}")
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
-        rows = (f"{prompt.max_tokens} {prompt.text}" for prompt in self.prompts)
+        rows = (_row(prompt) for prompt in self.prompts)
         object.__setattr__(self, "digest", texts_digest(rows))
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
@@ -116,6 +119,7 @@ class DatasetWorkload(StreamedWorkload):
                 input_tokens=_tokens(prompt),
                 text=prompt.text,
                 temperature=self.temperature,
+                expected=prompt.expected,
             )
             index += 1
 
@@ -173,6 +177,12 @@ def observed_lengths(tokens: Sequence[int], tokenizer: str = "cl100k_base") -> d
         "p99": p99,
     }
     return {"type": "empirical", "params": params, "unit": "tokens", "tokenizer": tokenizer}
+
+
+def _row(prompt: Prompt) -> str:
+    expected = prompt.expected
+    asked = "" if expected is None else f"{expected.scorer} {expected.answer} "
+    return f"{prompt.max_tokens} {asked}{prompt.text}"
 
 
 def _tokens(prompt: Prompt) -> int:

@@ -99,8 +99,9 @@ def sequence_json(requests: Iterable[PlannedRequest]) -> str:
     ``[limit,[session,number,turns,[wait_for],pause_ns,kept],[id,…]]``, with the ids after those that it has
     in common with the turn it goes on from: the whole of every prompt would be quadratic in the turns. One
     that asks for structured output has ``[tools,schema]``, two strings, after that; of messages with roles,
-    ``[tools,messages]`` as OpenAI's chat API takes them stands in place of the ids; one that its user is to
-    cut ends with the nanoseconds after which. A turn that reads live answers has ``[turns]`` after ``kept``,
+    ``[tools,messages]`` as OpenAI's chat API takes them stands in place of the ids; one with an expected
+    answer has ``[answer,scorer]`` after that; one that its user is to cut ends with the nanoseconds after
+    which. A turn that reads live answers has ``[turns]`` after ``kept``,
     the numbers of those, and recorded answers where they are to stand.
     """
     return f"[{','.join(_request_json(request).decode() for request in requests)}]"
@@ -371,6 +372,9 @@ def _request_json(request: PlannedRequest) -> bytes:
         asked = [request.structured.tools, request.structured.schema]
         form = json.dumps(asked, separators=(",", ":")).encode()
         told = b"[%b,%b]" % (told[1:-1], form)
+    if request.expected is not None:
+        answer = json.dumps([request.expected.answer, request.expected.scorer], separators=(",", ":"))
+        told = b"[%b,%b]" % (told[1:-1], answer.encode())
     if request.cut_after_ns is not None:
         told = b"[%b,%d]" % (told[1:-1], request.cut_after_ns)
     return told

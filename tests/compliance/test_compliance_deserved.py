@@ -16,8 +16,8 @@ from replayed_runs import complete
 from pytest_llmbench.compliance.audit import audit, load_catalogue, status_of
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.methodology.measuring.offered import growing_lag
+from pytest_llmbench.metrics.balance import steadiness
 from pytest_llmbench.metrics.latency import growth_limit_ns, lag_limit_ns
-from pytest_llmbench.metrics.steadiness import steadiness
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status
 from pytest_llmbench.model.observation import SelfCheck

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
-from pytest_llmbench.metrics.steadiness import steadiness
+from pytest_llmbench.metrics.balance import steadiness
 from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE
 from pytest_llmbench.model.draft import TAIL_FACTOR
 from pytest_llmbench.model.result import PROBE

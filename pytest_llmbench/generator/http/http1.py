@@ -69,9 +69,13 @@ class Http1:
             return  # the connection's end, or the sweep, came before
         if self._parser.framing is _UNKNOWN and self._chunked and exchange.submitted_ns is not None:
             # A reply that has to keep to a schema is read, since what the known one kept to was another; and
-            # so is one whose text is asked for.
+            # so is one whose text is asked for, or scored.
             asked = exchange.request
-            free = asked.structured is None and (asked.turn is None or not asked.turn.live)
+            free = (
+                asked.structured is None
+                and asked.expected is None
+                and (asked.turn is None or not asked.turn.live)
+            )
             known = self._lessons.known.read(exchange.unparsed) if free else None
             if known is not None and self.connection.alive:
                 exchange.known, exchange.status = known, known.status

@@ -222,16 +222,17 @@ def bound(
 def _of_text(request: PlannedRequest, count: TokenCounter, seed: int) -> PlannedRequest:
     own_seed = _seed_of(request, seed)
     found = exact_prompt(request.input_tokens, count, own_seed, trimmed=count.tokenizer is not None)
-    return replace(request, token_ids=None, text=count.unseen(found.text, own_seed), structured=None)
+    return replace(
+        request, token_ids=None, text=count.unseen(found.text, own_seed), structured=None, expected=None
+    )
 
 
 def _of_ids(request: PlannedRequest, vocabulary: HuggingFaceTokenizer, seed: int) -> PlannedRequest:
     """The request with as many ids as it is to have, drawn among those that are not special."""
     ids = vocabulary.ordinary_ids
     places = BulkRandom(_seed_of(request, seed)).randints(0, len(ids) - 1, request.input_tokens)
-    return replace(
-        request, structured=None, text=None, token_ids=as_ids(ids[np.frombuffer(places, dtype=np.uint32)])
-    )
+    token_ids = as_ids(ids[np.frombuffer(places, dtype=np.uint32)])
+    return replace(request, structured=None, expected=None, text=None, token_ids=token_ids)
 
 
 def _seed_of(request: PlannedRequest, seed: int) -> int:

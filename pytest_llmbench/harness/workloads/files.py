@@ -17,11 +17,13 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import Answers
 from pytest_llmbench.store.code_functions import HOW, function_prompts
 from pytest_llmbench.store.datasets import (
+    MAX_ANSWER_TOKENS,
     code_texts,
     conversations,
     exercises,
     file_sha256,
     read_rows,
+    scored_prompts,
 )
 from pytest_llmbench.store.perf_catalogue import CatalogueEntry, read_catalogue
 from pytest_llmbench.store.traces.reading import read_conversations, read_trace
@@ -105,8 +107,13 @@ def _code(name: str, table: Mapping[str, Any], path: Path, rows: Rows, identity:
 def _prompts(
     name: str, table: Mapping[str, Any], path: Path, rows: Rows, identity: DatasetIdentity
 ) -> Workload:
-    found = exercises(rows, path, str(table.get("prompt_field", "")), str(table.get("answer_field", "")))
+    fields = str(table.get("prompt_field", "")), str(table.get("answer_field", ""))
     limit = table.get("max_tokens")
+    asked = {key: table[key] for key in ("domain", "language", "shuffled") if key in table}
+    if "scorer" in table:
+        scored = scored_prompts(rows, path, table["scorer"], limit or MAX_ANSWER_TOKENS, *fields)
+        return DatasetWorkload(name, scored, identity, **asked)
+    found = exercises(rows, path, *fields)
     unlimited = sum(answer is None for _, answer in found)
     if limit is None and unlimited:
         raise SuiteError(
@@ -119,7 +126,6 @@ def _prompts(
         Prompt(prompt, limit if limit is not None else max(1, count(answer or "")))
         for prompt, answer in found
     )
-    asked = {key: table[key] for key in ("domain", "language", "shuffled") if key in table}
     return DatasetWorkload(name, prompts, identity, **asked)
 
 
@@ -250,6 +256,7 @@ class WorkloadTable(_Table):
     # kind = "dataset"
     prompt_field: Text | None = None
     answer_field: Text | None = None
+    scorer: Text | None = None
     max_tokens: Positive | None = None
     domain: Text | None = None
     language: Text | None = None
@@ -278,6 +285,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
         *_OF_EVERY_DATASET,
         "prompt_field",
         "answer_field",
+        "scorer",
         "max_tokens",
         "domain",
         "language",

@@ -19,7 +19,7 @@ from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 
 _TAIL = 0.025
-_FLOORS, _CEILINGS = ("completion_rate", "goodput_share"), ("schema_violation_rate",)
+_FLOORS, _CEILINGS = ("completion_rate", "goodput_share", "accuracy"), ("schema_violation_rate",)
 
 
 def fewest_requests(limit: Objective) -> float:

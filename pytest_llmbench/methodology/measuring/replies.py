@@ -11,6 +11,7 @@ import numpy as np
 from pytest_llmbench.metrics.chunking import Runs, gathered_share
 from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
 from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short
+from pytest_llmbench.model.answers import CUT, NO_ANSWER, SCORER_FAILED, check_of
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding
@@ -33,6 +34,8 @@ MOST_UNCOUNTED = 0.01
 """The share of replies without a count of the server, beside others that have one, that is an exception."""
 LEAST_OF_ASKED = 0.5
 """The smallest output length, as a share of the one asked for, that is no warning."""
+MOST_UNSCORED = 0.1
+"""The share of questions that came to nothing for a reason beside the model, beyond which that is told."""
 _SHOWN = 4
 """Names of models that are shown."""
 
@@ -48,7 +51,7 @@ def gathered(records: Runs) -> Finding | None:
 def ended_early(seen: Sequence[Observation]) -> Finding | None:
     """The finding on replies that the model ended long before the length that the workload asks for; None
     where they are half as long at least. Not of data sets, whose lengths are ceilings, and of replies that
-    end when their structure does."""
+    end when their structure does, or their answer is given."""
     asked = got = n = 0
     for run in seen:
         if run.plan.ignore_eos or run.plan.workload.specification().get("dataset") is not None:
@@ -57,7 +60,8 @@ def ended_early(seen: Sequence[Observation]) -> Finding | None:
         known = records.ok & np.isin(records.token_source, BY_SERVER)
         known &= (records.requested_max_tokens > 0) & (records.output_tokens != MISSING)
         known &= ~cut_short(records)
-        known &= np.array([check is None for check in records.schema_check], dtype=bool)
+        free = zip(records.schema_check, records.answer_check, strict=True)
+        known &= np.array([structure is None and answer is None for structure, answer in free], dtype=bool)
         asked += int(records.requested_max_tokens[known].sum())
         got += int(records.output_tokens[known].sum())
         n += int(known.sum())
@@ -115,6 +119,26 @@ def unknown_finish(records: Records) -> Finding | None:
         return None
     words = tuple(Note.of("counted", name=repr(word), count=n) for word, n in told.most_common(_SHOWN))
     return Finding.of("unknown_finish", value=told.total() / len(every), limit=0.0, words=words)
+
+
+def answers_unscored(records: Records) -> Finding | None:
+    """The finding on replies to questions that say less of the model than of how it was asked: the scorer
+    failed, finds no answer in many of them, or many were cut. None where there are none."""
+    if all(each is None for each in records.answer_check):
+        return None
+    from pytest_llmbench.metrics.accuracy import checks  # few loads ask questions
+
+    told = [each for run in checks([records]) for each in run]
+    found = Counter(map(check_of, told))
+    if found[SCORER_FAILED]:
+        example = next(each for each in told if check_of(each) == SCORER_FAILED).partition(": ")[2]
+        return Finding.of(
+            "scorer_failed", value=found[SCORER_FAILED], limit=0, questions=len(told), example=example
+        )
+    for check, name in ((NO_ANSWER, "no_answer"), (CUT, "answers_cut")):
+        if found[check] > MOST_UNSCORED * len(told):
+            return Finding.of(name, value=found[check] / len(told), limit=MOST_UNSCORED)
+    return None
 
 
 def other_models(seen: Sequence[Observation]) -> Finding | None:

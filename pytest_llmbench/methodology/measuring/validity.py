@@ -22,6 +22,7 @@ from pytest_llmbench.methodology.error_budget import (
 )
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, begun_late, set_aside
 from pytest_llmbench.methodology.measuring.replies import (
+    answers_unscored,
     contradicted_counts,
     counted_differently,
     ended_early,
@@ -118,7 +119,7 @@ def validity(
         *(check(seen) for check in (_length_drift, _answers_in_history, _tokenizer_agreement)),
         *(check(seen) for check in (_output_limits, ended_early, other_models, _sent_ahead)),
         *(check(records) for check in (_unshown_tokens, counted_differently, _sent_again)),
-        *(check(records) for check in (contradicted_counts, unknown_finish)),
+        *(check(records) for check in (contradicted_counts, unknown_finish, answers_unscored)),
         *(check(records) for check in (model_loaded, taken_late)),
         *(check(kept_in) for check in (prefix_cache_hits, others_served)),
         _server_times(records),

@@ -292,6 +292,22 @@ _REPLIES = {
         "a part larger than its whole is in no figure, and output that it miscounts is counted here",
         "ratio",
     ),
+    "scorer_failed": Sentence(
+        "the scorer failed on {value} of {questions} answers ({example})",
+        "how many are right is not known; it is called with the reply and the answer, both texts, and gives "
+        "True or False",
+        voids=True,
+    ),
+    "no_answer": Sentence(
+        "the scorer finds no answer in {value} of the replies",
+        "they count as not right; see whether the scorer fits what the model writes",
+        "ratio",
+    ),
+    "answers_cut": Sentence(
+        "{value} of the replies ended at their limit before the answer",
+        "they count as not right; raise max_tokens",
+        "ratio",
+    ),
     "unknown_finish": Sentence(
         "replies end with a finish reason that is not known here ({words})",
         "they count as complete, and not as ended by their limit",

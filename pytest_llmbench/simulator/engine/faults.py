@@ -14,6 +14,7 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.request import RefusalError
 
 if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 
@@ -77,19 +78,23 @@ class FaultOptions:
     """Length of the line of huge_line."""
     schema_fault_rate: float = 0.0
     """Share of the replies to requests for structured output that break their schema, 0 to 1."""
+    wrong_answer_rate: float = 0.0
+    """Share of the questions that are answered wrongly, 0 to 1. Served, it answers sums; in replay whatever
+    answer is expected."""
+    wrong_answers_above: int = 0
+    """Requests in flight up to which no question is answered wrongly."""
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""
         found = []
-        if not 0.0 <= self.fault_rate <= 1.0:
-            found.append(f"fault_rate is {self.fault_rate:g}; it has to be from 0 to 1")
-        if not 0.0 <= self.schema_fault_rate <= 1.0:
-            found.append(f"schema_fault_rate is {self.schema_fault_rate:g}; it has to be from 0 to 1")
+        for name in ("fault_rate", "schema_fault_rate", "wrong_answer_rate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                found.append(f"{name} is {getattr(self, name):g}; it has to be from 0 to 1")
         if not 400 <= self.fault_status <= 599:
             found.append(f"fault_status is {self.fault_status}; it has to be from 400 to 599")
         if self.full_status not in (429, 503):
             found.append(f"full_status is {self.full_status}; it has to be 429 or 503")
-        for name in ("fault_from", "fault_count", "fault_after_tokens"):
+        for name in ("fault_from", "fault_count", "fault_after_tokens", "wrong_answers_above"):
             if getattr(self, name) < 0:
                 found.append(f"{name} is {getattr(self, name)}; it has to be 0 or more")
         for name in ("retry_after_s", "stall_ms", "drip_ms"):
@@ -107,7 +112,7 @@ class FaultSchedule:
     def __init__(self, options: FaultOptions, seed: int) -> None:
         self.options = options
         self._seed = seed
-        self._asked = self._structured = 0
+        self._asked = self._structured = self._questions = 0
         self.given = 0
         """Number of faults injected so far."""
 
@@ -137,6 +142,18 @@ class FaultSchedule:
         draw = random.Random(f"schemas {self._seed} {number}")
         possible = breaks_of(asked, number) if draw.random() < self.options.schema_fault_rate else []
         return StructuredAnswer(asked, number, draw.choice(possible) if possible else "")
+
+    def answer_question(self, answer: str, in_flight: int) -> QuestionAnswer:
+        """The answer to the next question, right or wrong. ``in_flight``: requests in flight, this one
+        among them."""
+        from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer, wrong_answer
+
+        draw = random.Random(f"answers {self._seed} {self._questions}")
+        self._questions += 1
+        options = self.options
+        wrong = in_flight > options.wrong_answers_above and draw.random() < options.wrong_answer_rate
+        text = wrong_answer(answer, draw.randint(1, 9)) if wrong else answer
+        return QuestionAnswer(text, right=not wrong)
 
 
 def refusal_of(kind: FaultKind, options: FaultOptions) -> RefusalError:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.columns.log import RecordLog
+from pytest_llmbench.model.answers import UNANSWERED
 from pytest_llmbench.model.record import OnRecord, Outcome, Phase, RequestRecord, TokenSource, of_planned_cut
 from pytest_llmbench.model.records import (
     KINDS,
@@ -32,6 +33,7 @@ from pytest_llmbench.simulator.engine.faults import FaultKind, StreamOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer
     from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 
@@ -68,9 +70,10 @@ class InFlight:
     """HTTP status: 200 as soon as the request is accepted."""
     error: str | None = None
     finish_reason: str | None = None
-    answer: StructuredAnswer | None = None
-    """The answer to a request for structured output; None for any other."""
+    answer: StructuredAnswer | QuestionAnswer | None = None
+    """The answer to a request for structured output, or to a question; None for any other."""
     schema_check: str | None = None
+    answer_check: str | None = None
     finished_ns: int = MISSING
     """Instant at which the client has read the end of the response, or has given up."""
 
@@ -292,6 +295,10 @@ def records_of(flights: Sequence[InFlight], steps: Steps, recording: RecordOptio
         "error": _values(flights, "error"),
         "finish_reason": _values(flights, "finish_reason"),
         "schema_check": _values(flights, "schema_check"),
+        "answer_check": [
+            None if flight.planned.expected is None else flight.answer_check or UNANSWERED
+            for flight in flights
+        ],
         "shared_prefix_tokens": _shared_tokens(flights),
         "prefix_id": _optional(_values(flights, "planned.prefix_id")),
     }

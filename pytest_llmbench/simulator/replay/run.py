@@ -290,9 +290,13 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         except RefusalError as refusal:
             self._refuse(flight, refusal, flight.received_ns)
             return
+        if planned.expected is not None:
+            flight.answer = self._faults.answer_question(planned.expected.answer, 1 + self._running())
+            ceiling = min(ceiling, flight.answer.least_tokens)
         flight.sequence = self._sequence(planned, ceiling)
         if planned.structured is not None:
             flight.answer = self._faults.answer(planned.structured)
+        if flight.answer is not None:
             flight.sequence.min_tokens = min(flight.answer.least_tokens, ceiling)
         screening = self._guardrails.screen(planned.input_tokens)
         joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
@@ -425,7 +429,12 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         if flight.answer is not None and reason is not None and outcome is _OK:
             visible = sequence.output_tokens - sequence.think_tokens
             said = flight.answer.reply(visible, limited=reason == "length")
-            flight.schema_check, reason = said.check, said.finish_reason(reason)
+            expected, cut = flight.planned.expected, not said.whole
+            reason = said.finish_reason(reason)
+            if expected is None:
+                flight.schema_check = said.check
+            else:
+                flight.answer_check = expected.check("".join(said.pieces), cut=cut)
         self._end(flight, outcome, at_ns, error, reason)
 
     def _hold_back(self, flight: InFlight, sequence: EngineSequence) -> int:
@@ -547,7 +556,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         """Remove from a flight what its client has not read by ``at_ns``."""
         read_ns = self._so_far_ns(flight) if flight.read_ns is None else flight.read_ns
         flight.read_ns = read_ns[read_ns <= at_ns]
-        flight.schema_check = None
+        flight.schema_check = flight.answer_check = None
         if flight.http_status != 200 or flight.accepted_ns + self._to_client_ns > at_ns:
             flight.http_status = MISSING
 

@@ -24,6 +24,7 @@ from pytest_llmbench.simulator.engine.faults import (
     queue_full,
     refusal_of,
 )
+from pytest_llmbench.simulator.engine.question_answers import QuestionAnswer, sum_in
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
@@ -54,6 +55,8 @@ _LONG_TEXT = 16_384
 
 
 Counted = TypeVar("Counted")
+Answer = StructuredAnswer | QuestionAnswer
+"""What the model answers a request for structured output, or a question that it knows."""
 
 
 class Tokenizer(Protocol):
@@ -190,13 +193,19 @@ class Generation:
         received_ns: int,
         own_id: str | None,
         possible: frozenset[FaultKind],
-    ) -> tuple[EngineSequence, GroundTruth, StructuredAnswer | None]:
+    ) -> tuple[EngineSequence, GroundTruth, Answer | None]:
         """Count the prompt, draw the request's fault among the ``possible`` ones, and screen the prompt."""
         ids = await self.encode_prompt(request) if self._config.prefix_caching else None
         prompt_tokens = await self._count_prompt(request) if ids is None else len(ids)
         ceiling = request.ceiling(prompt_tokens, self._config)
         fate = self._fate(possible)
-        answer = None if request.structured is None else self._faults.answer(request.structured)
+        answer: Answer | None = None
+        if request.structured is not None:
+            answer = self._faults.answer(request.structured)
+        elif (known := sum_in(request.texts)) is not None:
+            in_flight = 1 + self._driver.running + self._driver.waiting
+            answer = self._faults.answer_question(known, in_flight)
+            ceiling = min(ceiling, answer.least_tokens)
         await self._screen(prompt_tokens)
         truth = GroundTruth(
             own_id or uuid.uuid4().hex, received_ns, prompt_tokens, fault=fate, generates=request.generates
@@ -222,14 +231,17 @@ class Generation:
         return sequence.output_tokens - leading
 
     def _say(
-        self, texts: TokenTexts, truth: GroundTruth, sequence: EngineSequence, answer: StructuredAnswer | None
+        self, texts: TokenTexts, truth: GroundTruth, sequence: EngineSequence, answer: Answer | None
     ) -> None:
         """Settle the text of the tokens, now that their number is known."""
         visible = self._reason_first(texts, sequence)
         if answer is not None:
             said = answer.reply(visible, limited=sequence.finish_reason == "length")
             texts.answer_with(said)
-            truth.schema_check = said.check
+            if isinstance(answer, StructuredAnswer):
+                truth.schema_check = said.check
+            else:
+                truth.answer_check = said.check
 
     async def _carry(
         self,
@@ -237,7 +249,7 @@ class Generation:
         sequence: EngineSequence,
         truth: GroundTruth,
         stack: contextlib.AsyncExitStack,
-        answer: StructuredAnswer | None,
+        answer: Answer | None,
     ) -> None:
         """Build the reply, hand the sequence to the engine, and wait until the client has gone."""
         fate = cast(FaultKind | None, truth.fault)
@@ -245,7 +257,7 @@ class Generation:
         created, first_word = int(time.time()), 7 * self.accepted
         text = ReplyText(asked.endpoint, truth.request_id, created, self._config.model, first_word)
         texts = self._texts(text, asked.endpoint)
-        reply = self._reply(asked.request, text, texts, truth, send, stack)
+        reply = self._reply(asked.request, text, texts, truth, send, stack, free=answer is None)
         if fate is not None and fate not in WHOLE_REPLY_FAULTS:
             reply = self._faulty(reply, asked, fate, send)
         reply = self._filtered(reply, sequence, stack)
@@ -308,13 +320,14 @@ class Generation:
         truth: GroundTruth,
         send: Send,
         stack: contextlib.AsyncExitStack,
+        *,
+        free: bool,
     ) -> Reply:
         options, clock = self._options, self._driver.clock
         headers: Headers = [(b"x-request-id", truth.request_id.encode("latin-1"))]
         if not request.stream:
             return WholeReply(send, text, texts, truth, clock, headers, timings=options.server_timings)
         reasons = self._config.think_mean_tokens is not None
-        free = request.structured is None
         plain = _is_plain(options) and not request.continuous_usage and not reasons and free
         stream = (PlainStream if plain else EventStream)(
             text,

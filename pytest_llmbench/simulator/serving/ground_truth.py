@@ -84,6 +84,9 @@ class GroundTruth:
     schema_check: str | None = None
     """Result of checking the whole reply against its schema: ``valid``, or how it breaks it. ``None``: no
     structured output was asked for."""
+    answer_check: str | None = None
+    """Whether the whole reply answers the question rightly: ``right``, ``wrong`` or ``cut_by_limit``.
+    ``None``: no question was seen."""
     aborted: bool = False
     """Whether the connection was closed before the reply was complete, by the client or by the fault."""
     fault: str | None = None

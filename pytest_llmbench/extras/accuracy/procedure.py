@@ -1,0 +1,244 @@
+"""Accuracy: does the system still answer rightly, asked as its load is asked?
+
+No test of the draft. MLCommons, and the suites of engines, hold the figures of a fast system to a data set of
+questions, so that no speed is bought with wrong answers. The questions go by the same path and with the same
+parameters as every other load, in a closed loop of their own, and no latency is reported of them. A share of
+questions in any other load tells the same while the system is busy (``metrics/accuracy.py``).
+
+Two limits for two claims. ``min_share`` is about such questions at large, and is judged on the interval of
+Clopper and Pearson. ``golden`` is what a trusted system scored with *these very questions*; nothing is
+sampled there, so the share itself decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.accuracy.questions import questions
+from pytest_llmbench.methodology.measuring.fewest import fewest_requests
+from pytest_llmbench.methodology.measuring.load_plans import part_of
+from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.metrics.accuracy import ACCURACY, ACCURACY_OF_SET, accuracy, checks, counts
+from pytest_llmbench.metrics.throughput import completion_rate
+from pytest_llmbench.model.answers import RIGHT, check_of
+from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.store.datasets import MAX_ANSWER_TOKENS
+from pytest_llmbench.workloads.arithmetic import NAME as ARITHMETIC
+from pytest_llmbench.workloads.dataset import DatasetWorkload
+
+NAME = "accuracy"
+SECTION = ""
+"""The section of the draft: there is none."""
+TITLE = "Accuracy"
+MAIN_METRICS = (ACCURACY,)
+
+USUAL_QUESTIONS = 1000
+"""The most questions where the author names no number."""
+QUICK_QUESTIONS = 50
+_MOST_SHOWN = 5
+"""Wrong answers that the report shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Questions with known answers, in a closed loop; how many are answered rightly.
+
+    A question whose request fails is not answered rightly.
+    """
+
+    workload: str | Workload = parameter(
+        "workload",
+        ARITHMETIC,
+        doc="a workload whose requests have an expected answer: ``arithmetic`` (sums by seed), one of "
+        "``--llm-workloads`` with a ``scorer``; or give ``dataset``.",
+    )
+    dataset: str | None = parameter(
+        "text", doc="file of questions (JSON, JSONL, CSV, Parquet) instead of ``workload``."
+    )
+    scorer: str = parameter(
+        "text",
+        "exact",
+        doc="of ``dataset``: ``exact``, ``number``, ``choice``, ``contains``, ``regex:PATTERN`` or "
+        "``python:MODULE:FUNCTION``.",
+    )
+    prompt_field: str = parameter("text", "", doc="of ``dataset``; default: the usual names.")
+    answer_field: str = parameter("text", "", doc="of ``dataset``; default: the usual names.")
+    max_tokens: int = parameter(
+        "count", MAX_ANSWER_TOKENS, doc="output limit of each question of ``dataset``."
+    )
+    questions: int | None = parameter(
+        "count", doc="how many are asked; default: all of a data set, at most 1000."
+    )
+    concurrency: int = parameter("count", DEFAULT_CONCURRENCY, doc="questions in flight.")
+    min_share: float | None = parameter(
+        "share", doc="of right answers to such questions, judged on the whole confidence interval."
+    )
+    golden: float | None = parameter(
+        "share", doc="share of right answers that a trusted system gave to these very questions."
+    )
+    min_of_golden: float = parameter("share", 0.99, doc="the least share, as a part of ``golden``.")
+
+    def __post_init__(self) -> None:
+        if self.dataset is not None and self.workload == ARITHMETIC:
+            asked = questions(
+                self.dataset,
+                scorer=self.scorer,
+                prompt_field=self.prompt_field,
+                answer_field=self.answer_field,
+                max_tokens=self.max_tokens,
+            )
+            object.__setattr__(self, "workload", asked)
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        own = []
+        if self.min_share is not None:
+            own.append(Objective(ACCURACY, ">=", self.min_share, "ratio"))
+        if self.golden is not None:
+            own.append(Objective(ACCURACY_OF_SET, ">=", self.golden * self.min_of_golden, "ratio"))
+        return (*own, *self.slo)
+
+    def contradictions(self) -> list[str]:
+        found = []
+        if self.compliance is not None:
+            found.append("compliance is not for this test: accuracy is no test of the draft")
+        return found
+
+    def undecidable(self) -> list[str]:
+        asked = self.questions or _size(self.workload)
+        return [
+            f"{each} needs at least {fewest:.0f} questions to be decided, there are {asked}"
+            for each in self.objectives
+            if asked < (fewest := fewest_requests(each))
+        ]
+
+
+def _size(workload: str | Workload) -> int:
+    if isinstance(workload, DatasetWorkload):
+        return min(len(workload.prompts), USUAL_QUESTIONS)
+    return USUAL_QUESTIONS
+
+
+def _count(parameters: Parameters, setting: Setting) -> int:
+    asked = parameters.questions or _size(setting.workload)
+    return min(asked, QUICK_QUESTIONS) if setting.scale == "quick" else asked
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The one load of the test: each question once, in the order that the seed gives."""
+    count = _count(parameters, setting)
+    part = part_of(setting, setting.workload, "questions", concurrency=parameters.concurrency, count=count)
+    load = ClosedLoop(min(parameters.concurrency, count))
+    return (part.plan(setting, "questions", load, count, ignore_eos=False),)
+
+
+def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    """Raises SuiteError where the first request of the workload has no expected answer."""
+    if setting.workload.requests(1, setting.seed)[0].expected is None:
+        raise SuiteError(
+            f"the requests of workload {setting.workload.name!r} have no expected answers",
+            where="accuracy",
+            remedy='name dataset="questions.jsonl", or give the workload a scorer in its file',
+        )
+    warmup = yield from warm_up(setting, concurrency=parameters.concurrency)
+    seen = yield plans(parameters, setting)[0]
+    return result(parameters, setting, warmup, (seen,))
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    records = [run.records for run in seen]
+    labels = sorted({label for run in records for label in run.class_label} - {""})
+    metrics: dict[str, Estimate] = accuracy(records) | {"completion_rate": completion_rate(records)}
+    if len(labels) > 1:
+        for label in labels:
+            own = accuracy([_of(run, label) for run in records])
+            metrics |= {f"{name}[{label}]": each for name, each in own.items()}
+    facts = setting.facts | manifest(setting, plans(parameters, setting), warmup, seen)
+    return TestResult(
+        test=NAME,
+        section=SECTION,
+        title=TITLE,
+        metrics=metrics,
+        tables=(_results(metrics, records), *_by_class(metrics, labels, records), *_wrong(records)),
+        plots=(),
+        configuration=configuration(facts, seen),
+        # How replies came is nobody's business here: a buffer on the way does not void what they say.
+        observations=tuple(replace(run, records=run.records.without_streams()) for run in seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=(Note.of("outside_draft", test=NAME),),
+    )
+
+
+def _of(run: Records, label: str) -> Records:
+    return run.select(np.array([own == label for own in run.class_label], dtype=bool))
+
+
+_CHECKS = {
+    "right": "Right answers",
+    "wrong": "Wrong answers",
+    "no_answer": "Replies without an answer",
+    "cut_by_limit": "Cut by the output limit",
+    "unanswered": "Failed requests",
+    "scorer_failed": "The scorer failed",
+}
+
+
+def _results(metrics: dict[str, Estimate], records: Sequence[Records]) -> Table:
+    found = counts(records)
+    rows: list[tuple[str, Cell]] = [("Questions", sum(found.values()))]
+    rows += [(_CHECKS[check], count) for check, count in found.items()]
+    shown = {ACCURACY: "Accuracy", ACCURACY_OF_SET: "Accuracy of just these"}
+    rows += zip(shown.values(), cells(metrics, shown), strict=True)
+    return Table("accuracy_results", "Accuracy", ("Metric", "Value", "95 % interval"), with_intervals(rows))
+
+
+def _by_class(
+    metrics: dict[str, Estimate], labels: Sequence[str], records: Sequence[Records]
+) -> tuple[Table, ...]:
+    if len(labels) < 2:
+        return ()
+    rows: list[Row] = [
+        (
+            label,
+            sum(map(len, checks([_of(run, label) for run in records]))),
+            *cells(metrics, (f"{ACCURACY}[{label}]",)),
+        )
+        for label in labels
+    ]
+    return (Table("accuracy_by_class", "Accuracy by Class", ("Class", "Questions", "Accuracy"), tuple(rows)),)
+
+
+def _wrong(records: Sequence[Records]) -> tuple[Table, ...]:
+    """The first answers that are not right, as the scorer understood them."""
+    rows: list[Row] = [
+        (int(index), _CHECKS[check_of(told)], told.partition(": ")[2])
+        for run in records
+        for index, told in zip(run.index.tolist(), run.answer_check, strict=True)
+        if told is not None and told != RIGHT
+    ]
+    columns = ("Question", "Check", "Taken for the answer")
+    shown = tuple(rows[:_MOST_SHOWN])
+    return (Table("accuracy_wrong", "First Answers that Are Not Right", columns, shown),) if rows else ()
+
+
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)

@@ -1,0 +1,169 @@
+"""The accuracy test: its marker, its figures in replay and served, held against the engine's own truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replayed_sut import ReplayedSUT
+from served_load import PATIENT, truths_of
+
+from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.accuracy import procedure as accuracy
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.error_budget import Budget
+from pytest_llmbench.methodology.measuring.validity import validity_of
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.model.judgement import GateVerdict
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.workloads.arithmetic import ARITHMETIC
+
+
+def measured(scenario: str = "fast", **given: Any) -> TestResult:
+    asked = build(accuracy.Parameters, given, test="accuracy", counted=True)
+    engine = ReplayEngine(parse_scenario(scenario))
+    return drive(accuracy.procedure(asked, ReplayedSUT().setting(asked.workload)), engine.run)
+
+
+def verdict(result: TestResult) -> GateVerdict:
+    return gate(result.objectives, result.metrics).verdict
+
+
+def questions(folder: Path, *rows: Any) -> str:
+    path = folder / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_a_model_that_answers_rightly_passes_and_one_that_does_not_fails() -> None:
+    assert verdict(measured(min_share=0.9)) is GateVerdict.PASS
+    wrong = measured("fast?wrong_answer_rate=0.2", min_share=0.9)
+    assert verdict(wrong) is GateVerdict.FAIL
+    share = wrong.metrics["accuracy"]
+    assert share.lower is not None
+    assert share.upper is not None
+    assert share.lower < 0.8 < share.upper
+    by_class = [wrong.metrics[f"accuracy[{label}]"].point for label in ("add", "subtract", "multiply")]
+    assert sum(each or 0 for each in by_class) / 3 == pytest.approx(share.point, abs=0.001)
+
+
+def test_the_golden_share_is_decided_by_just_these_questions() -> None:
+    # An interval of 300 questions is 7 points wide; one wrong answer more or less decides nevertheless.
+    share = measured("fast?wrong_answer_rate=0.1", questions=300).metrics["accuracy_of_set"].point
+    assert share is not None
+    given = {"golden": share / 0.99, "min_of_golden": 0.99, "questions": 300}
+    assert verdict(measured("fast?wrong_answer_rate=0.1", **given)) is GateVerdict.PASS
+    given["golden"] += 1 / 300
+    assert verdict(measured("fast?wrong_answer_rate=0.1", **given)) is GateVerdict.FAIL
+
+
+def test_wrong_answers_come_only_above_the_load_that_the_scenario_names() -> None:
+    scenario = "fast?wrong_answer_rate=1&wrong_answers_above=4"
+    assert measured(scenario, concurrency=4, questions=60).metrics["accuracy"].point == 1.0
+    under_load = measured(scenario, concurrency=16, questions=60).metrics["accuracy"].point
+    assert under_load is not None
+    assert under_load < 0.3  # the first four, and the last ones
+
+
+def test_failed_requests_are_not_answered_and_cut_replies_are_told(tmp_path: Path) -> None:
+    failed = measured("fast?fault=http_error&fault_rate=0.5&fault_from=60", questions=200)
+    assert failed.metrics["accuracy"].point == failed.metrics["completion_rate"].point
+    rows = [{"question": f"Number {at}?", "answer": "one thousand and one nights"} for at in range(20)]
+    cut = measured(dataset=questions(tmp_path, *rows), scorer="contains", max_tokens=2)
+    assert cut.metrics["accuracy"].point == 0.0
+    found = {each.check: each for each in validity_of(cut, Budget(0.01)).findings}
+    assert found["answers_cut"].value == 1.0
+    assert not found["answers_cut"].voids
+
+
+def test_a_scorer_that_fails_voids_the_test(tmp_path: Path) -> None:
+    asked = questions(tmp_path, {"question": "1 + 1?", "answer": 2})
+    result = measured(dataset=asked, scorer="python:operator:add")
+    assert result.metrics["accuracy"].point is None
+    [finding] = [each for each in validity_of(result, Budget(0.01)).findings if each.check == "scorer_failed"]
+    assert finding.voids
+    assert "not True or False" in finding.message
+
+
+def test_every_bad_row_of_a_file_is_named(tmp_path: Path) -> None:
+    path = questions(
+        tmp_path, {"question": "1 + 1?", "answer": 2}, {"q": "?"}, {"question": "2?", "answer": "two"}
+    )
+    with pytest.raises(SuiteError) as refused:
+        build(accuracy.Parameters, {"dataset": path, "scorer": "number"})
+    told = str(refused.value)
+    assert all(each in told for each in ("row 1 has no text under prompt", "row 2", "holds no number"))
+    with pytest.raises(SuiteError, match="No such file"):
+        build(accuracy.Parameters, {"dataset": "none.jsonl"})
+    with pytest.raises(SuiteError, match="have no expected answers"):
+        measured(workload="synthetic-uniform")
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"compliance": "conditional"}, "no test of the draft"),
+        ({"min_share": 0.99, "questions": 100}, "needs at least 368 questions to be decided, there are 100"),
+        ({"min_shares": 0.9}, "did you mean min_share"),
+        ({"golden": 1.5}, "golden"),
+        ({"slo": ["x"]}, "slo"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_asked(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SuiteError) as refused:
+        build(accuracy.Parameters, given, test="accuracy", counted=True)
+    assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "api", ["openai-chat", "openai-completions", "openai-responses", "anthropic-messages"]
+)
+def test_records_say_what_the_engine_knows_of_its_answers(api: str) -> None:
+    plan = LoadPlan("measure", ARITHMETIC, ClosedLoop(4), 60, seed=3, deadlines=PATIENT)
+    with EmbeddedEngine.start("fast?wrong_answer_rate=0.3&writes_per_event=3") as engine:
+        with LoadGenerator(Target.parse(engine.url), dialect(api), model=engine.model) as generator:
+            seen = generator.run(plan)
+        truths = truths_of(engine, seen)
+    told = [str(each).partition(":")[0] for each in seen.records.answer_check]
+    assert told == [truth.answer_check for truth in truths]
+    assert set(told) == {"right", "wrong"}
+    # The same engine in virtual time draws the same answers.
+    replayed = ReplayEngine(parse_scenario("fast?wrong_answer_rate=0.3")).run(plan)
+    assert sorted(map(str, replayed.records.answer_check)) == sorted(map(str, seen.records.answer_check))
+
+
+def test_a_share_of_the_load_is_questions(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from pytest_llmbench import llmbench, metric, percent
+
+        @llmbench.ttft(
+            p50_ms=500, requests=200, concurrency=16,
+            workload={"synthetic-uniform": 0.7, "arithmetic": 0.3},
+            slo=[metric("accuracy", "ratio") >= 90 * percent],
+        )
+        def test_busy(llm_result):
+            assert llm_result.metrics["accuracy"].n > 30
+
+        @llmbench.accuracy(min_share=0.9, questions=100)
+        def test_alone(llm_result): ...
+        """
+    )
+    scenario = "replay:fast?wrong_answer_rate=1&wrong_answers_above=12"
+    result = pytester.runpytest_inprocess(f"--llm-endpoint={scenario}", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*FAILED*test_busy - accuracy*",
+        ]
+    )
