@@ -15,6 +15,56 @@ class LLMBench:
     """
 
     @staticmethod
+    def accuracy(
+        *,
+        dataset: str | None = None,
+        scorer: str = "exact",
+        prompt_field: str = "",
+        answer_field: str = "",
+        max_tokens: int = 256,
+        questions: int | None = None,
+        concurrency: int = 8,
+        min_share: float | None = None,
+        golden: float | None = None,
+        min_of_golden: float = 0.99,
+        workload: str | Workload | Mapping[str, Any] = "arithmetic",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Accuracy (no test of the draft).
+
+        Questions with known answers, in a closed loop; how many are answered rightly.
+
+        A question whose request fails is not answered rightly.
+
+        :param dataset: file of questions (JSON, JSONL, CSV, Parquet) instead of ``workload``.
+        :param scorer: of ``dataset``: ``exact``, ``number``, ``choice``, ``contains``, ``regex:PATTERN`` or
+            ``python:MODULE:FUNCTION``.
+        :param prompt_field: of ``dataset``; default: the usual names.
+        :param answer_field: of ``dataset``; default: the usual names.
+        :param max_tokens: output limit of each question of ``dataset``.
+        :param questions: how many are asked; default: all of a data set, at most 1000.
+        :param concurrency: questions in flight.
+        :param min_share: of right answers to such questions, judged on the whole confidence interval.
+        :param golden: share of right answers that a trusted system gave to these very questions.
+        :param min_of_golden: the least share, as a part of ``golden``.
+        :param workload: a workload whose requests have an expected answer: ``arithmetic`` (sums by seed), one
+            of ``--llm-workloads`` with a ``scorer``; or give ``dataset``.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
     def capacity(
         *,
         ttft_p99_ms: float | None = None,
