@@ -13,6 +13,7 @@ import asyncio
 import json
 import struct
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
@@ -273,16 +274,4 @@ def _read(request: Any) -> GenerationRequest:
     if not isinstance(parameters, dict):
         raise RefusalError(400, "sampling_parameters has to be a JSON object", "sampling_parameters")
     fields = Fields(parameters)
-    made = GenerationRequest(
-        texts=(text,),
-        token_ids=None,
-        stream=True,
-        include_usage=False,
-        max_tokens=fields.ceiling(),
-        min_tokens=fields.count("min_tokens", least=0) or 0,
-        ignore_eos=fields.flag("ignore_eos"),
-        priority=fields.whole("priority"),
-    )
-    fields.check_rest(made)
-    fields.require_none_wrong()
-    return made
+    return replace(fields.request((text,), fields.ceiling(), include_usage=False), stream=True)

@@ -264,7 +264,6 @@ def _read(request: Any) -> GenerationRequest:
         texts=() if tokenized else (request.text,),
         token_ids=ids,
         stream=request.stream,
-        include_usage=True,
         max_tokens=parameters.max_tokens if parameters.HasField("max_tokens") else None,
         min_tokens=parameters.min_tokens,
         ignore_eos=parameters.ignore_eos,

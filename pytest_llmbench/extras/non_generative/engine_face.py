@@ -149,7 +149,12 @@ class DocumentFace:
         require_model(named, model)
         asked = parse(content)
         request = GenerationRequest(
-            asked.texts, asked.token_ids, False, False, 1, 0, ignore_eos=True, generates=False
+            texts=asked.texts,
+            token_ids=asked.token_ids,
+            stream=False,
+            max_tokens=1,
+            ignore_eos=True,
+            generates=False,
         )
         face = _Document(asked, key, scope, receive, send, self._driver)
         await self._generation.answer_on(face, request, received_ns, request_id(scope), session_id(scope))

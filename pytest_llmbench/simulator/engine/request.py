@@ -54,20 +54,20 @@ class RefusalError(Exception):
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """A request whose fields have the right types; whether it fits is decided once its prompt has been
     counted."""
 
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] = ()
     """Prompt as text (for a chat: each message's); its tokens are counted one by one and added up."""
-    token_ids: Sequence[int] | None
+    token_ids: Sequence[int] | None = None
     """Prompt as token ids, instead of text; None: it is text."""
-    stream: bool
-    include_usage: bool
+    stream: bool = True
+    include_usage: bool = True
     max_tokens: int | None
-    min_tokens: int
-    ignore_eos: bool
+    min_tokens: int = 0
+    ignore_eos: bool = False
     continuous_usage: bool = False
     """Whether every chunk carries usage, as vLLM does for ``stream_options.continuous_usage_stats``."""
     priority: int = 0

@@ -38,7 +38,6 @@ from pytest_llmbench.simulator.serving.replies import Reply
 from pytest_llmbench.simulator.serving.request_body import (
     Fields,
     content_of,
-    require_model,
     schema_form,
     with_tools,
 )
@@ -49,36 +48,28 @@ _CREATED = "1970-01-01T00:00:00Z"
 def parse_chat(content: dict[str, Any], model: str) -> GenerationRequest:
     """The request of Ollama's ``/api/chat``. RefusalError 400 for wrong types, all of them named; 404 for
     another model."""
-    fields = Fields(content)
-    texts = with_tools(fields.messages()[0], fields.tools())
-    return _parsed(content, fields, texts, model)
+    fields = Fields(content, model)
+    return _parsed(content, fields, with_tools(fields.messages()[0], fields.tools()))
 
 
 def parse_generate(content: dict[str, Any], model: str) -> GenerationRequest:
     """The request of Ollama's ``/api/generate``, which has a prompt instead of messages; raises as
     :func:`parse_chat`."""
-    fields = Fields(content)
-    return _parsed(content, fields, (fields.text("prompt") or "",), model)
+    fields = Fields(content, model)
+    return _parsed(content, fields, (fields.text("prompt") or "",))
 
 
-def _parsed(content: dict[str, Any], fields: Fields, texts: tuple[str, ...], model: str) -> GenerationRequest:
-    asked = fields.text("model")
+def _parsed(content: dict[str, Any], fields: Fields, texts: tuple[str, ...]) -> GenerationRequest:
     options = content.get("options")
     sampling = Fields(options if isinstance(options, dict) else {})
     request = GenerationRequest(
         texts=texts,
-        token_ids=None,
         stream=content.get("stream", True) is not False,
-        include_usage=True,
         max_tokens=sampling.count("num_predict", least=1),
-        min_tokens=0,
-        ignore_eos=False,
         thinks=content.get("think") is not False,
     )
     fields.mistakes |= sampling.mistakes
-    fields.require_none_wrong()
-    require_model(asked, model)
-    return request
+    return fields.right(request)
 
 
 class OllamaLines:
@@ -144,31 +135,19 @@ _BLOCKS = {
 def parse_message(content: dict[str, Any], model: str) -> GenerationRequest:
     """The request of Anthropic's ``/v1/messages``. RefusalError 400 for wrong types, all of them named; 404
     for another model."""
-    fields = Fields(content)
-    asked, system = fields.text("model"), fields.text("system")
+    fields = Fields(content, model)
+    system, most = fields.text("system"), fields.count("max_tokens", least=1)
+    if most is None:
+        fields.mistakes.setdefault("max_tokens", "max_tokens is missing")
     tools = fields.tools("input_schema")
-    structured = fields.structured(tools, schema_form(content.get("output_config"), "format"))
     texts = with_tools(fields.messages()[0], tools)
     thinking = content.get("thinking")
-    enabled = not isinstance(thinking, dict) or thinking.get("type") != "disabled"
-    request = GenerationRequest(
-        texts=texts if system is None else (system, *texts),
-        token_ids=None,
-        stream=fields.flag("stream"),
-        include_usage=True,
-        max_tokens=fields.count("max_tokens", least=1),
-        min_tokens=fields.count("min_tokens", least=0) or 0,
-        ignore_eos=fields.flag("ignore_eos"),
-        priority=fields.whole("priority"),
-        thinks=fields.thinks() and enabled,
-        structured=structured,
+    return fields.request(
+        texts if system is None else (system, *texts),
+        most,
+        structured=fields.structured(tools, schema_form(content.get("output_config"), "format")),
+        thinks=not isinstance(thinking, dict) or thinking.get("type") != "disabled",
     )
-    if request.max_tokens is None:
-        fields.mistakes.setdefault("max_tokens", "max_tokens is missing")
-    fields.check_rest(request)
-    fields.require_none_wrong()
-    require_model(asked, model)
-    return request
 
 
 class MessageEvents:

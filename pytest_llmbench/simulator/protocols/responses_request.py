@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.serving.request_body import Fields, require_model, schema_form, with_tools
+from pytest_llmbench.simulator.serving.request_body import Fields, schema_form, with_tools
 
 CREATE = "response.create"
 
@@ -50,28 +50,16 @@ def parse_response_create(message: str | bytes | None, model: str) -> ResponseCr
 
 def parse_response(content: dict[str, Any], model: str) -> GenerationRequest:
     """Parse the body of a response that is posted over HTTP. Raises RefusalError as above."""
-    fields = Fields(content)
-    asked, instructions = fields.text("model"), fields.text("instructions")
-    given = content.get("input")
+    fields = Fields(content, model)
+    instructions, given = fields.text("instructions"), content.get("input")
     texts = (given,) if isinstance(given, str) else fields.messages("input")[0]
     tools = fields.tools("parameters")
-    structured = fields.structured(tools, schema_form(content.get("text"), "format"))
     texts = with_tools(texts, tools)
     reasoning = content.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
-    request = GenerationRequest(
-        texts=texts if instructions is None else (instructions, *texts),
-        token_ids=None,
-        stream=fields.flag("stream"),
-        include_usage=True,
-        max_tokens=fields.count("max_output_tokens", least=1),
-        min_tokens=fields.count("min_tokens", least=0) or 0,
-        ignore_eos=fields.flag("ignore_eos"),
-        priority=fields.whole("priority"),
-        thinks=fields.thinks() and effort != "none",
-        structured=structured,
+    return fields.request(
+        texts if instructions is None else (instructions, *texts),
+        fields.count("max_output_tokens", least=1),
+        structured=fields.structured(tools, schema_form(content.get("text"), "format")),
+        thinks=effort != "none",
     )
-    fields.check_rest(request)
-    fields.require_none_wrong()
-    require_model(asked, model)
-    return request

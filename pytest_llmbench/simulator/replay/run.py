@@ -618,4 +618,4 @@ def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | No
 @lru_cache(maxsize=1024)
 def _as_asked(max_tokens: int, ignore_eos: bool) -> GenerationRequest:
     """The request as the engine's HTTP server would have read it."""
-    return GenerationRequest((), (), True, True, max_tokens, 0, ignore_eos)
+    return GenerationRequest(max_tokens=max_tokens, ignore_eos=ignore_eos)

@@ -32,30 +32,18 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
     another model.
     """
     content = content_of(body)
-    fields = Fields(content)
-    asked = fields.text("model")
+    fields = Fields(content, model)
     chat = endpoint is Endpoint.CHAT
     texts, token_ids = fields.messages() if chat else fields.prompt()
     tools = fields.tools() if chat else ()
-    structured = fields.structured(tools, _json_form(content)) if chat else None
-    texts = with_tools(texts, tools)
-    request = GenerationRequest(
-        texts=texts,
+    return fields.request(
+        with_tools(texts, tools),
+        fields.ceiling(),
         token_ids=token_ids,
-        stream=fields.flag("stream"),
+        structured=fields.structured(tools, _json_form(content)) if chat else None,
         include_usage=fields.stream_option("include_usage"),
-        max_tokens=fields.ceiling(),
-        min_tokens=fields.count("min_tokens", least=0) or 0,
-        ignore_eos=fields.flag("ignore_eos"),
         continuous_usage=fields.stream_option("continuous_usage_stats"),
-        priority=fields.whole("priority"),
-        thinks=fields.thinks(),
-        structured=structured,
     )
-    fields.check_rest(request)
-    fields.require_none_wrong()
-    require_model(asked, model)
-    return request
 
 
 def with_tools(texts: tuple[str, ...], tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -119,9 +107,12 @@ def parse_tokenize(body: bytes, model: str) -> GenerationRequest:
 class Fields:
     """The members of a request; reading a wrong one notes the mistake and gives a harmless value."""
 
-    def __init__(self, content: dict[str, Any]) -> None:
+    def __init__(self, content: dict[str, Any], model: str = "") -> None:
+        """``model``: the one that is served; empty where the members do not name one."""
         self._content = content
+        self._model = model
         self.mistakes: dict[str, str] = {}
+        self._asked = self.text("model") if model else None
 
     def _wrong(self, name: str, wanted: str) -> None:
         shown = json.dumps(self._content.get(name))
@@ -249,7 +240,42 @@ class Fields:
             self.mistakes["schema"] = f"the form of the answer: {error}"
             return None
 
-    def check_rest(self, request: GenerationRequest) -> None:
+    def request(
+        self,
+        texts: tuple[str, ...],
+        max_tokens: int | None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        structured: StructuredOutput | None = None,
+        thinks: bool = True,
+        include_usage: bool = True,
+        continuous_usage: bool = False,
+    ) -> GenerationRequest:
+        """The request, with the fields that all APIs have. RefusalError 400 with all mistakes so far, 404 for
+        another model."""
+        request = GenerationRequest(
+            texts=texts,
+            token_ids=token_ids,
+            stream=self.flag("stream"),
+            include_usage=include_usage,
+            max_tokens=max_tokens,
+            min_tokens=self.count("min_tokens", least=0) or 0,
+            ignore_eos=self.flag("ignore_eos"),
+            continuous_usage=continuous_usage,
+            priority=self.whole("priority"),
+            thinks=self.thinks() and thinks,
+            structured=structured,
+        )
+        self._check_rest(request)
+        return self.right(request)
+
+    def right(self, request: GenerationRequest) -> GenerationRequest:
+        """``request``, if nothing in it is wrong; raises as :meth:`request`."""
+        self.require_none_wrong()
+        require_model(self._asked, self._model)
+        return request
+
+    def _check_rest(self, request: GenerationRequest) -> None:
         """Check the fields of which only one value is accepted, and those that have to agree with others."""
         temperature = self._content.get("temperature")
         number = isinstance(temperature, int | float) and not isinstance(temperature, bool)

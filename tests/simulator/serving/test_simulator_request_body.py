@@ -34,7 +34,7 @@ def test_chat_messages_become_texts() -> None:
         temperature=0,
         top_p=1,
     )
-    assert request == GenerationRequest(("be brief", "one", "two"), None, True, True, 9, 0, False)
+    assert request == GenerationRequest(texts=("be brief", "one", "two"), max_tokens=9)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_null_is_the_same_as_absent() -> None:
     request = parse(
         CHAT, messages=HELLO, model=None, stream=None, max_tokens=None, stream_options=None, n=None
     )
-    assert request == GenerationRequest(("hello",), None, False, False, None, 0, False)
+    assert request == GenerationRequest(texts=("hello",), stream=False, include_usage=False, max_tokens=None)
 
 
 @pytest.mark.parametrize(
