@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from math import isfinite
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from pytest_llmbench.model.observation import EngineReadings, Observation, SelfC
 from pytest_llmbench.model.plan import OpenLoop, describe_loads
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import PHASES
-from pytest_llmbench.model.result import Level, Plot, Table, TestResult, VoidLoad
+from pytest_llmbench.model.result import Level, Plot, Table, TestResult, VoidLoad, WarmupReport
 from pytest_llmbench.model.sentences import Note, plain_parameters
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store import schema
@@ -42,7 +42,6 @@ from pytest_llmbench.store.schema import (
     FactEntry,
     GaugeEntry,
     LevelEntry,
-    SelfCheckEntry,
     StretchEntry,
     iso_utc,
 )
@@ -79,12 +78,12 @@ def outcome_counts(runs: Sequence[Observation]) -> dict[str, int]:
     return dict(total)
 
 
-def combined_selfcheck(checks: Sequence[SelfCheck]) -> SelfCheckEntry | None:
+def combined_selfcheck(checks: Sequence[SelfCheck]) -> SelfCheck | None:
     """The self-checks of several stretches as one: the worst of each lag and share, the sum of each count."""
     if not checks:
         return None
     combined: dict[str, Any] = {}
-    for name in SelfCheckEntry.model_fields:
+    for name in (each.name for each in fields(SelfCheck)):
         seen = [value for check in checks if (value := getattr(check, name)) is not None]
         if not seen:
             combined[name] = None
@@ -92,7 +91,7 @@ def combined_selfcheck(checks: Sequence[SelfCheck]) -> SelfCheckEntry | None:
             combined[name] = seen[0]
         else:
             combined[name] = sum(seen) if name in _SUMMED else max(seen)
-    return SelfCheckEntry.model_validate(combined)
+    return stored(SelfCheck, SelfCheck(**combined))
 
 
 def stretch_entry(run: Observation) -> StretchEntry:
@@ -109,7 +108,7 @@ def stretch_entry(run: Observation) -> StretchEntry:
         in_flight_at_start=run.in_flight_at_start,
         in_flight_at_end=run.in_flight_at_end,
         interrupted=run.interrupted,
-        selfcheck=SelfCheckEntry.model_validate(run.selfcheck),
+        selfcheck=stored(SelfCheck, run.selfcheck),
         variant=run.plan.variant,
         load_duration_s=run.plan.duration_s,
         shared_from=run.shared_from,
@@ -185,7 +184,7 @@ def entry_from_result(
         compliance=_compliance(result.compliance, DRAFT),
         gate=_gate(result.gate, result.objectives, _why_void(result)),
         metrics={name: stored(Estimate, metric) for name, metric in result.metrics.items()},
-        warmup=schema.WarmupEntry.model_validate(plain(result.warmup)),
+        warmup=stored(WarmupReport, result.warmup),
         tables=_by_id(result.tables, _table),
         plots=_by_id(result.plots, _plot),
         records_file=records_file,

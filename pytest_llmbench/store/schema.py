@@ -28,7 +28,8 @@ from pytest_llmbench.model.judgement import (
     ValidityVerdict,
 )
 from pytest_llmbench.model.objective import Op
-from pytest_llmbench.model.result import VoidLoad
+from pytest_llmbench.model.observation import SelfCheck
+from pytest_llmbench.model.result import VoidLoad, WarmupReport
 from pytest_llmbench.redaction import without_credentials
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -151,58 +152,6 @@ class OutputLengths(Shape):
     requests: list[int] = Field(default=[])
 
 
-class SelfCheckEntry(Shape):
-    """The load generator's self-check. Over several stretches: worst lag, summed counts."""
-
-    send_lag_p50_ns: int | None
-    send_lag_p99_ns: int | None
-    send_lag_max_ns: int | None
-    send_lag_first_tenth_p50_ns: int | None
-    send_lag_last_tenth_p50_ns: int | None
-    loop_lag_p99_ns: int | None
-    loop_lag_max_ns: int | None
-    cpu_share: float | None
-    reads: int
-    content_chunks: int
-    coalesced_chunks: int
-    connections_prewarmed: int
-    connections_opened: int
-    stale_retries: int
-    gc_collections: int
-    peak_in_flight: int
-    clock: str
-    clock_resolution_ns: int | None
-    stamp_source: str
-    event_loop: str
-    transport: str
-    voluntary_switches: int | None = None
-    """How often the measuring process gave up its core to wait. ``null``: not counted."""
-    involuntary_switches: int | None = None
-    """How often it was taken off its core. ``null``: not counted."""
-    unstamped_reads: int = 0
-    """Number of reads that the kernel should have stamped and did not."""
-    distrusted_stamps: int = 0
-    """Number of reads whose kernel stamp could not be true."""
-    moved_stamps: int = 0
-    """Number of stamps moved to the instant that must precede them."""
-    clock_steps: int = 0
-    """Number of steps of the wall clock."""
-    waited_for_core_share: float | None = None
-    """Share of the time in which the measuring thread was ready to run while something else had the core."""
-    stolen_share: float | None = None
-    """Share of the machine's CPU time that its hypervisor gave to others."""
-    unresolved_chunks: int = 0
-    """Number of coalesced chunks that arrived together only because they were read late."""
-    replacement_lag_p50_ns: int | None = None
-    """How long a slot of a closed loop stood empty between the end of a request and the next; the median."""
-    replacement_lag_p99_ns: int | None = None
-    replacement_lag_max_ns: int | None = None
-    empty_slot_share: float | None = None
-    """Share of the time of all slots of a closed loop in which they stood empty."""
-    priority: str = ""
-    """Priority of the measuring process: ``nice -10``, or why it could not be raised."""
-
-
 class GaugeEntry(Shape):
     """A gauge of the serving engine while load was sent. ``null``: no sample fell into that time."""
 
@@ -246,7 +195,7 @@ class StretchEntry(Shape):
     in_flight_at_start: int
     in_flight_at_end: int
     interrupted: str | None
-    selfcheck: SelfCheckEntry
+    selfcheck: SelfCheck
     variant: str = ""
     """SUT variant on which the stretch ran; empty for the SUT itself."""
     load_duration_s: float | None = None
@@ -459,19 +408,6 @@ class WorkloadEntry(Shape):
     """Digest of the planned requests in the format of appendix A.1.4."""
 
 
-class WarmupEntry(Shape):
-    performed: bool
-    requests_ok: int
-    output_tokens: int
-    drained: bool
-    probe_before_ms: float | None
-    probes_after_ms: list[float | None]
-    stabilised: bool
-    duration_s: float
-    description: str
-    last_finished_ns: int | None
-
-
 class TableEntry(Shape):
     title: str
     columns: list[str]
@@ -557,8 +493,9 @@ class TestEntry(Shape):
     metrics: dict[str, Estimate]
     load: LoadEntry | None
     workload: WorkloadEntry | None
-    warmup: WarmupEntry | None
-    selfcheck: SelfCheckEntry | None
+    warmup: WarmupReport | None
+    selfcheck: SelfCheck | None
+    """Over several stretches the worst of each lag and share, the sum of each count."""
     counts: dict[str, int]
     """``submitted`` and the number of each outcome, zero included, in the measured phase."""
     tables: dict[str, TableEntry]
@@ -629,7 +566,9 @@ PUBLISHED: Final = {
     Comparison: "ComparisonEntry",
     Estimate: "Metric",
     Overload: "OverloadEntry",
+    SelfCheck: "SelfCheckEntry",
     VoidLoad: "VoidLoadEntry",
+    WarmupReport: "WarmupEntry",
 }
 """Dataclass → its name in the published schema."""
 
@@ -656,7 +595,8 @@ def _as_published(schema: dict[str, Any]) -> dict[str, Any]:
     renamed: dict[str, Any] = json.loads(text)
     kept = renamed["$defs"]
     for noun, name in PUBLISHED.items():
-        kept[name] = kept.pop(noun.__name__) | {"title": name}
+        own = kept.pop(noun.__name__)
+        kept[name] = own | {"title": name, "required": list(own["properties"])}  # a report has all of them
     return renamed | {"$defs": dict(sorted(kept.items()))}
 
 
