@@ -29,6 +29,7 @@ from pytest_llmbench.model.records import (
     IntColumn,
     PackedTexts,
     Records,
+    offsets_of,
     submission_keys,
 )
 
@@ -200,9 +201,9 @@ def records_of(block: Block, vocabulary: Vocabulary) -> Records:
         if name in CODED:
             columns[name] = list(CodedTexts(values, vocabulary.texts))
         elif name in RAGGED:
-            columns[name] = _offsets(values)
+            columns[name] = offsets_of(values)
         elif name == IDS:
-            columns[name] = list(PackedTexts(_offsets(values), block.entries[ENTRIES[IDS][0]]))
+            columns[name] = list(PackedTexts(offsets_of(values), block.entries[ENTRIES[IDS][0]]))
         else:
             columns[name] = values
     columns |= {name: block.entries[name] for names in RAGGED.values() for name in names}
@@ -214,10 +215,6 @@ def _packed(texts: Sequence[str]) -> tuple[Array, Array]:
     encoded = list(map(str.encode, texts))
     counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
     return counts, np.frombuffer(b"".join(encoded), dtype=np.uint8)
-
-
-def _offsets(counts: Array) -> IntColumn:
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 _TYPES = {**PER_REQUEST, **PER_ENTRY}

@@ -241,11 +241,6 @@ class RecordLog:
     def __len__(self) -> int:
         return self._requests
 
-    @property
-    def spilled(self) -> bool:
-        """Whether a file has been begun."""
-        return self._file is not None
-
     def extend(self, records: Records) -> None:
         """Add requests that have ended, in any order."""
         block = block_of(records, self._vocabulary)

@@ -108,7 +108,7 @@ class PackedTexts(Sequence[str]):
 
     def take(self, places: npt.NDArray[np.int64]) -> PackedTexts:
         starts, counts = self.offsets[:-1][places], np.diff(self.offsets)[places]
-        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        offsets = offsets_of(counts)
         entries = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
         return PackedTexts(offsets, self.data[entries])
 
@@ -271,7 +271,7 @@ class Records(
             columns[name] = value[mask] if isinstance(value, np.ndarray) else _taken(value, keep)
         for offsets_name, names in RAGGED.items():
             counts = np.diff(getattr(self, offsets_name))
-            columns[offsets_name] = _offsets(counts[mask])
+            columns[offsets_name] = offsets_of(counts[mask])
             entries = np.repeat(mask, counts)
             columns |= {name: getattr(self, name)[entries] for name in names}
         return Records(**columns)
@@ -388,7 +388,7 @@ class Records(
             else:
                 columns[column.name] = [entry for value in values for entry in value]
         for name in RAGGED:
-            columns[name] = _offsets(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
+            columns[name] = offsets_of(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
         return Records(**columns)
 
 
@@ -410,7 +410,7 @@ class JoinedRecords(Records):
         values = [getattr(part, name) for part in self._parts]
         column: Any
         if name in RAGGED:
-            column = _offsets(np.concatenate(list(map(np.diff, values))))
+            column = offsets_of(np.concatenate(list(map(np.diff, values))))
         elif isinstance(values[0], np.ndarray):
             column = np.concatenate(values)
         else:
@@ -495,7 +495,8 @@ def _int_column(values: Sequence[int | None]) -> IntColumn:
     return np.array(known, dtype=np.int64)
 
 
-def _offsets(counts: IntColumn) -> IntColumn:
+def offsets_of(counts: IntColumn | BoolColumn) -> IntColumn:
+    """Where the entries of each request begin, and where those of the last end, by how many each has."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
@@ -506,10 +507,10 @@ def _ragged_columns(by_name: Mapping[str, Ragged]) -> dict[str, IntColumn]:
         chunk_tokens = np.full(len(chunks.entries), MISSING, dtype=np.int64)
         chunk_tokens[np.repeat(alike, chunks.counts)] = tokens.entries[np.repeat(alike, tokens.counts)]
     return {
-        "chunk_offsets": _offsets(chunks.counts),
+        "chunk_offsets": offsets_of(chunks.counts),
         "chunk_ns": chunks.entries,
         "chunk_tokens": chunk_tokens,
-        "server_token_offsets": _offsets(server.counts),
+        "server_token_offsets": offsets_of(server.counts),
         "server_token_ns": server.entries,
     }
 

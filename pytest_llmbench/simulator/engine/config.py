@@ -265,11 +265,6 @@ class EngineConfig:
         return f"sim-{self.name}"
 
     @property
-    def kv_capacity_tokens(self) -> int:
-        """Tokens that all blocks of the KV cache hold together."""
-        return self.kv_blocks * self.kv_block_tokens
-
-    @property
     def figures_sha256(self) -> str:
         """SHA-256 digest of every figure: two engines that may behave differently never share it."""
         figures = {key: value for key, value in asdict(self).items() if key != "provenance"}

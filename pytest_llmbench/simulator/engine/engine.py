@@ -225,7 +225,6 @@ class Engine:
         del self._reserved[sequence]
         self._received.append(sequence)
         self.totals.transfers += 1
-        self.totals.transferred_blocks += sequence.received_blocks
         self.totals.transfer_ns += took_ns
         return True
 

@@ -48,7 +48,7 @@ def choose_victim(
     )
 
 
-MeasurementRequest = Callable[[EngineSequence], tuple[float, ...]]
+Order = Callable[[EngineSequence], tuple[float, ...]]
 Lane = Callable[[EngineSequence], int]
 _Entry = tuple[tuple[float, ...], int, EngineSequence]
 
@@ -60,7 +60,7 @@ class WaitingQueue:
     The second lane is served when the first is empty, and only while it is open. Most schedulers use one.
     """
 
-    def __init__(self, order: MeasurementRequest, lane: Lane) -> None:
+    def __init__(self, order: Order, lane: Lane) -> None:
         self._order = order
         self._lane = lane
         self._lanes: tuple[list[_Entry], ...] = ([], [])
@@ -135,7 +135,7 @@ def _by_phase(sequence: EngineSequence) -> int:
     return int(still_thinks(sequence))
 
 
-_SCHEDULERS: Mapping[Scheduler, tuple[MeasurementRequest, Lane]] = {
+_SCHEDULERS: Mapping[Scheduler, tuple[Order, Lane]] = {
     "fcfs": (_arrival, _one_lane),
     "priority": (_priority, _one_lane),
     "shortest": (_shortest, _one_lane),
@@ -205,7 +205,6 @@ class EngineTotals:
     """Number of tokens that resumed sequences found in the prefix cache."""
     transfers: int = 0
     """Number of prompts whose blocks came from another engine."""
-    transferred_blocks: int = 0
     transfer_ns: int = 0
     """Total duration of the ``transfers`` in nanoseconds."""
     failed: int = 0

@@ -27,6 +27,7 @@ from pytest_llmbench.model.records import (
     IntColumn,
     OnRecords,
     Records,
+    offsets_of,
 )
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.faults import FaultKind, StreamOptions
@@ -172,7 +173,7 @@ def chunks_of(flights: Sequence[InFlight], steps: Steps, stream: StreamOptions, 
         return Chunks(offsets, stamps_ns, ones, think_tokens, lengths, think_tokens, server_ns)
     closes = _closes(flights, lengths, think_tokens, stream, seed)
     ends = np.flatnonzero(closes)
-    closed_before = np.concatenate(([0], np.cumsum(closes))).astype(np.int64)
+    closed_before = offsets_of(closes)
     chunk_offsets = closed_before[offsets]
     return Chunks(
         offsets=chunk_offsets,
@@ -203,8 +204,7 @@ def _held_back(
     parts = np.split(stamps_ns, offsets[1:-1])
     for i, read_ns in held:
         parts[i] = read_ns
-    lengths = [len(part) for part in parts]
-    return np.concatenate(parts), np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    return np.concatenate(parts), offsets_of(np.array(list(map(len, parts))))
 
 
 def _token_steps(flights: Sequence[InFlight], firsts: Sequence[int]) -> tuple[IntColumn, IntColumn]:
@@ -350,7 +350,7 @@ def _of_chunks(chunks: Chunks) -> dict[str, Any]:
         "chunk_offsets": chunks.offsets,
         "chunk_ns": chunks.stamps_ns,
         "chunk_tokens": chunks.tokens,
-        "server_token_offsets": _offsets(chunks.output_tokens if len(chunks.server_ns) else none),
+        "server_token_offsets": offsets_of(chunks.output_tokens if len(chunks.server_ns) else none),
         "server_token_ns": chunks.server_ns,
     }
 
@@ -497,10 +497,6 @@ def _optional(values: list[int | None]) -> IntColumn:
 
 def _column(flights: Sequence[InFlight], name: str) -> IntColumn:
     return np.fromiter(map(attrgetter(name), flights), dtype=np.int64, count=len(flights))
-
-
-def _offsets(counts: IntColumn) -> IntColumn:
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 def _shared_tokens(flights: Sequence[InFlight]) -> IntColumn:

@@ -7,7 +7,6 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 Clock = Callable[[], int]
 """Returns the instant, in nanoseconds."""
@@ -125,10 +124,6 @@ class GroundTruth:
             found["prompt_ms"] = (self.first_token_ns - self.admitted_ns) / 1e6
         return found | {"preemptions": self.preemptions, "preempted_tokens": self.lost_tokens}
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> GroundTruth:
-        return cls(**value)
-
 
 class GroundTruthLog:
     """The ground truth of requests that have ended, oldest first; bounded in number and bytes, what is
@@ -166,4 +161,4 @@ class GroundTruthLog:
 
 def parse_ground_truth(lines: str) -> list[GroundTruth]:
     """Parse ``lines`` as :meth:`GroundTruthLog.json_lines` wrote them."""
-    return [GroundTruth.from_json(json.loads(line)) for line in lines.splitlines()]
+    return [GroundTruth(**json.loads(line)) for line in lines.splitlines()]

@@ -75,25 +75,14 @@ class ReplyText:
             return self._head + _tail(_chat_choice(delta, finish_reason), **more)
         return self._head + _tail(_text_choice(delta.get("content", ""), finish_reason), **more)
 
-    def finish(self, reason: str) -> bytes:
-        return self.chunk({}, reason)
-
-    def usage(self, prompt_tokens: int, output_tokens: int) -> bytes:
-        """The chunk with empty ``choices`` that ``stream_options.include_usage`` asks for."""
-        return self.usage_chunk(usage_object(prompt_tokens, output_tokens))
-
     def usage_chunk(self, usage: dict[str, Any], **more: Any) -> bytes:
+        """The chunk with empty ``choices`` that ``stream_options.include_usage`` asks for."""
         return self._head + _tail([], usage=usage, **more)
 
     def usage_with_empty_delta(self, usage: dict[str, Any], **more: Any) -> bytes:
         """The chunk with usage as some servers send it: with a choice that holds nothing but an empty
         delta."""
         return self._head + _tail([{"delta": {}} if self._chat else {"text": ""}], usage=usage, **more)
-
-    def body(self, reason: str, prompt_tokens: int, output_tokens: int) -> bytes:
-        """The whole reply as one JSON object, of which all tokens are content."""
-        text = "".join(self.word(token) for token in range(output_tokens))
-        return self.whole({"content": text}, reason, usage_object(prompt_tokens, output_tokens))
 
     def whole(self, message: dict[str, Any], reason: str, usage: dict[str, Any] | None, **more: Any) -> bytes:
         """The whole reply as one JSON object with ``message`` as the model's answer; for a completion only

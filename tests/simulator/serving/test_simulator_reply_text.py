@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.simulator.serving.reply_text import WORDS, ReplyText
+from pytest_llmbench.simulator.serving.reply_text import WORDS, ReplyText, usage_object
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
@@ -21,6 +21,14 @@ def event(data: bytes) -> Any:
 
 def text_of(endpoint: Endpoint, first_word: int = 0, request_id: str = "id-1") -> ReplyText:
     return ReplyText(endpoint, request_id, 1_700_000_000, "sim-fast", first_word)
+
+
+def whole(text: ReplyText, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
+    """The reply as one JSON object."""
+    content = "".join(map(text.word, range(output_tokens)))
+    body = text.whole({"content": content}, "length", usage_object(prompt_tokens, output_tokens))
+    found: dict[str, Any] = json.loads(body)
+    return found
 
 
 def test_chat_events() -> None:
@@ -40,15 +48,15 @@ def test_chat_events() -> None:
     assert event(role) == identity | {"choices": choice({"role": "assistant", "content": ""})}
     assert event(text.content(0)) == identity | {"choices": choice({"content": WORDS[0]})}
     assert event(text.content(1)) == identity | {"choices": choice({"content": WORDS[1]})}
-    assert event(text.finish("stop")) == identity | {"choices": choice({}, "stop")}
+    assert event(text.chunk({}, "stop")) == identity | {"choices": choice({}, "stop")}
     usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-    assert event(text.usage(3, 4)) == identity | {"choices": [], "usage": usage}
+    assert event(text.usage_chunk(usage_object(3, 4))) == identity | {"choices": [], "usage": usage}
 
 
 def test_completion_events() -> None:
     text = text_of(Endpoint.COMPLETIONS)
     assert text.role() is None
-    first, finish = event(text.content(0)), event(text.finish("length"))
+    first, finish = event(text.content(0)), event(text.chunk({}, "length"))
     assert (first["id"], first["object"]) == ("cmpl-id-1", "text_completion")
     assert first["choices"][0]["text"] == WORDS[0]
     assert (finish["choices"][0]["text"], finish["choices"][0]["finish_reason"]) == ("", "length")
@@ -61,7 +69,7 @@ def test_a_request_id_is_quoted() -> None:
 @pytest.mark.parametrize("endpoint", list(Endpoint))
 def test_whole_replies_say_the_same_as_their_chunks(endpoint: Endpoint) -> None:
     text = text_of(endpoint, first_word=21)
-    body = json.loads(text.body("length", 3, 150))
+    body = whole(text, 3, 150)
     chunks = [event(text.content(i))["choices"][0] for i in range(150)]
     choice = body["choices"][0]
     if endpoint is Endpoint.CHAT:
@@ -74,5 +82,5 @@ def test_whole_replies_say_the_same_as_their_chunks(endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize("first_word", range(len(WORDS)))
 def test_a_tokenizer_finds_as_many_tokens_as_were_given(first_word: int) -> None:
-    text = json.loads(text_of(Endpoint.COMPLETIONS, first_word).body("length", 1, 130))["choices"][0]["text"]
+    text = whole(text_of(Endpoint.COMPLETIONS, first_word), 1, 130)["choices"][0]["text"]
     assert reference_tokenizer("cl100k_base").count(text) == 130
