@@ -15,9 +15,9 @@ from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_word
 from pytest_llmbench.plugin.verdicts import attempt_at, note_missing, of_attempt, refuse_if_invalid
 
 if TYPE_CHECKING:
-    from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.selftest.run import SelftestResult
+    from pytest_llmbench.harness.session import Bench
     from pytest_llmbench.harness.sut.sut import SUT, SetUp
     from pytest_llmbench.methodology.procedure import WarmupPolicy
     from pytest_llmbench.model.request import Workload

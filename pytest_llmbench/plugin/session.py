@@ -390,7 +390,7 @@ class SessionReport:
         controller, which had the entries before."""
         if self._bench_session is None:
             return
-        changed = [again.plain() for again in self._bench_session.reaudit()]
+        changed = self._bench_session.reaudit()
         if self.is_worker:
             self.config.workeroutput[_REAUDITED] = changed  # type: ignore[attr-defined]  # pytest-xdist's
         elif changed:

@@ -156,11 +156,7 @@ def result_tables(test: TestView) -> list[Html]:
 def figures(test: TestView, drawn: Collection[str], *, salt: str = "") -> list[Html]:
     """The plots with the ids ``drawn``, in the order of the test."""
     return [
-        element(
-            "figure",
-            Html(plots.render(plot, plot_id, salt=salt)),
-            element("figcaption", plot["title"]),
-        )
+        element("figure", Html(plots.render(plot, plot_id, salt=salt)), element("figcaption", plot["title"]))
         for plot_id, plot in test.plots.items()
         if plot_id in drawn
     ]

@@ -14,14 +14,7 @@ from typing import NamedTuple
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
-from pytest_llmbench.reports.document import (
-    TONES,
-    TestView,
-    measured_text,
-    objective_text,
-    views,
-    words,
-)
+from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, views, words
 from pytest_llmbench.reports.first_screen import first_of
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.text_table import cut_within

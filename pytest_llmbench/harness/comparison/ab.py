@@ -54,11 +54,7 @@ def against_baseline(
         result,
         plots=overlaid({CANDIDATE: result.plots, BASELINE: baseline.result.plots}),
         comparisons=compared,
-        findings=(
-            *result.findings,
-            *refused_metrics(compared, *how),
-            *nothing_decides(limits, compared),
-        ),
+        findings=(*result.findings, *refused_metrics(compared, *how), *nothing_decides(limits, compared)),
     )
 
 

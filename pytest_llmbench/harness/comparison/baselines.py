@@ -1,7 +1,10 @@
 """``--llm-save`` and ``--llm-compare``: the statistics of runs are saved, and later runs are compared with
 them.
 
-A baseline never moves by itself: saving makes a new file, and what is compared with is named each time.
+A baseline never moves by itself: saving makes a new file, and what is compared with is named each time: one
+session, or all that were saved under its name. From three stored sessions on the session is the unit of
+replication, since runs of one session know nothing of other days. Below that runs are compared, and days are
+taken to be alike, which is said.
 """
 
 from __future__ import annotations
@@ -10,15 +13,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_llmbench.compare.equivalence import output_lengths
-from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
-from pytest_llmbench.compare.limits import ByRun, RegressionLimit, limits_of_option, nothing_decides
+from pytest_llmbench.compare.identity import Waiver, made_otherwise, matched, waivers_of_option
+from pytest_llmbench.compare.limits import (
+    ByRun,
+    RegressionLimit,
+    comparisons,
+    limits_of_option,
+    nothing_decides,
+)
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.comparison.ab import paired_runs
 from pytest_llmbench.harness.comparison.identity import (
+    LENGTHS,
+    SHARED,
     identity_of,
     lengths_of,
     lengths_vector,
@@ -29,12 +42,18 @@ from pytest_llmbench.harness.comparison.identity import (
     refused_metrics,
     waived,
 )
-from pytest_llmbench.harness.comparison.reference import Reference
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.model.draft import FEWEST_RUNS
-from pytest_llmbench.model.judgement import ComparisonVerdict
+from pytest_llmbench.model.estimate import COUNTED_BY
+from pytest_llmbench.model.judgement import (
+    FEWEST_SESSIONS,
+    MOST_SESSIONS,
+    Comparison,
+    ComparisonVerdict,
+    GateVerdict,
+)
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note, as_told
 from pytest_llmbench.probes.repository import checked_out
@@ -53,6 +72,81 @@ from pytest_llmbench.store.files import machine_id
 from pytest_llmbench.store.schema import iso_utc
 
 _COMMIT_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The saved results of one test that another is compared with."""
+
+    named: BaselineTest
+    """The result of the session that was named."""
+    identity: Mapping[str, Any]
+    """The identity of what is compared with it."""
+    alike: tuple[BaselineTest, ...]
+    """The sessions that count, the oldest first."""
+    waivers: tuple[Waiver, ...] = ()
+
+    @classmethod
+    def of(
+        cls, saved: Sequence[BaselineTest], identity: Mapping[str, Any], waivers: Sequence[Waiver] = ()
+    ) -> Reference:
+        """The reference out of the results that were saved under a name, the oldest first; the last is that
+        of the session that was named. Those count that are of the same thing, and did not fail."""
+        kept = (test for test in saved if test.gate is not GateVerdict.FAIL)
+        alike = [test for test in kept if not matched(test.identity, identity, waivers).mismatches]
+        return cls(saved[-1], identity, tuple(alike[-MOST_SESSIONS:]), tuple(waivers))
+
+    @property
+    def sessions(self) -> tuple[BaselineTest, ...]:
+        """The sessions by whose spread is judged; empty where they are too few, and runs are compared."""
+        return self.alike if len(self.alike) >= FEWEST_SESSIONS else ()
+
+    def compared(
+        self, by_run: ByRun, limits: Sequence[RegressionLimit], names: tuple[str, str]
+    ) -> tuple[Comparison, ...]:
+        """The comparisons of a session with these values."""
+        before: ByRun = self.named.by_run
+        paired = self._same_runs
+        if paired and not self.sessions:
+            before, by_run = paired_runs(before, by_run)
+        return comparisons(
+            before,
+            by_run,
+            limits,
+            names=names,
+            paired=paired,
+            sessions=[self._made_alike(test) for test in self.sessions],
+            unlike=partial(self._unlike, self.named),
+        )
+
+    def _unlike(self, saved: BaselineTest, metric: str) -> str | None:
+        return made_otherwise(metric, saved.identity, self.identity, self.waivers)
+
+    def _made_alike(self, saved: BaselineTest) -> ByRun:
+        """The values of a session in the metrics that it made as they are made now."""
+        return {name: own for name, own in saved.by_run.items() if self._unlike(saved, name) is None}
+
+    def notes(self, name: str) -> list[Note]:
+        """What the comparison takes for granted. ``name``: of the baseline."""
+        count = len(self.alike)
+        if self.sessions:
+            return [Note.of("compared_with_sessions", count=count, baseline=repr(name))]
+        said = []
+        if COUNTED_BY in self.identity and COUNTED_BY not in self.named.identity:
+            said.append(Note.of("made_unknown"))
+        if self.identity.get(LENGTHS) != self.named.identity.get(LENGTHS):
+            said.append(Note.of("other_lengths"))
+        if "host.machine" in self.identity:  # not in virtual time, whose days are alike
+            more = FEWEST_SESSIONS - count
+            said.append(Note.of("days_assumed_alike", more=more, baseline=repr(name)))
+        return said
+
+    @property
+    def _same_runs(self) -> bool:
+        """Whether run i of all sessions has requests of the same lengths, which are not those of run k."""
+        saved = self.sessions or (self.named,)
+        lists = {str(known.get(LENGTHS)) for known in (self.identity, *(test.identity for test in saved))}
+        return len(lists) == 1 and lists.pop().startswith(SHARED)
 
 
 @dataclass(frozen=True)
@@ -153,11 +247,7 @@ def identified(
 
 
 def refuse_early(
-    asked: Comparing,
-    nodeid: str,
-    identity: Mapping[str, Any],
-    limits: Sequence[RegressionLimit],
-    runs: int,
+    asked: Comparing, nodeid: str, identity: Mapping[str, Any], limits: Sequence[RegressionLimit], runs: int
 ) -> None:
     """Raise SuiteError if something already known keeps the comparison from being made."""
     where = f"--llm-compare {asked.path}"

@@ -1,16 +1,24 @@
-"""``--llm-calibrate``: A/A on one system, and what later sessions say about their limits in view of it."""
+"""``--llm-calibrate``: A/A on one system, and what later sessions say about their limits in view of it.
+
+The spread of a load on a system is that between its runs, or that between saved sessions. By it one run of a
+job decides nearer limits than by an assumed spread.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pytest_llmbench.compare.calibration import RUNS_SHOWN, Noise, noise_of, tight_limits, tight_margins
 from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, fields_of, made_otherwise, matched
@@ -23,10 +31,11 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.cells import Amount, Cell
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD, ByRun, SavedSpread
-from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.judgement import Finding, GateVerdict
 from pytest_llmbench.model.numbers import NOT_KNOWN, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.store.baselines import read_baseline, recent_baselines
 from pytest_llmbench.store.calibrations import (
     Calibration,
     NoiseEntry,
@@ -144,10 +153,7 @@ class Calibrations:
         return replace(
             result,
             findings=(*result.findings, *found),
-            notes=(
-                *result.notes,
-                Note.of("calibrated", saved=known.saved, runs=known.runs, path=str(path)),
-            ),
+            notes=(*result.notes, Note.of("calibrated", saved=known.saved, runs=known.runs, path=str(path))),
         )
 
     def _known(self, identity: Mapping[str, Any]) -> Path:
@@ -209,3 +215,46 @@ def _row(own: Noise) -> tuple[Cell, ...]:
         f"{sign} {quantity(own.proposed, own.unit)}",
         Amount(own.false_alarms(own.proposed), "ratio"),
     )
+
+
+FEWEST_SESSIONS, MOST_SESSIONS = 5, 20
+"""Fewest saved sessions whose spread is taken, in place of that between the runs of one; and how many of the
+latest are looked at."""
+
+
+def with_spreads(request: MeasurementRequest, settings: Settings, *, virtual: bool) -> MeasurementRequest:
+    """The request whose setting has what is known of the spread of its figures: of a job, and of a test with
+    a budget of time, which says by it what it will find."""
+    if not request.parameters.is_job and request.budget_s is None:
+        return request
+    own = request.setting
+    identity = identity_of(request.definition, request.parameters, own, virtual=virtual)
+    found = Calibrations(settings).spreads(identity) | _between_sessions(request.nodeid, identity, settings)
+    return replace(request, setting=replace(own, spreads=found)) if found else request
+
+
+def _between_sessions(nodeid: str, identity: Mapping[str, Any], settings: Settings) -> dict[str, SavedSpread]:
+    """The spread of each figure between the saved sessions of this test, of the first run of each, that made
+    it as the latest did."""
+    logs: dict[str, list[tuple[Made, float]]] = defaultdict(list)
+    for path in recent_baselines(settings.storage, MOST_SESSIONS):
+        try:
+            saved = read_baseline(path)
+        except StoreError:  # said where somebody compares with it
+            continue
+        for test in saved.tests:
+            if test.nodeid != nodeid or test.gate is GateVerdict.FAIL:
+                continue
+            if matched(test.identity, identity, ()).mismatches:
+                continue
+            for metric, values in test.by_run.items():
+                alike = made_otherwise(metric, test.identity, identity) is None
+                if alike and values and values[0] is not None and values[0] > 0:
+                    logs[metric].append((made_of(metric, test.identity), math.log(values[0])))
+    found = {}
+    for metric, every in logs.items():
+        latest = every[-1][0]
+        own = [value for made, value in every if made == latest]
+        if len(own) >= FEWEST_SESSIONS:
+            found[metric] = SavedSpread(float(np.std(own, ddof=1)), len(own), of_sessions=True, made=latest)
+    return found

@@ -133,9 +133,7 @@ def compare_systems(
     done = Note.of("systems_compared", count=len(systems), systems=names, runs=runs)
     findings = [finding for runs_of in measured.items() for finding in _void(*runs_of, budget)]
     result = replace(
-        first.result,
-        notes=(done, *notes, *first.result.notes),
-        findings=(*first.result.findings, *findings),
+        first.result, notes=(done, *notes, *first.result.notes), findings=(*first.result.findings, *findings)
     )
     counts = {name: len(own.every) for name, own in measured.items()}
     if len(measured) < len(systems) or min(counts.values()) < runs or any(f.voids for f in findings):

@@ -38,11 +38,8 @@ def main(arguments: list[str] | None = None, extents: tuple[Extent, Extent] = (F
             options.json.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
         if not options.no_store:
             path = store(plain, options.out)
-            print(
-                f"stored: {path}"
-                if path
-                else "not stored: there is a full selftest, which a quick one leaves"
-            )
+            left = "not stored: there is a full selftest, which a quick one leaves"
+            print(f"stored: {path}" if path else left)
     except (LLMBenchError, OSError) as error:
         print(f"selftest: {error}", file=sys.stderr)
         return 2
@@ -56,26 +53,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="shorter and coarser, some 12 s")
-    parser.add_argument(
-        "--workers",
-        type=_count,
-        default=1,
-        metavar="N",
-        help="processes that send the load, as --llm-workers of a session (default: 1; 0: this one)",
-    )
-    parser.add_argument(
-        "--over",
-        choices=TRANSPORTS,
-        default=TRANSPORTS[0],
-        help="transport of the load, for sessions that go by it (default: %(default)s)",
-    )
+    workers = "processes that send the load, as --llm-workers of a session (default: 1; 0: this one)"
+    parser.add_argument("--workers", type=_count, default=1, metavar="N", help=workers)
+    over = "transport of the load, for sessions that go by it (default: %(default)s)"
+    parser.add_argument("--over", choices=TRANSPORTS, default=TRANSPORTS[0], help=over)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help=f"store in DIR; sessions find it there when {STATE_DIR_VARIABLE} names it",
-    )
+    out = f"store in DIR; sessions find it there when {STATE_DIR_VARIABLE} names it"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
     parser.add_argument("--no-store", action="store_true", help="print only")
     return parser
 
@@ -93,15 +77,7 @@ def _said(level: LevelFigures) -> None:
 
 def text(result: SelftestResult) -> str:
     """The selftest in lines for a terminal."""
-    return "\n".join(
-        [
-            *_head(result),
-            "",
-            *_table(result),
-            "",
-            *_conclusions(result),
-        ]
-    )
+    return "\n".join([*_head(result), "", *_table(result), "", *_conclusions(result)])
 
 
 def _head(result: SelftestResult) -> list[str]:

@@ -84,19 +84,11 @@ class SUTAccess:
 
     @property
     def access(self) -> Access:
-        named = self._named_proxy
+        usual = Access(self.credentials, insecure=self.insecure, proxy=self._named_proxy, http2=self.http2)
         if self.file is None:
-            return Access(self.credentials, insecure=self.insecure, proxy=named, http2=self.http2)
+            return usual
         insecure = self.insecure or self.file.tables.endpoint.insecure
-        file = self.file
-        return Access(
-            self.credentials,
-            ca_file=file.ca_file,
-            insecure=insecure,
-            client=file.client,
-            proxy=named,
-            http2=self.http2,
-        )
+        return replace(usual, ca_file=self.file.ca_file, insecure=insecure, client=self.file.client)
 
     @property
     def _named_proxy(self) -> HttpProxy | None:
@@ -130,6 +122,17 @@ class SUTAccess:
     def tokenizer(self) -> HuggingFaceTokenizer | None:
         """The model's own tokenizer, if the file names one."""
         return None if self.file is None else self.file.tokenizer
+
+    @property
+    def of_requests(self) -> dict[str, Any]:
+        """Arguments of every load generator: how requests are made, and what replies say."""
+        return {
+            "prompt_form": self.asking.prompt_form,
+            "extra_body": self.asking.extra_body,
+            "on_progress": self.on_progress,
+            "declared": self.declared,
+            "session_header": self.session_header,
+        }
 
     @property
     def own_counts(self) -> dict[str, Any]:
@@ -188,10 +191,9 @@ class SUTAccess:
         from pytest_llmbench.generator.http.target import Target
 
         access = self.access
-        headers = self.credentials.headers
         return Target.parse(
             url,
-            headers=headers,
+            headers=self.credentials.headers,
             ca_file=access.ca_file,
             insecure=access.insecure,
             client=access.client,

@@ -20,8 +20,8 @@ from pytest_llmbench.registry import load, required
 if TYPE_CHECKING:
     from pytest_llmbench.generator.http.target import Target
     from pytest_llmbench.generator.workers.pool import WorkerPool
+    from pytest_llmbench.harness.execution.drive import Stoppable
     from pytest_llmbench.harness.sut.launched import LaunchedServer
-    from pytest_llmbench.harness.sut.probed import Stoppable
     from pytest_llmbench.probes.endpoint import EndpointReport
 
 
@@ -107,9 +107,9 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
     else:
         generator = _in_process(sut_access, seen)
     if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
-        from pytest_llmbench.harness.sut.counted_prompts import CountedPrompts
+        from pytest_llmbench.harness.sut.counted_prompts import with_counted_prompts
 
-        generator = CountedPrompts(generator, sut_access.tokenizer)
+        generator = with_counted_prompts(generator, sut_access.tokenizer)
     return Opened(
         base_url=seen.base_url,
         model=seen.model,
@@ -148,11 +148,7 @@ def _in_process(sut_access: SUTAccess, seen: EndpointReport) -> Stoppable:
         sut_access.target(seen.base_url),
         dialect_at(seen.base_url, seen.api),
         model=seen.model,
-        prompt_form=sut_access.asking.prompt_form,
-        extra_body=sut_access.asking.extra_body,
-        on_progress=sut_access.on_progress,
-        declared=sut_access.declared,
-        session_header=sut_access.session_header,
+        **sut_access.of_requests,
         **sut_access.own_counts,
     )
 

@@ -4,16 +4,15 @@ own."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from pytest_llmbench.harness.sut.probed import Stoppable
+from pytest_llmbench.harness.execution.drive import Stoppable, Told
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord, Phase, TokenSource
+from pytest_llmbench.model.record import Phase, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 from pytest_llmbench.workloads.prompts import text_of
@@ -28,25 +27,14 @@ PROMPTS: Final = 32
 measured."""
 
 
-class CountedPrompts:
+def with_counted_prompts(inner: Stoppable, tokenizer: HuggingFaceTokenizer) -> Told:
     """A load generator whose measured loads carry the fact :data:`FACT`."""
 
-    def __init__(self, inner: Stoppable, tokenizer: HuggingFaceTokenizer) -> None:
-        self._inner = inner
-        self._tokenizer = tokenizer
+    def facts(plan: LoadPlan, seen: Observation) -> Facts:
+        measured = plan.phase is Phase.MEASURE
+        return agreement(plan, seen.records, tokenizer.count) if measured else Facts()
 
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        seen = self._inner.run(plan, on_record)
-        if plan.phase is not Phase.MEASURE:
-            return seen
-        return replace(seen, facts=seen.facts | agreement(plan, seen.records, self._tokenizer.count))
-
-    def stop(self, reason: str) -> None:
-        """End the running load early, from any thread."""
-        self._inner.stop(reason)
-
-    def close(self) -> None:
-        self._inner.close()
+    return Told(inner, facts)
 
 
 def agreement(plan: LoadPlan, records: Records, count: Callable[[str], int]) -> Facts:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from pytest_llmbench.endpoint_urls import is_grpc
-from pytest_llmbench.harness.execution.drive import Executor
+from pytest_llmbench.harness.execution.drive import Stoppable
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -19,34 +18,19 @@ FACT = "engine.metrics"
 """Name of the fact with the URL of the metrics page, or the reason why there is nothing to read."""
 
 
-class Probe(Protocol):
-    """The probe of one metrics page."""
-
-    def before(self) -> str | None: ...
-
-    def start(self) -> None: ...
-
-    def stop(self) -> EngineReadings | None: ...
-
-    def close(self) -> None: ...
-
-
-class Stoppable(Executor, Protocol):
-    """A load generator that can be stopped."""
-
-    def stop(self, reason: str) -> None: ...
-
-
 class ProbedExecutor:
     """An executor whose Observations of measured load carry the engine's own metrics."""
 
-    def __init__(self, inner: Stoppable, probe: Callable[[], Probe], absent: str | None = None) -> None:
+    def __init__(
+        self, inner: Stoppable, probe: Callable[[], EngineMetricsProbe], absent: str | None = None
+    ) -> None:
         """``probe`` makes the probe at the first measured load. If there is no page, it is not asked
         again. ``absent``: why there is none, where that is known."""
         self._inner = inner
         self._make = probe
-        self._probe: Probe | None = None
+        self._probe: EngineMetricsProbe | None = None
         self._absent = absent
+        self.stop = inner.stop
 
     def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         if plan.phase is not Phase.MEASURE:
@@ -65,10 +49,6 @@ class ProbedExecutor:
         facts = Facts.of(Origin.DETECTED, {FACT: said}, "metrics page of the engine")
         return replace(seen, engine=readings, facts=seen.facts | facts)
 
-    def stop(self, reason: str) -> None:
-        """End the running load early, from any thread."""
-        self._inner.stop(reason)
-
     def close(self) -> None:
         try:
             self._inner.close()
@@ -77,7 +57,7 @@ class ProbedExecutor:
                 self._probe.close()
                 self._probe = None
 
-    def _ready(self) -> Probe | None:
+    def _ready(self) -> EngineMetricsProbe | None:
         """The probe, after it has read the counters before the load; None where there is no page."""
         if self._absent is not None:
             return None
