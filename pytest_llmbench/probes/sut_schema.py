@@ -271,7 +271,7 @@ class Endpoint(Table):
     headers: dict[HeaderName, EnvRef] = _key('Further headers, each as `name = { env = "VARIABLE" }`.', {})
     api_key_env: EnvName | None = _key(
         "Variable with the API key. Default: `LLM_API_KEY`, then `OPENAI_API_KEY`."
-    )
+    )  # fmt: skip
     api_key_file: Text | None = _key("File with the API key, instead of a variable.")
     ca_file: Text | None = _key("PEM file with the certificate authority to trust.")
     client_cert_file: Text | None = _key(

@@ -15,8 +15,8 @@ import numpy as np
 from pytest_llmbench.compare.equivalence import cache_apart, output_lengths
 from pytest_llmbench.compare.identity import made_otherwise
 from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons, nothing_decides
-from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.regression import as_promised
+from pytest_llmbench.compare.systems import overlaid
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, cached_share, measured_records
 from pytest_llmbench.harness.comparison.identity import made_by, refused_metrics
 from pytest_llmbench.harness.comparison.replication import ArmRuns

@@ -44,7 +44,6 @@ from pytest_llmbench.harness.comparison.identity import (
 )
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import COUNTED_BY
 from pytest_llmbench.model.judgement import (
@@ -149,6 +148,24 @@ class Reference:
         return len(lists) == 1 and lists.pop().startswith(SHARED)
 
 
+class Compares(Protocol):
+    """What results are compared with: a baseline of ours, or the content of another file."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def refuse_early(self, request: MeasurementRequest, of_options: Sequence[RegressionLimit], /) -> None:
+        """Raise SuiteError if something already known keeps the comparison from being made. ``of_options``:
+        the limits of the session."""
+
+    def compared(
+        self, request: MeasurementRequest, limits: Sequence[RegressionLimit], result: TestResult
+    ) -> TestResult:
+        """The result with its comparisons, the waivers that were needed, and what else differs; as it is,
+        with a note, where there is nothing to compare it with."""
+        ...
+
+
 @dataclass(frozen=True)
 class Comparing:
     """The baseline that a session compares with, and the waivers for mismatches."""
@@ -168,34 +185,67 @@ class Comparing:
             return None
         return Reference.of([test for test in tests if test.nodeid == nodeid], identity, self.waivers)
 
-
-class Compares(Protocol):
-    """The content of a file that is no baseline of ours, beside which results are shown."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def refuse_early(
-        self,
-        parameters: TestParameters,
-        identity: Mapping[str, Any],
-        limits: Sequence[RegressionLimit],
-        runs: int,
-    ) -> None:
-        """Raise SuiteError if something already known keeps the comparison from being made."""
+    def refuse_early(self, request: MeasurementRequest, _: Sequence[RegressionLimit]) -> None:
+        where = f"--llm-compare {self.path}"
+        found = self.reference(request.nodeid, request.identity)
+        if found is None:
+            if request.limits:
+                there = ", ".join(test.nodeid for test in self.baseline.tests) or "none"
+                raise SuiteError(
+                    f"the baseline has no results of {request.nodeid}; it has {there}",
+                    where=where,
+                    remedy="save a baseline that includes this test",
+                )
+            return
+        refuse_mismatch(matched(found.named.identity, request.identity, self.waivers), where)
+        if not found.sessions:
+            how = f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing"
+            refuse_few_runs(found.named.runs, request.replication.runs, where, how)
 
     def compared(
-        self,
-        parameters: TestParameters,
-        identity: Mapping[str, Any],
-        limits: Sequence[RegressionLimit],
-        result: TestResult,
+        self, request: MeasurementRequest, limits: Sequence[RegressionLimit], result: TestResult
     ) -> TestResult:
-        """The result with its comparisons; with a note, where the file has nothing to compare it with."""
-        ...
+        identity = {**request.identity, **made_by(result)}
+        reference = self.reference(request.nodeid, identity)
+        if reference is None:
+            why = Note.of("has_no_results", file=self.path.name)
+            return replace(
+                result,
+                findings=(*result.findings, *nothing_decides(limits, why=why)),
+                notes=(*result.notes, Note.of("no_results_of_test", file=self.path.name)),
+            )
+        found = reference.named
+        match = matched(found.identity, identity, self.waivers)
+        lengths = output_lengths(
+            lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
+        )
+        name = f"{self.path.name.removesuffix('.json')} of {self.baseline.saved}"
+        by_run: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
+        absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
+        names = self.baseline.name, "this session"
+        compared = reference.compared(by_run, limits, names)
+        told = (
+            *([lengths] if lengths else []),
+            *waived(match),
+            *refused_metrics(compared, found.identity, identity, self.waivers),
+            *nothing_decides(limits, compared),
+        )
+        return replace(
+            result,
+            comparisons=compared,
+            findings=(*result.findings, *told),
+            notes=(
+                *result.notes,
+                Note.of("compared_with_baseline", baseline=name, runs=found.runs),
+                *reference.notes(self.baseline.name),
+                *map(as_told, self.problems),
+                *(Note.of("no_such_metric", limit=limit.origin, metric=limit.metric) for limit in absent),
+                *(Note.of("beside_baseline", difference=text) for text in match.shown),
+            ),
+        )
 
 
-def comparing_by(settings: Settings, today: date) -> Comparing | Compares | None:
+def comparing_by(settings: Settings, today: date) -> Compares | None:
     """What the options name to compare with; None where they name nothing.
 
     Raises for every mistake in the options about baselines.
@@ -223,7 +273,7 @@ def comparing_by(settings: Settings, today: date) -> Comparing | Compares | None
 
 def identified(
     plain: MeasurementRequest,
-    asked: Comparing | Compares | None,
+    asked: Compares | None,
     of_options: Sequence[RegressionLimit],
     settings: Settings,
     *,
@@ -239,82 +289,10 @@ def identified(
     if settings.baseline_endpoint is not None:
         return replace(plain, identity=identity)
     own = plain.replication
-    if isinstance(asked, Comparing):
-        refuse_early(asked, plain.nodeid, identity, plain.limits, own.runs)
-    elif asked is not None:
-        asked.refuse_early(own.parameters, identity, (*plain.limits, *of_options), own.runs)
-    return replace(plain, parameters=own.parameters, setting=own.setting(plain.setting), identity=identity)
-
-
-def refuse_early(
-    asked: Comparing, nodeid: str, identity: Mapping[str, Any], limits: Sequence[RegressionLimit], runs: int
-) -> None:
-    """Raise SuiteError if something already known keeps the comparison from being made."""
-    where = f"--llm-compare {asked.path}"
-    found = asked.reference(nodeid, identity)
-    if found is None:
-        if limits:
-            there = ", ".join(test.nodeid for test in asked.baseline.tests) or "none"
-            raise SuiteError(
-                f"the baseline has no results of {nodeid}; it has {there}",
-                where=where,
-                remedy="save a baseline that includes this test",
-            )
-        return
-    refuse_mismatch(matched(found.named.identity, identity, asked.waivers), where)
-    if not found.sessions:
-        how = f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing"
-        refuse_few_runs(found.named.runs, runs, where, how)
-
-
-def compared_with(
-    asked: Comparing | Compares,
-    request: MeasurementRequest,
-    limits: Sequence[RegressionLimit],
-    result: TestResult,
-) -> TestResult:
-    """The result with its comparisons, the waivers that were needed, and what else differs; as it is, with a
-    note, where the baseline has none of this test."""
-    if not isinstance(asked, Comparing):
-        return asked.compared(request.parameters, request.identity, limits, result)
-    identity = {**request.identity, **made_by(result)}
-    reference = asked.reference(request.nodeid, identity)
-    if reference is None:
-        why = Note.of("has_no_results", file=asked.path.name)
-        return replace(
-            result,
-            findings=(*result.findings, *nothing_decides(limits, why=why)),
-            notes=(*result.notes, Note.of("no_results_of_test", file=asked.path.name)),
-        )
-    found = reference.named
-    match = matched(found.identity, identity, asked.waivers)
-    lengths = output_lengths(
-        lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
-    )
-    name = f"{asked.path.name.removesuffix('.json')} of {asked.baseline.saved}"
-    by_run: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
-    absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
-    names = asked.baseline.name, "this session"
-    compared = reference.compared(by_run, limits, names)
-    told = (
-        *([lengths] if lengths else []),
-        *waived(match),
-        *refused_metrics(compared, found.identity, identity, asked.waivers),
-        *nothing_decides(limits, compared),
-    )
-    return replace(
-        result,
-        comparisons=compared,
-        findings=(*result.findings, *told),
-        notes=(
-            *result.notes,
-            Note.of("compared_with_baseline", baseline=name, runs=found.runs),
-            *reference.notes(asked.baseline.name),
-            *map(as_told, asked.problems),
-            *(Note.of("no_such_metric", limit=limit.origin, metric=limit.metric) for limit in absent),
-            *(Note.of("beside_baseline", difference=text) for text in match.shown),
-        ),
-    )
+    request = replace(plain, parameters=own.parameters, setting=own.setting(plain.setting), identity=identity)
+    if asked is not None:
+        asked.refuse_early(request, of_options)
+    return request
 
 
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:

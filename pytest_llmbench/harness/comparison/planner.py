@@ -33,7 +33,7 @@ from pytest_llmbench.store.files import there_are_calibrations
 
 if TYPE_CHECKING:  # each way to compare is imported by the sessions that ask for it
     from pytest_llmbench.compare.limits import RegressionLimit
-    from pytest_llmbench.harness.comparison.baselines import Compares, Comparing
+    from pytest_llmbench.harness.comparison.baselines import Compares
     from pytest_llmbench.harness.comparison.systems import Listed, Wanted
 
 
@@ -179,7 +179,7 @@ class Baselines:
         return limits_of_option(self._settings.compare_fail)
 
     @cached_property
-    def comparing(self) -> Comparing | Compares | None:
+    def comparing(self) -> Compares | None:
         """What to compare with; None without ``--llm-compare``.
 
         Raises for every mistake in the options about baselines.
@@ -225,9 +225,7 @@ class Baselines:
         asked, settings = self.comparing, self._settings
         limits = (*request.limits, *self.limits)
         if asked is not None:
-            from pytest_llmbench.harness.comparison.baselines import compared_with
-
-            return compared_with(asked, request, limits, result)
+            return asked.compared(request, limits, result)
         if request.limits and settings.baseline_endpoint is None and not settings.calibrate:
             return replace(result, notes=(*result.notes, Note.of("nothing_saved_yet")))
         return result

@@ -17,8 +17,14 @@ import numpy as np
 
 from pytest_llmbench.compare.equivalence import cache_apart, evidence, hardware_is_equal, rules
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, margin_mistakes, metric_mistakes
-from pytest_llmbench.compare.overlay import overlaid
-from pytest_llmbench.compare.systems import System, against_first, is_real, side_by_side, significance
+from pytest_llmbench.compare.systems import (
+    System,
+    against_first,
+    is_real,
+    overlaid,
+    side_by_side,
+    significance,
+)
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES, WEBSOCKET_SCHEMES
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.comparison.arms import Compared, cached_share

@@ -88,7 +88,7 @@ def reach(url: str, sut_access: SUTAccess) -> Opened:
 
 def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Opened:
     """:func:`reach` with measuring processes that are being started; None where others send the load."""
-    from pytest_llmbench.harness.sut.probed import with_engine_metrics
+    from pytest_llmbench.harness.sut.probed import with_counted_prompts, with_engine_metrics
 
     seen = _examined(url, sut_access)
     if not sut_access.proxy:
@@ -107,8 +107,6 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
     else:
         generator = _in_process(sut_access, seen)
     if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
-        from pytest_llmbench.harness.sut.counted_prompts import with_counted_prompts
-
         generator = with_counted_prompts(generator, sut_access.tokenizer)
     return Opened(
         base_url=seen.base_url,

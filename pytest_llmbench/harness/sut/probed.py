@@ -1,18 +1,29 @@
-"""The serving engine's own metrics, read around and during every measured load."""
+"""What a server tells of a measured load beside its replies: the serving engine's own metrics, read around
+and during it; and how it counts prompts, against the tokenizer that the SUT file names as its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from pytest_llmbench.endpoint_urls import is_grpc
-from pytest_llmbench.harness.execution.drive import Stoppable
+from pytest_llmbench.harness.execution.drive import Stoppable, Told
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord, Phase
+from pytest_llmbench.model.record import OnRecord, Phase, TokenSource
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
+from pytest_llmbench.workloads.prompts import text_of
+from pytest_llmbench.workloads.sequence import passing
+
+if TYPE_CHECKING:
+    from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
 FACT = "engine.metrics"
 """Name of the fact with the URL of the metrics page, or the reason why there is nothing to read."""
@@ -78,3 +89,46 @@ def with_engine_metrics(
     return ProbedExecutor(
         executor, lambda: EngineMetricsProbe(page_urls(base_url), access, declared=declared), absent
     )
+
+
+AGREEMENT: Final = "tokenizer.agreement"
+"""Name of the fact: a mapping with ``prompts``, the number that was counted again, their mean ``tokens`` by
+the tokenizer, and ``least`` and ``most``, by how much the server counts more. If both are equal, that is what
+it adds."""
+PROMPTS: Final = 32
+"""How many of the first prompts of a load are counted again, after the load, when nothing is being
+measured."""
+
+
+def with_counted_prompts(inner: Stoppable, tokenizer: HuggingFaceTokenizer) -> Told:
+    """A load generator whose measured loads carry the fact :data:`AGREEMENT`."""
+
+    def facts(plan: LoadPlan, seen: Observation) -> Facts:
+        measured = plan.phase is Phase.MEASURE
+        return agreement(plan, seen.records, tokenizer.count) if measured else Facts()
+
+    return Told(inner, facts)
+
+
+def agreement(plan: LoadPlan, records: Records, count: Callable[[str], int]) -> Facts:
+    """The fact :data:`AGREEMENT`; none if the server counted none of the prompts. Turns of sessions are left
+    out: a server counts the template of each of their messages."""
+    server = TOKEN_SOURCES.index(TokenSource.SERVER_USAGE)
+    told = records.ok & (records.token_source == server) & (records.input_tokens != MISSING)
+    told &= records.index < plan.first + PROMPTS
+    theirs = dict(zip(records.index[told].tolist(), records.input_tokens[told].tolist(), strict=True))
+    ours: dict[int, int] = {}
+    for request in passing(plan.workload, plan.first, min(PROMPTS, plan.requests), plan.seed):
+        text = text_of(request) if request.index in theirs and request.turn is None else None
+        if text is not None:
+            ours[request.index] = count(text)
+    if not ours:
+        return Facts()
+    beyond = [theirs[index] - tokens for index, tokens in ours.items()]
+    told_of = {
+        "prompts": len(ours),
+        "tokens": float(np.mean(list(ours.values()))),
+        "least": min(beyond),
+        "most": max(beyond),
+    }
+    return Facts.of(Origin.MEASURED, {AGREEMENT: told_of}, "usage of the server against the tokenizer file")
