@@ -58,7 +58,7 @@ def _check(sut: SUT, settings: Settings) -> None:
     else:
         from pytest_llmbench.probes.model_list import base_candidates
 
-        sut_access.target(sut.endpoint)
+        sut_access.address(sut.endpoint).target()
         base_candidates(sut.endpoint)
     if sut_access.api != "auto" or is_websocket(sut.endpoint) or is_grpc(sut.endpoint):
         from pytest_llmbench.wire.catalogue import dialect_at

@@ -247,31 +247,22 @@ class Reset(Table):
             yield f"{at}.path is missing: which call empties the caches?"
 
 
+Api = Literal[
+    "auto", "openai-chat", "openai-completions", "openai-responses", "anthropic-messages", "ollama-chat",
+    "ollama-generate", "sglang-generate", "tgi-generate", "triton-generate", "openai-embeddings", "rerank",
+    "score", "logprobs", "vllm-grpc", "sglang-grpc", "kserve-grpc",
+]  # fmt: skip
+
+
 class Endpoint(Table):
     model: Text | None = _key("Model to ask for. Default: the only one the endpoint lists.")
-    api: Literal[
-        "auto",
-        "openai-chat",
-        "openai-completions",
-        "openai-responses",
-        "anthropic-messages",
-        "ollama-chat",
-        "ollama-generate",
-        "sglang-generate",
-        "tgi-generate",
-        "triton-generate",
-        "openai-embeddings",
-        "rerank",
-        "score",
-        "logprobs",
-        "vllm-grpc",
-        "sglang-grpc",
-        "kserve-grpc",
-    ] = _key("[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.", "auto")
+    api: Api = _key(
+        "[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.", "auto"
+    )
     headers: dict[HeaderName, EnvRef] = _key('Further headers, each as `name = { env = "VARIABLE" }`.', {})
     api_key_env: EnvName | None = _key(
         "Variable with the API key. Default: `LLM_API_KEY`, then `OPENAI_API_KEY`."
-    )  # fmt: skip
+    )
     api_key_file: Text | None = _key("File with the API key, instead of a variable.")
     ca_file: Text | None = _key("PEM file with the certificate authority to trust.")
     client_cert_file: Text | None = _key(

@@ -8,7 +8,6 @@ from typing import Any
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
-from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.harness.execution.drive import Stoppable, Told
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.model.facts import Facts, Origin
@@ -48,7 +47,7 @@ def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
 def _refuse_what_stays_here(sut_access: SUTAccess, seen: EndpointReport) -> None:
     """Raise SuiteError for settings that other machines do not have, and are not to have."""
     what = ""
-    if sut_access.target(seen.base_url).unix_path:
+    if sut_access.address(seen.base_url).target().unix_path:
         what = "a Unix socket is of this machine alone, and the load is to come from others"
     elif sut_access.access.client is not None:
         what = "a client certificate does not go to other machines, since its key would"
@@ -61,19 +60,14 @@ def distributed(sut_access: SUTAccess, seen: EndpointReport, pool: WorkerPool | 
 
     ``pool``: those that are coming up on this machine, which it takes over.
     """
-    access = sut_access.access
-    headers = dict(sut_access.credentials.headers)
-    through = sut_access.proxy_to(seen.base_url)
-    address = Address(
-        seen.base_url, headers, access.ca_file, access.insecure, access.client, sut_access.http2, through
-    )
+    address = sut_access.address(seen.base_url)
     options: dict[str, Any] = {
         **sut_access.of_requests,
         "model": seen.model,
         "count_text": True if sut_access.tokenizer is None else sut_access.tokenizer.file,
         "counts_early": not seen.counts_tokens,
     }
-    if sut_access.ray is not None:
+    if (cluster := sut_access.ray) is not None:
         _refuse_what_stays_here(sut_access, seen)
         made = named("executors", "ray")
         if made is None:
@@ -83,10 +77,10 @@ def distributed(sut_access: SUTAccess, seen: EndpointReport, pool: WorkerPool | 
                 remedy="give a number of worker processes on this machine, or install the package with its "
                 "extras",
             )
-        actors = made(address, seen.api, cluster=sut_access.ray, **options)
-        host = sut_access.target(seen.base_url).host
+        actors = made(address, seen.api, cluster=cluster, **options)
+        host = address.target().host
         return clocked(actors, sut_access.told(host_facts(host), {}))
-    workers, cpus = sut_access.workers, sut_access.cpus
+    workers, cpus = sut_access.workers, sut_access.settings.cpus
     generator = DistributedLoadGenerator(address, seen.api, workers=workers, cpus=cpus, **options)
     if pool is not None:
         generator.take_over(pool)
