@@ -17,7 +17,7 @@ from pytest_llmbench.harness.allowance import Allowance, Spent
 from pytest_llmbench.harness.beforehand import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.planner import Baselines, ComparisonPlanner
-from pytest_llmbench.harness.comparison.replication import MeasurementRequest
+from pytest_llmbench.harness.comparison.replication import MeasurementRequest, replication
 from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
@@ -175,22 +175,25 @@ class BenchSession:
         if missing := definition.needs(parameters, setting):
             listed = "\n".join(f"  - {thing}" for thing in missing)
             raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)
-        request = self.baselines.request(
-            nodeid, definition, parameters, setting, limits, opened.virtual, budget_s
+        runs = replication(parameters, self.settings, budget_s)
+        request = self._with_spreads(
+            self.baselines.request(
+                MeasurementRequest(
+                    nodeid, definition, parameters, setting, runs, limits, budget_s, opened.virtual
+                )
+            )
         )
-        request = self._with_spreads(request, virtual=opened.virtual)
         told = self._announced(request, (*limits, *self.baselines.limits))
         began, before = time.monotonic(), self._allowance.spent
         planned = self._planner.arms(request, opened, warmup, wanted)
         begin_loads()
         with self._alone(virtual=planned.virtual):
-            runs = measure_arms(
-                request, planned.arms, self._sender(request), (*limits, *self.baselines.limits)
-            )
-        found = self._planner.compared(request, planned, runs, wanted)
+            every = (*limits, *self.baselines.limits)
+            measured = measure_arms(request, planned.arms, self._sender(request), every)
+        found = self._planner.compared(request, planned, measured, wanted)
         result = self._told(found.result, opened, definition, nodeid)
         result = self.baselines.compared(request, replace(result, notes=(*told, *result.notes)))
-        result = self._planner.flagged(request, result, virtual=opened.virtual)
+        result = self._planner.flagged(request, result)
         judged = self._judge.judged(self._exported(result), request.parameters, found.peers)
         files = files_of(planned.arms[0].path, self.settings.report)
         return self._judge.kept(
@@ -214,13 +217,13 @@ class BenchSession:
             self.on_announcement(str(note))
         return (note,)
 
-    def _with_spreads(self, request: MeasurementRequest, *, virtual: bool) -> MeasurementRequest:
+    def _with_spreads(self, request: MeasurementRequest) -> MeasurementRequest:
         """The request with what earlier sessions saved of the noise of its load."""
         if self.settings.calibrate or not there_are_saved(self.settings.storage):
             return request
         from pytest_llmbench.harness.comparison.calibrate import with_spreads
 
-        return with_spreads(request, self.settings, virtual=virtual)
+        return with_spreads(request, self.settings)
 
     def _spent_since(self, before: Spent, opened: OpenSUT) -> dict[str, Any] | None:
         """What a test has sent since ``before``, and its cost where there is one price; None in virtual

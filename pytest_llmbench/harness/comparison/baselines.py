@@ -28,11 +28,9 @@ from pytest_llmbench.compare.limits import (
     nothing_decides,
 )
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.ab import paired_runs
 from pytest_llmbench.harness.comparison.identity import (
     LENGTHS,
     SHARED,
-    identity_of,
     lengths_of,
     lengths_vector,
     made_by,
@@ -42,7 +40,7 @@ from pytest_llmbench.harness.comparison.identity import (
     refused_metrics,
     waived,
 )
-from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest
+from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest, paired_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.model.draft import FEWEST_RUNS
 from pytest_llmbench.model.estimate import COUNTED_BY
@@ -276,8 +274,6 @@ def identified(
     asked: Compares | None,
     of_options: Sequence[RegressionLimit],
     settings: Settings,
-    *,
-    virtual: bool,
 ) -> MeasurementRequest:
     """The measurement with what it is of, which is saved or compared. ``of_options``: limits of the session.
 
@@ -285,7 +281,7 @@ def identified(
     """
     if asked is not None:
         refuse_live_answers(plain.setting.workload, f"--llm-compare {asked.path}")
-    identity = identity_of(plain.definition, plain.parameters, plain.setting, virtual=virtual)
+    identity = plain.of_what()
     if settings.baseline_endpoint is not None:
         return replace(plain, identity=identity)
     own = plain.replication

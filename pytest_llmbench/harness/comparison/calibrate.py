@@ -25,7 +25,7 @@ from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, fields_of, made
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.compare.regression import better_of
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.comparison.identity import identity_of, made_by
+from pytest_llmbench.harness.comparison.identity import made_by
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
@@ -53,9 +53,7 @@ class Calibrations:
 
     settings: Settings
 
-    def calibrated(
-        self, request: MeasurementRequest, result: TestResult, by_run: ByRun, *, virtual: bool
-    ) -> TestResult:
+    def calibrated(self, request: MeasurementRequest, result: TestResult, by_run: ByRun) -> TestResult:
         """The result with the noise found between its runs, which is kept for later sessions."""
         shown = [each.metric for each in comparisons(by_run, by_run, paired=True)]
         shown += [objective.metric for objective in result.objectives]
@@ -69,8 +67,7 @@ class Calibrations:
         }
         told = [own for metric, own in noise.items() if metric in shown]
         runs = max((len(values) for values in by_run.values()), default=0)
-        identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
-        identity |= made_by(result)
+        identity = request.of_what() | made_by(result)
         kept = noise and not any(run.interrupted for run in result.observations)
         notes = [Note.of("calibration_not_saved")]
         if kept:
@@ -118,13 +115,12 @@ class Calibrations:
             if made_otherwise(name, known.identity, identity) is None
         }
 
-    def flagged(self, request: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
+    def flagged(self, request: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with a warning for each limit that is tighter than the noise, if that is known."""
         guarded = [each for each in result.comparisons if each.gated]
         if not (result.objectives or guarded):
             return result
-        identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
-        identity |= made_by(result)
+        identity = request.of_what() | made_by(result)
         path = self._known(identity)
         try:
             known = read_calibration(path)
@@ -222,13 +218,13 @@ FEWEST_SESSIONS, MOST_SESSIONS = 5, 20
 latest are looked at."""
 
 
-def with_spreads(request: MeasurementRequest, settings: Settings, *, virtual: bool) -> MeasurementRequest:
+def with_spreads(request: MeasurementRequest, settings: Settings) -> MeasurementRequest:
     """The request whose setting has what is known of the spread of its figures: of a job, and of a test with
     a budget of time, which says by it what it will find."""
     if not request.parameters.is_job and request.budget_s is None:
         return request
     own = request.setting
-    identity = identity_of(request.definition, request.parameters, own, virtual=virtual)
+    identity = request.of_what()
     found = Calibrations(settings).spreads(identity) | _between_sessions(request.nodeid, identity, settings)
     return replace(request, setting=replace(own, spreads=found)) if found else request
 
