@@ -14,7 +14,15 @@ from typing import NamedTuple
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
-from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, views, words
+from pytest_llmbench.reports.document import (
+    TONES,
+    TestView,
+    finding_word,
+    measured_text,
+    objective_text,
+    views,
+    words,
+)
 from pytest_llmbench.reports.first_screen import first_of
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.text_table import cut_within
@@ -320,8 +328,8 @@ def _findings(test: TestView, width: int) -> list[Line]:
         return []
     lines = []
     for finding in test.findings:
-        state = "ok" if finding["ok"] else "VOID" if finding["voids"] else "warning"
-        tone = "good" if finding["ok"] else "bad" if finding["voids"] else "warn"
+        state, tone = finding_word(finding)
+        state = "VOID" if tone == "bad" else state
         text = f"{state:<9}{finding['check']}: {finding['message']}"
         lines += [Line(part, _MARKUP[tone]) for part in _wrap(text, width, "  ", " " * 11)]
     return lines
