@@ -3,8 +3,7 @@ generative or not, does not fit a marker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import LLMBenchError, SuiteError
@@ -26,21 +25,17 @@ def mistakes_of(settings: Settings) -> list[str]:
             sut_file_of(settings)
         except LLMBenchError as error:
             found.append(str(error))
-    for sut, own in _systems(settings):
+    for url in settings.urls:
+        if url.startswith(VARIANT):
+            continue
+        sut = SUT(url, model=settings.model, api=settings.api)
+        # A file beside several systems goes by name; it is read when its system is opened.
+        own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
         try:
             _check(sut, own)
         except LLMBenchError as error:
             found.append(str(error))
     return list(dict.fromkeys(found))
-
-
-def _systems(settings: Settings) -> Iterator[tuple[SUT, Settings]]:
-    """The systems that the options name, each with its settings. A file beside several of them goes by name;
-    it is read when its system is opened."""
-    for url in settings.urls:
-        if not url.startswith(VARIANT):
-            own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
-            yield SUT(url, model=settings.model, api=settings.api), own
 
 
 def _check(sut: SUT, settings: Settings) -> None:
@@ -58,7 +53,7 @@ def _check(sut: SUT, settings: Settings) -> None:
     else:
         from pytest_llmbench.probes.model_list import base_candidates
 
-        sut_access.address(sut.endpoint).target()
+        sut_access.target(sut.endpoint)
         base_candidates(sut.endpoint)
     if sut_access.api != "auto" or is_websocket(sut.endpoint) or is_grpc(sut.endpoint):
         from pytest_llmbench.wire.catalogue import dialect_at
@@ -97,9 +92,15 @@ def refuse_client(api: str) -> None:
 def _apis(settings: Settings) -> list[str]:
     """The APIs of the systems that the options name; those that cannot be read are reported elsewhere."""
     found = []
-    for sut, own in _systems(settings):
-        with suppress(LLMBenchError):
+    for url in settings.urls:
+        if url.startswith(VARIANT):
+            continue
+        sut = SUT(url, model=settings.model, api=settings.api)
+        own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
+        try:
             found.append(SUTAccess.to(sut, own, sut_file_of(own)).api)
+        except LLMBenchError:
+            continue
     return list(dict.fromkeys(found))
 
 

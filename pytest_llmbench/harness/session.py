@@ -17,7 +17,7 @@ from pytest_llmbench.harness.allowance import Allowance, Spent
 from pytest_llmbench.harness.beforehand import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.planner import Baselines, ComparisonPlanner
-from pytest_llmbench.harness.comparison.replication import MeasurementRequest, replication
+from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
@@ -27,8 +27,7 @@ from pytest_llmbench.harness.sut.declared import prices_of
 from pytest_llmbench.harness.sut.open_sut import OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT, SetUp
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
-from pytest_llmbench.methodology.catalogue import definition as definition_of
-from pytest_llmbench.methodology.parameters import TestParameters, build
+from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition, WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
@@ -44,9 +43,11 @@ from pytest_llmbench.workloads.sequence import begin_loads, follow_known, forget
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
+    from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.comparison.systems import Wanted
-    from pytest_llmbench.harness.judging import Judge, Measured
+    from pytest_llmbench.harness.execution.events import EventLog, Observer
+    from pytest_llmbench.harness.judging import Judge, Measured, Reaudited
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
@@ -76,10 +77,11 @@ class BenchSession:
         disclosure: Callable[[str], Mapping[str, Any]] = lambda _: {},
         variants: Callable[[str], Mapping[str, Any]] = lambda _: {},
         early: EarlyWorkers | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """``sessions``: how many sessions send side by side (pytest-xdist) and share the budgets.
         ``disclosure`` and ``variants``: return what hooks offer for an endpoint. ``early``: measuring
-        processes that have been started already."""
+        processes that have been started already. ``observers``: called with the events of each load."""
         self.settings = settings
         block_bootstrap.choose(settings.intervals)
         self.on_progress: ProgressSink | None = None
@@ -96,6 +98,7 @@ class BenchSession:
         self._opened_at: Counter[tuple[str, str]] = Counter()
         """How many systems were opened at an endpoint, by role."""
         self.baselines = Baselines(settings)
+        self._observers = observers
         self._planner = ComparisonPlanner(settings, worker, self._opened)
         self._shared = SharedRuns()
         self._allowance = Allowance(settings.budgets.divided(sessions))
@@ -111,6 +114,15 @@ class BenchSession:
         from pytest_llmbench.harness.judging import Judge
 
         return Judge(self.settings)
+
+    @cached_property
+    def _events(self) -> EventLog | None:
+        if not self.settings.events and not self._observers:
+            return None
+        from pytest_llmbench.harness.execution.events import EventLog, events_path  # few ask for them
+
+        report = self.settings.report if self.settings.events else None
+        return EventLog(None if report is None else events_path(report, self._worker), self._observers)
 
     def sut_from_settings(self) -> SUT:
         """The SUT of the command line. Raises SuiteError without an endpoint."""
@@ -128,6 +140,8 @@ class BenchSession:
         on_missing: Callable[[str], None] = lambda _: None,
         set_up: SetUp | None = None,
     ) -> Bench:
+        from pytest_llmbench.harness.bench import Bench  # few measure by hand
+
         return Bench(self, _as_sut(sut), warmup, on_missing, set_up)
 
     def client(self, sut: SUT | str, set_up: SetUp | None = None) -> LLMClient:
@@ -175,25 +189,22 @@ class BenchSession:
         if missing := definition.needs(parameters, setting):
             listed = "\n".join(f"  - {thing}" for thing in missing)
             raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)
-        runs = replication(parameters, self.settings, budget_s)
-        request = self._with_spreads(
-            self.baselines.request(
-                MeasurementRequest(
-                    nodeid, definition, parameters, setting, runs, limits, budget_s, opened.virtual
-                )
-            )
+        request = self.baselines.request(
+            nodeid, definition, parameters, setting, limits, opened.virtual, budget_s
         )
+        request = self._with_spreads(request, virtual=opened.virtual)
         told = self._announced(request, (*limits, *self.baselines.limits))
         began, before = time.monotonic(), self._allowance.spent
         planned = self._planner.arms(request, opened, warmup, wanted)
         begin_loads()
         with self._alone(virtual=planned.virtual):
-            every = (*limits, *self.baselines.limits)
-            measured = measure_arms(request, planned.arms, self._sender(request), every)
-        found = self._planner.compared(request, planned, measured, wanted)
+            runs = measure_arms(
+                request, planned.arms, self._sender(request), (*limits, *self.baselines.limits)
+            )
+        found = self._planner.compared(request, planned, runs, wanted)
         result = self._told(found.result, opened, definition, nodeid)
         result = self.baselines.compared(request, replace(result, notes=(*told, *result.notes)))
-        result = self._planner.flagged(request, result)
+        result = self._planner.flagged(request, result, virtual=opened.virtual)
         judged = self._judge.judged(self._exported(result), request.parameters, found.peers)
         files = files_of(planned.arms[0].path, self.settings.report)
         return self._judge.kept(
@@ -217,13 +228,13 @@ class BenchSession:
             self.on_announcement(str(note))
         return (note,)
 
-    def _with_spreads(self, request: MeasurementRequest) -> MeasurementRequest:
+    def _with_spreads(self, request: MeasurementRequest, *, virtual: bool) -> MeasurementRequest:
         """The request with what earlier sessions saved of the noise of its load."""
         if self.settings.calibrate or not there_are_saved(self.settings.storage):
             return request
-        from pytest_llmbench.harness.comparison.calibrate import with_spreads
+        from pytest_llmbench.harness.comparison.spread import with_spreads
 
-        return with_spreads(request, self.settings)
+        return with_spreads(request, self.settings, virtual=virtual)
 
     def _spent_since(self, before: Spent, opened: OpenSUT) -> dict[str, Any] | None:
         """What a test has sent since ``before``, and its cost where there is one price; None in virtual
@@ -263,7 +274,7 @@ class BenchSession:
         """
         beyond = () if opened.virtual else self._beyond(result, opened)
         again = (*self._sent_before.findings(nodeid), *self._sent_by_others(opened))
-        found = [*result.findings]
+        found = [*result.findings, *(() if self._events is None else self._events.findings)]
         if opened.facts.value("endpoint.certificate_checked") is False:
             found.append(Finding.of("certificate_checked"))
         if opened.facts.value("endpoint.key_in_clear"):
@@ -287,7 +298,7 @@ class BenchSession:
         over = certificate.transport_to(opened.base_url, http2=self.settings.http == "2")
         return certificate.beyond(result.observations, certificate.find(workers, over), workers)
 
-    def reaudit(self) -> list[dict[str, Any]]:
+    def reaudit(self) -> list[Reaudited]:
         """The results of this process whose compliance other results have changed since, each with its new
         compliance."""
         return self._judge.reaudit()
@@ -330,6 +341,8 @@ class BenchSession:
         # What a variant says of its filters stands over what the SUT says of its own.
         facts = opened.facts.under("guardrails") | seen.facts
         seen = replace(seen, facts=facts, host_limits=self._host_limits)
+        if self._events is not None:
+            self._events.load(plan, seen, who)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:
             raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk
         return seen
@@ -403,6 +416,8 @@ class BenchSession:
     def close(self) -> None:
         """Close every connection and stop every engine; the first failure is raised after all were tried."""
         forget_drawn()  # reports come next, and need the memory more
+        if self._events is not None:
+            self._events.end()
         block_bootstrap.choose("analytic")
         self._close([*self._open])
 
@@ -422,52 +437,6 @@ class BenchSession:
                     failures.append(error)
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
-
-
-class Bench:
-    """Runs plans and whole tests on one SUT. The generator has its own thread and loop, so the synchronous
-    and the asynchronous methods work whether or not the caller has a loop running."""
-
-    def __init__(
-        self,
-        session: BenchSession,
-        sut: SUT,
-        warmup: WarmupPolicy,
-        on_missing: Callable[[str], None] = lambda _: None,
-        set_up: SetUp | None = None,
-    ) -> None:
-        """``on_missing`` is called with the reason when somebody reads a number that a result does not
-        have. ``set_up``: of the fixture that gave ``sut``."""
-        self._session = session
-        self._set_up = set_up
-        self._on_missing = on_missing
-        self.sut = sut
-        self.warmup = warmup
-
-    def run(self, plan: LoadPlan) -> Observation:
-        """Send one plan and return the observation; nothing is judged."""
-        return self._session.execute(plan, self.sut, self._set_up)
-
-    async def run_async(self, plan: LoadPlan) -> Observation:
-        """:meth:`run` without blocking the caller's loop."""
-        from asyncio import to_thread  # few measure by hand
-
-        return await to_thread(self.run, plan)
-
-    def measure(self, test: str = "ttft", **parameters: Any) -> TestResult:
-        """Measure a whole test with the keywords of its marker: warm-up, load, statistics, judgements."""
-        chosen = definition_of(test, where="llm_bench.measure")
-        built: TestParameters = build(chosen.parameters, parameters, where=f"llm_bench.measure({test!r})")
-        measured = self._session.measure(
-            f"llm_bench::{test}", chosen, built, self.sut, self.warmup, set_up=self._set_up
-        )
-        return measured.result.read_by(self._on_missing)
-
-    async def measure_async(self, test: str = "ttft", **parameters: Any) -> TestResult:
-        """:meth:`measure` without blocking the caller's loop."""
-        from asyncio import to_thread
-
-        return await to_thread(lambda: self.measure(test, **parameters))
 
 
 def _as_sut(sut: SUT | str) -> SUT:

@@ -81,6 +81,7 @@ class Settings(BaseModel):
     workloads: Path | None = None
     records: Literal["full", "compact", "none"] = "compact"
     export_sequence: bool = False
+    events: bool = False
     allow_overload: bool = False
     workers: int | str = 1
     """How many measuring processes run on this machine, or the :class:`RaySpec` of those on a cluster."""
@@ -169,11 +170,13 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _sequences_need_a_place(self) -> Self:
-        if self.export_sequence and self.report is None:
-            raise ValueError(
-                "--llm-export-sequence needs --llm-report, the directory that the sequences are written into"
-            )
+    def _files_need_a_place(self) -> Self:
+        for name, what in (("export_sequence", "sequences"), ("events", "events")):
+            if getattr(self, name) and self.report is None:
+                option = f"--llm-{name.replace('_', '-')}"
+                raise ValueError(
+                    f"{option} needs --llm-report, the directory that the {what} are written into"
+                )
         return self
 
     @model_validator(mode="before")

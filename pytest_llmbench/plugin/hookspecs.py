@@ -5,7 +5,7 @@ Each hook shows an example for a ``conftest.py``; the examples are run by our ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,8 +65,20 @@ def pytest_llmbench_result(item: pytest.Item, result: TestResult) -> None:
     """
 
 
+def pytest_llmbench_events(config: pytest.Config, events: Sequence[Mapping[str, Any]]) -> None:
+    """Called after each load with its events in the order of time, as ``--llm-events`` writes them.
+
+    Example::
+
+        def pytest_llmbench_events(config, events):
+            ended = [each["outcome"] for each in events if each["event"] == "request_completed"]
+            print(sum(outcome != "ok" for outcome in ended), "requests failed")
+    """
+
+
 __all__ = [
     "pytest_llmbench_disclosure",
+    "pytest_llmbench_events",
     "pytest_llmbench_result",
     "pytest_llmbench_variants",
     "pytest_llmbench_workloads",

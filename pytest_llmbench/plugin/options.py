@@ -135,13 +135,23 @@ OPTIONS = (
         flag=True,
     ),
     Option("require", "fail instead of skipping marked tests when there is no --llm-endpoint", flag=True),
-    Option("import", "collect the tests of vLLM's list of performance tests too, serving-tests.json", "FILE"),
+    Option(
+        "import",
+        "collect the tests of vLLM's list of performance tests too, serving-tests.json",
+        "FILE",
+    ),
     Option("workloads", "TOML file with workloads that markers may name: lengths, data sets, traces", "FILE"),
     Option(
         "records",
         "records of single requests beside the report: compact (without what follows from the rest), full or "
         "none, and nothing can be recomputed (default: compact)",
         choices=("compact", "full", "none"),
+    ),
+    Option(
+        "events",
+        "write events.jsonl.gz beside the report: each change of state of loads and requests (needs "
+        "--llm-report)",
+        flag=True,
     ),
     Option(
         "export-sequence",

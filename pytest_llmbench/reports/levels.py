@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
@@ -17,14 +18,13 @@ _FIGURES = (
 )
 
 
-class Rows(NamedTuple):
-    """A table without a title."""
-
+@dataclass(frozen=True)
+class LevelTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
-def level_table(levels: Sequence[Entry]) -> Rows:
+def level_table(levels: Sequence[Entry]) -> LevelTable:
     """A table with a row per level. Columns that are empty for all levels are left out."""
     columns = ["Level", "Offered", *(title for title, _ in _FIGURES), "Completion", "Queue", "Saturated"]
     rows = [[*_always(level)] for level in levels]
@@ -39,7 +39,7 @@ def level_table(levels: Sequence[Entry]) -> Rows:
         columns.append("Measured by")
         for row, level in zip(rows, levels, strict=True):
             row.append(level.get("shared_from") or "this test")
-    return Rows(columns, rows)
+    return LevelTable(columns, rows)
 
 
 def _always(level: Entry) -> list[str]:

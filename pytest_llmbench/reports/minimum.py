@@ -135,7 +135,8 @@ def _throughput_test(view: ReportView, ttft_p99_ms: float | None) -> TestView | 
 
 
 def _constraints(test: TestView) -> Entry:
-    value = test.fact("load.slo")
+    fact = (test.entry.get("facts") or {}).get("load.slo")
+    value = None if fact is None else fact["value"]
     return value if isinstance(value, dict) else {}
 
 
@@ -206,8 +207,10 @@ def _ended_early(test: TestView) -> list[str]:
 
 def _changes(test: TestView) -> list[str]:
     """Notes on declared changes to a reference workload, and on what is not disclosed."""
-    texts = [f"changed workload: {fact_text(change)}" for change in test.fact("workload.deviations") or ()]
-    if test.fact("sut.hardware.disclosed") is False:
+    facts = test.entry.get("facts") or {}
+    changes = (facts.get("workload.deviations") or {}).get("value") or ()
+    texts = [f"changed workload: {fact_text(change)}" for change in changes]
+    if (facts.get("sut.hardware.disclosed") or {}).get("value") is False:
         texts.append("hardware undisclosed (AMB-27)")
     return texts
 

@@ -76,7 +76,12 @@ class TokenCounter:
             from pytest_llmbench.probes.token_count import ServerTokenCount
 
             return ServerTokenCount(
-                base_url, model, api, access, extra_body=extra_body, most_calls=_MOST_CALLS
+                base_url,
+                model,
+                api,
+                access,
+                extra_body=extra_body,
+                most_calls=_MOST_CALLS,
             )
 
         return cls(make, base_url, tokenizer)
