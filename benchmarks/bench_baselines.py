@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.compare.limits import RegressionLimit
+from pytest_llmbench.harness.comparison.baselines import Reference
 from pytest_llmbench.harness.comparison.identity import LENGTHS
-from pytest_llmbench.harness.comparison.reference import Reference
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         SUTError,
     )
     from pytest_llmbench.harness.analysis.loaded_report import load_report
-    from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.client import LLMClient, Reply, ReplyStream
+    from pytest_llmbench.harness.session import Bench
     from pytest_llmbench.harness.sut.launched import LaunchedServer, launched_server
     from pytest_llmbench.harness.sut.sut import SUT
     from pytest_llmbench.harness.workloads.factory import make_workload
@@ -81,7 +81,7 @@ _HOMES = {
         "SuiteError",
     ),
     "harness.analysis.loaded_report": ("load_report",),
-    "harness.bench": ("Bench",),
+    "harness.session": ("Bench",),
     "harness.client": ("LLMClient", "Reply", "ReplyStream"),
     "harness.sut.launched": ("LaunchedServer", "launched_server"),
     "harness.sut.sut": ("SUT",),

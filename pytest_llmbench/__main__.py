@@ -31,10 +31,10 @@ commands:
 Each has --help. Load tests themselves are run by pytest: pytest --llm-endpoint=URL
 """
 _COMMANDS = {
-    "selftest": "harness.selftest.report",
+    "selftest": "harness.selftest.run",
     "recompute": "harness.recompute",
     "recover": "harness.recover",
-    "list": "harness.history.listing",
+    "list": "harness.history.sessions",
     "compare": "harness.history.comparing",
     "history": "harness.history.trend",
     "records": "harness.analysis.export",

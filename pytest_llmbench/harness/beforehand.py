@@ -3,7 +3,8 @@ generative or not, does not fit a marker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import LLMBenchError, SuiteError
@@ -25,17 +26,21 @@ def mistakes_of(settings: Settings) -> list[str]:
             sut_file_of(settings)
         except LLMBenchError as error:
             found.append(str(error))
-    for url in settings.urls:
-        if url.startswith(VARIANT):
-            continue
-        sut = SUT(url, model=settings.model, api=settings.api)
-        # A file beside several systems goes by name; it is read when its system is opened.
-        own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
+    for sut, own in _systems(settings):
         try:
             _check(sut, own)
         except LLMBenchError as error:
             found.append(str(error))
     return list(dict.fromkeys(found))
+
+
+def _systems(settings: Settings) -> Iterator[tuple[SUT, Settings]]:
+    """The systems that the options name, each with its settings. A file beside several of them goes by name;
+    it is read when its system is opened."""
+    for url in settings.urls:
+        if not url.startswith(VARIANT):
+            own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
+            yield SUT(url, model=settings.model, api=settings.api), own
 
 
 def _check(sut: SUT, settings: Settings) -> None:
@@ -53,7 +58,7 @@ def _check(sut: SUT, settings: Settings) -> None:
     else:
         from pytest_llmbench.probes.model_list import base_candidates
 
-        sut_access.target(sut.endpoint)
+        sut_access.address(sut.endpoint).target()
         base_candidates(sut.endpoint)
     if sut_access.api != "auto" or is_websocket(sut.endpoint) or is_grpc(sut.endpoint):
         from pytest_llmbench.wire.catalogue import dialect_at
@@ -92,15 +97,9 @@ def refuse_client(api: str) -> None:
 def _apis(settings: Settings) -> list[str]:
     """The APIs of the systems that the options name; those that cannot be read are reported elsewhere."""
     found = []
-    for url in settings.urls:
-        if url.startswith(VARIANT):
-            continue
-        sut = SUT(url, model=settings.model, api=settings.api)
-        own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
-        try:
+    for sut, own in _systems(settings):
+        with suppress(LLMBenchError):
             found.append(SUTAccess.to(sut, own, sut_file_of(own)).api)
-        except LLMBenchError:
-            continue
     return list(dict.fromkeys(found))
 
 

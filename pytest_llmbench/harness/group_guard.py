@@ -16,14 +16,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 _OVER = b"over\n"
-_STOP_S = 30.0
-"""Seconds that a group gets to stop, as for a server that a live session stops: accelerators take a while to
-be freed."""
+STOP_S = 30.0
+"""Seconds until a group that was asked to stop is killed: a large engine needs a while to free its
+accelerators."""
 _GATE = """
 import os, signal, sys
 for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and the command would inherit
@@ -40,7 +40,7 @@ except OSError as error:
 """
 """Program of a group's first process until it becomes the command. Its arguments: the pipe for an error, and
 the command."""
-_PAUSE_S = 0.1
+_PAUSE_S = 0.02
 _LOOK_S = 1.0
 
 
@@ -131,7 +131,7 @@ def main() -> None:
     first, _, rest = told.partition(b"\n")
     if first and not (rest or first == _OVER.strip()):
         leader, _, since = first.decode().partition(" ")
-        _end_group(int(leader), since)
+        end_group(int(leader), since)
 
 
 def _until_alone(parent: int) -> bytes:
@@ -151,18 +151,28 @@ def _until_alone(parent: int) -> bytes:
         told += read
 
 
-def _end_group(leader: int, since: str) -> None:
-    for ending, patience_s in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, 0.0)):
+def end_group(
+    leader: int,
+    since: str = "",
+    stop_s: float = STOP_S,
+    kill_s: float = 0.0,
+    reap: Callable[[], object] = lambda: None,
+) -> None:
+    """End a process group, by force if it does not go within ``stop_s``; ``kill_s``: how long it is then
+    awaited. ``reap`` takes the exit of a leader that is a child of ours, which else counts as one of the
+    group."""
+    for ending, patience_s in ((signal.SIGTERM, stop_s), (signal.SIGKILL, kill_s)):
         deadline = time.monotonic() + patience_s
-        if not _signal(leader, since, ending):
+        if not signal_group(leader, ending, since):
             return
         while time.monotonic() < deadline:
-            if not _signal(leader, since, 0):
+            reap()
+            if not signal_group(leader, 0, since):
                 return
             time.sleep(_PAUSE_S)
 
 
-def _signal(leader: int, since: str, number: int) -> bool:
+def signal_group(leader: int, number: int, since: str = "") -> bool:
     """Send a signal to the group. False if nobody is left. A group id is not given to a new process while the
     group has members, so a leader with another start time means that our group is gone."""
     now = started(leader)

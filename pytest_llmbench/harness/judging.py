@@ -9,7 +9,7 @@ A judged measurement is made as the plugin needs it: verdict in words, JUnit pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -293,48 +293,28 @@ class Judge:
         outcome."""
         fails = self._settings.inconclusive == "fail"
         measured = Measured(nodeid, judged, parameters, fails, records_file, duration_s, peers, more)
-        self._kept.append(light(measured))
+        self._kept.append(replace(measured, result=_light(judged), peers=tuple(map(_light, peers))))
         return measured
 
     def forget(self, nodeid: str) -> None:
         """Forget an attempt that another one replaces: no clause of another test rests on it any more."""
         self._kept = [measured for measured in self._kept if measured.nodeid != nodeid]
 
-    def reaudit(self) -> list[Reaudited]:
-        """Audit every result again; returns those whose compliance other results have changed since."""
-        return reaudited(self._kept)
-
-
-@dataclass(frozen=True)
-class Reaudited:
-    """A new compliance for a test's entry of the report, in place of its first one."""
-
-    nodeid: str
-    duration_s: float | None
-    """The duration of the entry in seconds, which tells the attempts of one test apart."""
-    compliance: Mapping[str, Any]
-    """The part ``compliance`` of the entry, in plain JSON types."""
-
-    def plain(self) -> dict[str, Any]:
-        return {"nodeid": self.nodeid, "duration_s": self.duration_s, "compliance": dict(self.compliance)}
-
-
-def light(measured: Measured) -> Measured:
-    """``measured`` without what takes up memory: streams, engine readings, plots."""
-    peers = tuple(_light(peer) for peer in measured.peers)
-    return replace(measured, result=_light(measured.result), peers=peers)
+    def reaudit(self) -> list[dict[str, Any]]:
+        """Audit every result again; returns the ``compliance`` of each entry that other results have changed
+        since. ``duration_s`` tells the attempts of one test apart."""
+        return list(_reaudited(self._kept))
 
 
 def _light(result: TestResult) -> TestResult:
+    """The result without what takes up memory: streams, engine readings, plots."""
     seen = tuple(
         replace(run, records=run.records.without_streams(), engine=None) for run in result.observations
     )
     return replace(result, observations=seen, plots=())
 
 
-def reaudited(kept: Sequence[Measured]) -> list[Reaudited]:
-    """The results whose compliance changes in view of all others, each with its new compliance."""
-    changed = []
+def _reaudited(kept: Sequence[Measured]) -> Iterator[dict[str, Any]]:
     for index, measured in enumerate(kept):
         result = measured.result
         earlier = tuple(other.result for other in kept[:index])
@@ -348,5 +328,4 @@ def reaudited(kept: Sequence[Measured]) -> list[Reaudited]:
         if differing:
             compliance = revised(result.compliance, differing, now)
             entry = replace(measured, result=replace(result, compliance=compliance)).entry("passed")
-            changed.append(Reaudited(measured.nodeid, measured.duration_s, entry["compliance"]))
-    return changed
+            yield {name: entry[name] for name in ("nodeid", "duration_s", "compliance")}

@@ -19,10 +19,12 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.allowance import Budgets, raised
-from pytest_llmbench.harness.comparison.replication import replication
+from pytest_llmbench.harness.comparison.replication import Replication, replication
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.session_loads import SharedRuns
 from pytest_llmbench.harness.setting import (
@@ -46,6 +48,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop, describe_loads
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.session import LIVE_ANSWERS
+from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of
@@ -127,16 +130,16 @@ def _options(facts: Facts) -> str:
     return "&".join(f"{name}={value}" for name, value in given.items() if value is not None)
 
 
+AMOUNTS = ("requests", "unmeasured", "input_tokens", "output_tokens", "seconds")
+"""The quantities that are counted. ``unmeasured``: requests of warm-ups and probes among all."""
+
+
 @dataclass
 class Count:
     """What one test came to in a dry run on one engine."""
 
-    requests: float = 0
-    unmeasured: float = 0
-    """Requests of warm-ups and probes among them."""
-    input_tokens: float = 0
-    output_tokens: float = 0
-    seconds: float = 0.0
+    amounts: FloatArray = field(default_factory=lambda: np.zeros(len(AMOUNTS)))
+    """A figure for each of :data:`AMOUNTS`."""
     sent: list[LoadPlan] = field(default_factory=list)
     """The measured loads."""
     shared: Counter[str] = field(default_factory=Counter)
@@ -149,14 +152,16 @@ class Count:
     """Whether the dry run ended before the test did."""
 
     def note(self, plan: LoadPlan, seen: Observation) -> None:
-        records, planned = seen.records, plan.requests
-        scale = planned / len(records) if _is_cut(plan) and len(records) else 1.0
-        output = records.output_tokens
-        self.requests += scale * len(records)
-        self.unmeasured += scale * len(records) if plan.phase is not Phase.MEASURE else 0
-        self.input_tokens += scale * float(records.requested_input_tokens.sum())
-        self.output_tokens += scale * float(output[output != MISSING].sum())
-        self.seconds += scale * (seen.ended_ns - seen.started_ns) / 1e9
+        records = seen.records
+        count, output = len(records), records.output_tokens
+        scale = plan.requests / count if _is_cut(plan) and count else 1.0
+        self.amounts += scale * np.array([
+            count,
+            0 if plan.phase is Phase.MEASURE else count,
+            records.requested_input_tokens.sum(),
+            output[output != MISSING].sum(),
+            seen.duration_s,
+        ])  # fmt: skip
 
     def note_shared(self, plan: LoadPlan, owner: str) -> None:
         if plan.phase is Phase.MEASURE:
@@ -250,81 +255,50 @@ class DryRun:
 
 
 @dataclass(frozen=True)
-class Span:
-    """A quantity on the engine on which it is least, and on that on which it is most."""
-
-    least: float = 0.0
-    most: float = 0.0
-
-    def __add__(self, other: Span) -> Span:
-        return Span(self.least + other.least, self.most + other.most)
-
-    def text(self, shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
-        """``1,104``, or ``9,180 to 16,000``: where the engines differ three digits are enough."""
-        if shown(self.least) == shown(self.most):
-            return shown(self.most)
-        return f"{shown(_three_digits(self.least))} to {shown(_three_digits(self.most))}"
-
-
-def _three_digits(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
-@dataclass(frozen=True)
 class Amount:
-    """What a test sends, or several."""
+    """What a test sends, or several: each quantity on the engine on which it is least, and on that on which
+    it is most."""
 
-    requests: Span = field(default_factory=Span)
-    unmeasured: Span = field(default_factory=Span)
-    input_tokens: Span = field(default_factory=Span)
-    output_tokens: Span = field(default_factory=Span)
-    seconds: Span = field(default_factory=Span)
+    least: FloatArray = field(default_factory=lambda: np.zeros(len(AMOUNTS)))
+    most: FloatArray = field(default_factory=lambda: np.zeros(len(AMOUNTS)))
     cut: bool = False
 
     @classmethod
     def of(cls, counts: Sequence[Count], times: int) -> Amount:
         """The amounts of one test on several engines, so many times."""
-
-        def span(name: str) -> Span:
-            values = [times * getattr(count, name) for count in counts]
-            return Span(min(values), max(values))
-
-        return cls(
-            requests=span("requests"),
-            unmeasured=span("unmeasured"),
-            input_tokens=span("input_tokens"),
-            output_tokens=span("output_tokens"),
-            seconds=span("seconds"),
-            cut=any(count.cut for count in counts),
-        )
+        amounts = times * np.array([count.amounts for count in counts])
+        return cls(amounts.min(axis=0), amounts.max(axis=0), any(count.cut for count in counts))
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(
-            self.requests + other.requests,
-            self.unmeasured + other.unmeasured,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.seconds + other.seconds,
-            self.cut or other.cut,
-        )
+        return Amount(self.least + other.least, self.most + other.most, self.cut or other.cut)
 
-    def cost(self, prices: Prices) -> str:
-        cost = Span(
-            prices.of(self.input_tokens.least, self.output_tokens.least),
-            prices.of(self.input_tokens.most, self.output_tokens.most),
-        )
-        return f"{cost.text(lambda value: f'{value:,.2f}')} {prices.currency}"
+    def span(self, name: str) -> tuple[float, float]:
+        at = AMOUNTS.index(name)
+        return float(self.least[at]), float(self.most[at])
 
     def describe(self, prices: Prices | None) -> str:
-        if not self.requests.most and not self.cut:
+        if not self.most[0] and not self.cut:
             return "no requests of its own"
+        requests, unmeasured, read, written = (_text(self.span(name)) for name in AMOUNTS[:-1])
         least = "at least " if self.cut else ""
-        unmeasured = f" ({self.unmeasured.text()} in warm-ups and probes)" if self.unmeasured.most else ""
-        cost = "" if prices is None else f", {self.cost(prices)}"
+        beside = f" ({unmeasured} in warm-ups and probes)" if self.span("unmeasured")[1] else ""
+        cost = ""
+        if prices is not None:
+            ends = (prices.of(*each[2:4]) for each in (self.least, self.most))
+            cost = f", {_text(tuple(ends), lambda value: f'{value:,.2f}')} {prices.currency}"
         return (
-            f"{least}{self.requests.text()} requests{unmeasured}, {self.input_tokens.text()} input and "
-            f"{self.output_tokens.text()} output tokens, {self.seconds.text(rough_duration)}{cost}"
+            f"{least}{requests} requests{beside}, {read} input and {written} output tokens, "
+            f"{_text(self.span('seconds'), rough_duration)}{cost}"
         )
+
+
+def _text(span: tuple[float, ...], shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
+    """``1,104``, or ``9,180 to 16,000``: where the engines differ three digits are enough."""
+    texts = list(map(shown, span))
+    if len(set(texts)) > 1:
+        texts = [shown(float(f"{value:.3g}")) for value in span]
+        return " to ".join(texts)
+    return texts[0]
 
 
 def plan_lines(
@@ -344,7 +318,7 @@ def plan_lines(
     runs = [DryRun(scenario, known) for scenario in known.engines]
     total, counted = Amount(), 0
     for nodeid, definition, parameters in tests:
-        asked = _repetitions(parameters, settings, len(tests))
+        asked, times, why = _repetitions(parameters, settings, len(tests))
         setting = _setting(nodeid, asked, settings, known)
         yield f"  {nodeid}"
         missing = list(definition.needs(asked.parameters, setting))
@@ -360,11 +334,11 @@ def plan_lines(
         if not ran:  # what one assumed engine alone cannot do says nothing of the system
             yield f"    {definition.title}: CANNOT RUN: {counts[0].problem}"
             continue
-        amount = Amount.of(ran, asked.times)
+        amount = Amount.of(ran, times)
         total, counted = total + amount, counted + 1
         yield from (f"    {line}" for line in _block(definition, setting, ran, amount, prices))
-        if asked.times > 1:
-            yield f"    {asked.times} times{asked.why}"
+        if times > 1:
+            yield f"    {times} times{why}"
     yield f"  total of {counted} test{'' if counted == 1 else 's'}: {total.describe(prices)}"
     yield from (f"  {line}" for line in _remarks(total, settings))
 
@@ -413,28 +387,18 @@ def _remarks(total: Amount, settings: Settings) -> Iterator[str]:
             "of another differ a little (--llm-prompts=NAME fixes them)"
         )
     yield f"budgets: {settings.budgets.describe()}"
-    tokens = total.input_tokens + total.output_tokens
-    for name, span in (("requests", total.requests), ("tokens", tokens), ("seconds", total.seconds)):
+    spans = {name: total.span(name) for name in ("requests", "seconds")}
+    spans["tokens"] = float(total.least[2:4].sum()), float(total.most[2:4].sum())
+    for name in ("requests", "tokens", "seconds"):
         budget: float = getattr(settings.budgets, name)
-        if span.least > budget:
-            yield f"EXCEEDED: {span.least:,.0f} {name} are more than {raised(name, budget, span.least)}"
-        elif span.most > budget:
-            yield f"may be exceeded: {span.most:,.0f} {name} are more than {raised(name, budget, span.most)}"
+        for told, most in zip(("EXCEEDED", "may be exceeded"), spans[name], strict=True):
+            if most > budget:
+                yield f"{told}: {most:,.0f} {name} are more than {raised(name, budget, most)}"
+                break
 
 
-@dataclass(frozen=True)
-class _Repeated:
-    """The parameters of one test with its repetitions, and the reason for them."""
-
-    parameters: TestParameters
-    times: int
-    least_runs: int
-    most_runs: int | None
-    why: str
-
-
-def _repetitions(parameters: TestParameters, settings: Settings, tests: int) -> _Repeated:
-    """The repetitions of one of so many tests."""
+def _repetitions(parameters: TestParameters, settings: Settings, tests: int) -> tuple[Replication, int, str]:
+    """How each arm of one of so many tests is run, how often the whole is in all, and why."""
     asked, budget_s = within_budget(with_runs(parameters, settings), settings, tests)
     own = replication(asked, settings, budget_s)
     arms = 2 if settings.baseline_endpoint is not None else max(len(settings.endpoints), 1)
@@ -444,10 +408,10 @@ def _repetitions(parameters: TestParameters, settings: Settings, tests: int) -> 
         why = ": a calibration"
     else:
         why = ", as a whole: a baseline needs runs"
-    return _Repeated(own.parameters, arms * own.whole, own.least_runs, own.most_runs, why)
+    return own, arms * own.whole, why
 
 
-def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Known) -> Setting:
+def _setting(nodeid: str, asked: Replication, settings: Settings, known: Known) -> Setting:
     setting = setting_for(
         asked.parameters,
         settings,
@@ -457,7 +421,7 @@ def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Known) ->
     )
     own = nodeid if asked.parameters.fresh else ""
     salt = salt_of(SUT(settings.endpoint or ""), settings, own)
-    return replace(setting, least_runs=asked.least_runs, most_runs=asked.most_runs, salt=salt)
+    return replace(asked.setting(setting), salt=salt)
 
 
 _LONGEST = 200_000
@@ -497,7 +461,7 @@ def _certain_loads(
     those of tests that repeat one load of a number of requests. A test that cannot run sends none."""
     known, seen = known_of(settings, offered), set[tuple[Hashable, str]]()
     for nodeid, definition, parameters in tests:
-        asked = _repetitions(parameters, settings, len(tests))
+        asked, times, _ = _repetitions(parameters, settings, len(tests))
         setting = _setting(nodeid, asked, settings, known)
         if definition.result is None or list(definition.needs(asked.parameters, setting)):
             continue
@@ -510,7 +474,7 @@ def _certain_loads(
             key = (systems.get(nodeid), plan.key)
             if plan.looks is None and key not in seen:
                 seen.add(key)
-                yield nodeid, asked.times, plan
+                yield nodeid, times, plan
 
 
 def _input_tokens(plan: LoadPlan) -> float:

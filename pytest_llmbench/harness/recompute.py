@@ -166,7 +166,7 @@ def _judged(report: Report, found: Sequence[_Driven | Recomputed]) -> dict[int, 
         )
         made[index] = measured.entry(entry.outcome, entry.error)
     for again in judge.reaudit():
-        made[int(again.duration_s or 0)]["compliance"] = dict(again.compliance)
+        made[int(again["duration_s"])]["compliance"] = again["compliance"]
     return made
 
 

@@ -27,13 +27,7 @@ from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.terminal import overview
 from pytest_llmbench.store.files import document_of
-from pytest_llmbench.store.journal import (
-    ASIDE_PREFIX,
-    JOURNAL_NAME,
-    ReadJournal,
-    claimed,
-    held_journal,
-)
+from pytest_llmbench.store.journal import ASIDE_PREFIX, JOURNAL_NAME, ReadJournal, claimed, held_journal
 from pytest_llmbench.store.records_file import header_of
 from pytest_llmbench.store.records_reader import records_lines
 from pytest_llmbench.store.schema import IncompleteEntry, Report, TestEntry, UnfinishedTest, iso_utc

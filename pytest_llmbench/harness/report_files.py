@@ -146,9 +146,9 @@ _RENDERERS: Mapping[str, str] = MappingProxyType(
     {
         _HTML: "html.html_report",
         "report.md": "markdown.markdown_report",
-        "summary.md": "job_summary.job_summary",
+        "summary.md": "markdown.job_summary",
         "minimum.txt": "minimum.minimum_report",
-        "ci/buildkite-annotation.md": "job_summary.buildkite_annotation",
+        "ci/buildkite-annotation.md": "markdown.buildkite_annotation",
         "ci/github-annotations.txt": "ci.github.annotations_text",
         "ci/gitlab-metrics.txt": "ci.figures.gitlab_metrics",
         "ci/bencher.json": "ci.figures.bencher",
@@ -352,7 +352,7 @@ def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | 
     ``path``: where the whole report is, None if it was not written.
     """
     from pytest_llmbench.reports.ci.github import workflow_commands
-    from pytest_llmbench.reports.job_summary import job_summary
+    from pytest_llmbench.reports.markdown import job_summary
 
     lines, name = [], environment.get(_SUMMARY)
     try:

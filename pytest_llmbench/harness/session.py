@@ -17,7 +17,7 @@ from pytest_llmbench.harness.allowance import Allowance, Spent
 from pytest_llmbench.harness.beforehand import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.planner import Baselines, ComparisonPlanner
-from pytest_llmbench.harness.comparison.replication import MeasurementRequest
+from pytest_llmbench.harness.comparison.replication import MeasurementRequest, replication
 from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
@@ -27,7 +27,8 @@ from pytest_llmbench.harness.sut.declared import prices_of
 from pytest_llmbench.harness.sut.open_sut import OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT, SetUp
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
-from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.catalogue import definition as definition_of
+from pytest_llmbench.methodology.parameters import TestParameters, build
 from pytest_llmbench.methodology.procedure import TestDefinition, WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
@@ -43,11 +44,10 @@ from pytest_llmbench.workloads.sequence import begin_loads, follow_known, forget
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
-    from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.harness.execution.events import EventLog, Observer
-    from pytest_llmbench.harness.judging import Judge, Measured, Reaudited
+    from pytest_llmbench.harness.judging import Judge, Measured
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
@@ -140,8 +140,6 @@ class BenchSession:
         on_missing: Callable[[str], None] = lambda _: None,
         set_up: SetUp | None = None,
     ) -> Bench:
-        from pytest_llmbench.harness.bench import Bench  # few measure by hand
-
         return Bench(self, _as_sut(sut), warmup, on_missing, set_up)
 
     def client(self, sut: SUT | str, set_up: SetUp | None = None) -> LLMClient:
@@ -189,22 +187,25 @@ class BenchSession:
         if missing := definition.needs(parameters, setting):
             listed = "\n".join(f"  - {thing}" for thing in missing)
             raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)
-        request = self.baselines.request(
-            nodeid, definition, parameters, setting, limits, opened.virtual, budget_s
+        runs = replication(parameters, self.settings, budget_s)
+        request = self._with_spreads(
+            self.baselines.request(
+                MeasurementRequest(
+                    nodeid, definition, parameters, setting, runs, limits, budget_s, opened.virtual
+                )
+            )
         )
-        request = self._with_spreads(request, virtual=opened.virtual)
         told = self._announced(request, (*limits, *self.baselines.limits))
         began, before = time.monotonic(), self._allowance.spent
         planned = self._planner.arms(request, opened, warmup, wanted)
         begin_loads()
         with self._alone(virtual=planned.virtual):
-            runs = measure_arms(
-                request, planned.arms, self._sender(request), (*limits, *self.baselines.limits)
-            )
-        found = self._planner.compared(request, planned, runs, wanted)
+            every = (*limits, *self.baselines.limits)
+            measured = measure_arms(request, planned.arms, self._sender(request), every)
+        found = self._planner.compared(request, planned, measured, wanted)
         result = self._told(found.result, opened, definition, nodeid)
         result = self.baselines.compared(request, replace(result, notes=(*told, *result.notes)))
-        result = self._planner.flagged(request, result, virtual=opened.virtual)
+        result = self._planner.flagged(request, result)
         judged = self._judge.judged(self._exported(result), request.parameters, found.peers)
         files = files_of(planned.arms[0].path, self.settings.report)
         return self._judge.kept(
@@ -228,13 +229,13 @@ class BenchSession:
             self.on_announcement(str(note))
         return (note,)
 
-    def _with_spreads(self, request: MeasurementRequest, *, virtual: bool) -> MeasurementRequest:
+    def _with_spreads(self, request: MeasurementRequest) -> MeasurementRequest:
         """The request with what earlier sessions saved of the noise of its load."""
         if self.settings.calibrate or not there_are_saved(self.settings.storage):
             return request
-        from pytest_llmbench.harness.comparison.spread import with_spreads
+        from pytest_llmbench.harness.comparison.calibrate import with_spreads
 
-        return with_spreads(request, self.settings, virtual=virtual)
+        return with_spreads(request, self.settings)
 
     def _spent_since(self, before: Spent, opened: OpenSUT) -> dict[str, Any] | None:
         """What a test has sent since ``before``, and its cost where there is one price; None in virtual
@@ -298,7 +299,7 @@ class BenchSession:
         over = certificate.transport_to(opened.base_url, http2=self.settings.http == "2")
         return certificate.beyond(result.observations, certificate.find(workers, over), workers)
 
-    def reaudit(self) -> list[Reaudited]:
+    def reaudit(self) -> list[dict[str, Any]]:
         """The results of this process whose compliance other results have changed since, each with its new
         compliance."""
         return self._judge.reaudit()
@@ -437,6 +438,52 @@ class BenchSession:
                     failures.append(error)
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
+
+
+class Bench:
+    """Runs plans and whole tests on one SUT. The generator has its own thread and loop, so the synchronous
+    and the asynchronous methods work whether or not the caller has a loop running."""
+
+    def __init__(
+        self,
+        session: BenchSession,
+        sut: SUT,
+        warmup: WarmupPolicy,
+        on_missing: Callable[[str], None] = lambda _: None,
+        set_up: SetUp | None = None,
+    ) -> None:
+        """``on_missing`` is called with the reason when somebody reads a number that a result does not
+        have. ``set_up``: of the fixture that gave ``sut``."""
+        self._session = session
+        self._set_up = set_up
+        self._on_missing = on_missing
+        self.sut = sut
+        self.warmup = warmup
+
+    def run(self, plan: LoadPlan) -> Observation:
+        """Send one plan and return the observation; nothing is judged."""
+        return self._session.execute(plan, self.sut, self._set_up)
+
+    async def run_async(self, plan: LoadPlan) -> Observation:
+        """:meth:`run` without blocking the caller's loop."""
+        from asyncio import to_thread  # few measure by hand
+
+        return await to_thread(self.run, plan)
+
+    def measure(self, test: str = "ttft", **parameters: Any) -> TestResult:
+        """Measure a whole test with the keywords of its marker: warm-up, load, statistics, judgements."""
+        chosen = definition_of(test, where="llm_bench.measure")
+        built: TestParameters = build(chosen.parameters, parameters, where=f"llm_bench.measure({test!r})")
+        measured = self._session.measure(
+            f"llm_bench::{test}", chosen, built, self.sut, self.warmup, set_up=self._set_up
+        )
+        return measured.result.read_by(self._on_missing)
+
+    async def measure_async(self, test: str = "ttft", **parameters: Any) -> TestResult:
+        """:meth:`measure` without blocking the caller's loop."""
+        from asyncio import to_thread
+
+        return await to_thread(lambda: self.measure(test, **parameters))
 
 
 def _as_sut(sut: SUT | str) -> SUT:

@@ -73,11 +73,7 @@ def setting_for(
 
 
 def setting_on(
-    opened: OpenSUT,
-    parameters: TestParameters,
-    settings: Settings,
-    warmup: WarmupPolicy,
-    salt: str = "",
+    opened: OpenSUT, parameters: TestParameters, settings: Settings, warmup: WarmupPolicy, salt: str = ""
 ) -> Setting:
     """The setting of a test on a SUT that has answered; its manifest is frozen now. SUTError for an
     impossible warm-up."""

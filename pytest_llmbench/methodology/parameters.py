@@ -341,43 +341,36 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     return f"unknown parameter {shown(name)}; {_ELSEWHERE.get(name, hint)}"
 
 
-def _positive(value: Any) -> list[str]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return [f"must be a number, got {shown(value)}"]
-    if not value > 0 or value == math.inf:
-        return [f"must be greater than zero, got {shown(value)}"]
-    if not SMALLEST <= value <= LARGEST:
-        return [f"must lie between {SMALLEST:g} and {LARGEST:g}, got {shown(value)}"]
-    return []
+def _number(low: float, high: float, *, whole: bool = False) -> Check:
+    """A check for a number from ``low`` to ``high``."""
 
-
-def _count(value: Any) -> list[str]:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return [f"must be a whole number, got {shown(value)}"]
-    if value > MOST:
-        return [f"must be at most {MOST:,}, got {shown(value)}"]
-    return [] if value >= 1 else [f"must be at least 1, got {shown(value)}"]
-
-
-def _amount(value: Any) -> list[str]:
-    if isinstance(value, int) and not isinstance(value, bool) and value == 0:
-        return []
-    return [found.replace("at least 1", "0 or more") for found in _count(value)]
-
-
-def _runs(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return _count_or_auto(value)
-    found = _count(value)
-    return found or ([] if value <= MOST_RUNS else [f"must be at most {MOST_RUNS:,}, got {shown(value)}"])
-
-
-def _count_or_auto(value: Any) -> list[str]:
-    if isinstance(value, str):
-        if value == AUTO:
+    def check(value: Any) -> list[str]:
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            return [f"must be a {'whole ' if whole else ''}number, got {shown(value)}"]
+        if low <= value <= high:
             return []
-        return [f"must be a whole number, or {AUTO!r} to end when the limits are decided, got {shown(value)}"]
-    return _count(value)
+        if (low, high) == (0, 1):
+            return [f"must lie between 0 and 1, got {shown(value)}"]
+        least = "0 or more" if low == 0 else f"at least {low:g}"
+        if low > 0 and not whole and not value > 0:
+            least = "greater than zero"
+        return [f"must be {f'at most {high:,.12g}' if value > high else least}, got {shown(value)}"]
+
+    return check
+
+
+_positive, _share = _number(SMALLEST, LARGEST), _number(0, 1)
+_count = _number(1, MOST, whole=True)
+
+
+def _or_auto(check: Check) -> Check:
+    def check_all(value: Any) -> list[str]:
+        if not isinstance(value, str):
+            return check(value)
+        wrong = f"must be a whole number, or {AUTO!r} to end when the limits are decided, got {shown(value)}"
+        return [] if value == AUTO else [wrong]
+
+    return check_all
 
 
 def seconds_of(budget: float | str) -> float:
@@ -397,18 +390,6 @@ def _budget(value: Any) -> list[str]:
         except ValueError as error:
             return [f"must be a time: {error}"]
     return _positive(value)
-
-
-def _seed(value: Any) -> list[str]:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_SEED:
-        return [f"must be a whole number from 0 to 2**63 - 1, got {shown(value)}"]
-    return []
-
-
-def _share(value: Any) -> list[str]:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        return [f"must lie between 0 and 1, got {shown(value)}"]
-    return []
 
 
 def _flag(value: Any) -> list[str]:
@@ -448,37 +429,28 @@ def _is_list(value: Any) -> bool:
     return sum(1 for _ in islice(value, MOST_ENTRIES + 1)) <= MOST_ENTRIES
 
 
-def _at_least(low: float) -> Check:
-    def check(value: Any) -> list[str]:
-        found = _positive(value)
-        return found or ([] if value >= low else [f"must be at least {low:g}, got {shown(value)}"])
+def _mapping(
+    check: Check, example: str, fits: Callable[[Any], bool] = lambda _: True, *, alone: bool = False
+) -> Check:
+    """A check for a mapping whose keys fit and whose values pass ``check``; with ``alone`` also for one value
+    for all."""
 
-    return check
-
-
-def _by_class(value: Any) -> list[str]:
-    """Complaints about a share for every class, or a mapping from class to share."""
-    if isinstance(value, Mapping):
-        return [
-            f"of {shown(name)} {complaint}" for name, share in value.items() for complaint in _share(share)
-        ]
-    return _share(value)
-
-
-def _positive_by(kind: type, example: str, *, alone: bool) -> Check:
-    """A check for a mapping from keys of ``kind`` to positive numbers; with ``alone`` also for one number for
-    all."""
-
-    def check(value: Any) -> list[str]:
-        if not isinstance(value, Mapping):
+    def check_all(value: Any) -> list[str]:
+        if not isinstance(value, Mapping) or not value:
             wrong = f"must be a mapping, for example {example}, got {shown(value)}"
-            return _positive(value) if alone else [wrong]
-        found = [f"of {shown(key)}: must be given as {example}" for key in value if type(key) is not kind]
-        return found + [
-            f"of {shown(key)} {what}" for key, limit in value.items() for what in _positive(limit)
-        ]
+            return check(value) if alone and not isinstance(value, Mapping) else [wrong]
+        found = [f"of {shown(key)}: must be given as {example}" for key in value if not fits(key)]
+        return found + [f"of {shown(key)} {what}" for key, each in value.items() for what in check(each)]
 
-    return check
+    return check_all
+
+
+def _is_turn(value: Any) -> bool:
+    try:
+        TurnClass.parse(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _request_classes(value: Any) -> list[str]:
@@ -524,24 +496,6 @@ def _found(wanted: Any) -> Workload | None:
         return find_workload(wanted)
     except SuiteError:
         return None
-
-
-def _by_turn(check: Check, example: str) -> Check:
-    """A check for a mapping from numbers of turns to values that pass ``check``."""
-
-    def check_all(value: Any) -> list[str]:
-        if not isinstance(value, Mapping) or not value:
-            return [f"must map numbers of turns to limits, for example {example}, got {shown(value)}"]
-        found = []
-        for key, limit in value.items():
-            try:
-                TurnClass.parse(key)
-            except ValueError:
-                found.append(f"of {shown(key)}: turns are given as {example}")
-            found += [f"of {shown(key)} {complaint}" for complaint in check(limit)]
-        return found
-
-    return check_all
 
 
 def _slo(value: Any) -> list[str]:
@@ -602,11 +556,11 @@ def _bucket_limits(value: Any) -> list[str]:
 _CHECKS: Mapping[str, Check] = {
     "positive": _positive,
     "count": _count,
-    "amount": _amount,
-    "runs": _runs,
+    "amount": _number(0, MOST, whole=True),
+    "runs": _or_auto(_number(1, MOST_RUNS, whole=True)),
     "budget": _budget,
-    "count_or_auto": _count_or_auto,
-    "seed": _seed,
+    "count_or_auto": _or_auto(_count),
+    "seed": _number(0, LARGEST_SEED, whole=True),
     "share": _share,
     "workload": _workload,
     "slo": _slo,
@@ -616,11 +570,11 @@ _CHECKS: Mapping[str, Check] = {
     "text": _text,
     "percents": _many(_positive),
     "counts": _many(_count),
-    "levels": _many(_at_least(100.0)),
-    "share_by_class": _by_class,
-    "positive_by_class": _positive_by(str, "{'short': 2.0}", alone=True),
-    "positive_by_turn": _by_turn(_positive, "{1: 500, '2+': 300}"),
-    "share_by_turn": _by_turn(_share, "{'2+': 0.9}"),
-    "positive_by_length": _positive_by(int, "{8192: 1500}", alone=False),
+    "levels": _many(_number(100, LARGEST)),
+    "share_by_class": _mapping(_share, "{'short': 0.5}", alone=True),
+    "positive_by_class": _mapping(_positive, "{'short': 2.0}", lambda key: type(key) is str, alone=True),
+    "positive_by_turn": _mapping(_positive, "{1: 500, '2+': 300}", _is_turn),
+    "share_by_turn": _mapping(_share, "{'2+': 0.9}", _is_turn),
+    "positive_by_length": _mapping(_positive, "{8192: 1500}", lambda key: type(key) is int),
     "classes": _request_classes,
 }

@@ -10,15 +10,7 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
-from pytest_llmbench.plugin import (
-    collection,
-    fixtures,
-    interplay,
-    markers,
-    options,
-    outgoing,
-    verdicts,
-)
+from pytest_llmbench.plugin import collection, fixtures, interplay, markers, options, outgoing, verdicts
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
     llm_client,

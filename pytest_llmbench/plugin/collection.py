@@ -12,7 +12,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError, as_python, shown
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
-from pytest_llmbench.plugin.markers import all_marks, closest, let_select, place_of
+from pytest_llmbench.plugin.markers import all_marks, closest, fed, given_twice, let_select, place_of
 from pytest_llmbench.plugin.options import has_endpoint, values
 
 if TYPE_CHECKING:
@@ -222,7 +222,6 @@ def measures_first(session: pytest.Session) -> bool:
 def _is_lost(item: pytest.Item, named: Mapping[str, Any]) -> bool:
     """Whether the marker of an item names a workload that nobody knows, beside a file that is broken: it may
     be one of the file's, whose mistakes are told."""
-    from pytest_llmbench.plugin.parametrized import fed
     from pytest_llmbench.workloads.catalogue import workload
 
     mark = item.get_closest_marker(MARK)
@@ -260,7 +259,6 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
 def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     from pytest_llmbench.methodology.catalogue import definition
     from pytest_llmbench.methodology.parameters import build
-    from pytest_llmbench.plugin.parametrized import fed, given_twice
 
     where = place_of(item)
     mark = closest(item, MARK)
@@ -317,7 +315,6 @@ def _wanted(item: pytest.Item) -> Wanted | None:
         return None
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.methodology.parameters import keyword_mistakes
-    from pytest_llmbench.plugin.parametrized import fed
 
     given = as_python({**mark.kwargs, **fed(item, [each.name for each in fields(Wanted)])})
     mistakes = [f"takes no positional argument {shown(value)}" for value in mark.args]
@@ -337,7 +334,6 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
     if not marks:
         return ()
     from pytest_llmbench.compare.limits import RegressionLimit, margin_mistakes, metric_mistakes
-    from pytest_llmbench.plugin.parametrized import fed
 
     known = ("metric", "max_slowdown")
     found, mistakes = [], []

@@ -1,6 +1,15 @@
-"""The failures that this plugin raises: judgements, and measurements that could not be made."""
+"""The failures that this plugin raises: judgements, and measurements that could not be made. And the exit
+statuses that tell how the load tests failed, with ``--llm-exit-codes``.
+
+pytest knows one status for every failure, 1. These stand in its place where all failures of a session are
+verdicts of this plugin. One failure of another kind, and it stays 1: nobody who takes "undecided" for good
+enough overlooks a test that is broken.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from enum import IntEnum
 
 import pytest
 
@@ -40,3 +49,70 @@ class GateInconclusive(GateFailure):
 
 class ComplianceFailure(GateFailure):
     """The marker asked for a compliance class that the run does not reach."""
+
+
+VERDICT = "llmbench_verdict"
+"""Name of the report's attribute with the :class:`ExitStatus` of its failure; crosses from an xdist
+worker."""
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses, the worst first. pytest itself has 0 to 6, shells have 126 and up."""
+
+    LIMIT_BROKEN = 10
+    UNDECIDED = 11
+    VOID = 12
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    ExitStatus.LIMIT_BROKEN: "a limit is broken",
+    ExitStatus.UNDECIDED: "no limit is broken, some are undecided",
+    ExitStatus.VOID: "no limit is broken or undecided, some tests are not judged",
+}
+
+
+def note_verdict(error: BaseException, report: pytest.TestReport) -> None:
+    """Note on the report of a failed test which verdict made it fail, if one did."""
+    found = _verdict(error)
+    if found is not None:
+        setattr(report, VERDICT, int(found))
+
+
+def _verdict(error: BaseException) -> ExitStatus | None:
+    """The exit status for an error of this plugin; None for any other error, and for an author's mistake,
+    which a further run does not mend."""
+    if isinstance(error, GateInconclusive):
+        return ExitStatus.UNDECIDED
+    if isinstance(error, GateFailure):
+        return ExitStatus.LIMIT_BROKEN
+    if isinstance(error, NotMeasured):
+        return None if error.is_mistake else ExitStatus.VOID
+    if isinstance(error, InvalidRun):
+        return ExitStatus.VOID
+    by_hand = isinstance(error, LLMBenchError) and not isinstance(error, SuiteError)
+    return ExitStatus.VOID if by_hand else None
+
+
+class FailedVerdicts:
+    """The failures of a session that are verdicts, counted in the process that ends it."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    def note(self, report: pytest.TestReport) -> None:
+        # As pytest counts failures: an expected one is none, nor is an attempt that a plugin repeats.
+        if report.failed and not hasattr(report, "wasxfail"):
+            self._counts[getattr(report, VERDICT, 0)] += 1
+
+    def status(self, session: pytest.Session) -> ExitStatus | None:
+        """The exit status of the worst verdict; None if anything else failed, or nothing did."""
+        verdicts = [found for found in ExitStatus if self._counts[found]]
+        counted = sum(self._counts[found] for found in verdicts)
+        # pytest counts failed collections as well, and a plugin may (pytest-cov, for a coverage too low).
+        if session.exitstatus != pytest.ExitCode.TESTS_FAILED or counted != session.testsfailed:
+            return None
+        return verdicts[0] if verdicts else None

@@ -10,14 +10,15 @@ import pytest
 
 from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.plugin.collection import MARKED, PLACE
+from pytest_llmbench.plugin.markers import not_as_measured
 from pytest_llmbench.plugin.options import has_endpoint, values
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
 from pytest_llmbench.plugin.verdicts import attempt_at, note_missing, of_attempt, refuse_if_invalid
 
 if TYPE_CHECKING:
-    from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.selftest.run import SelftestResult
+    from pytest_llmbench.harness.session import Bench
     from pytest_llmbench.harness.sut.sut import SUT, SetUp
     from pytest_llmbench.methodology.procedure import WarmupPolicy
     from pytest_llmbench.model.request import Workload
@@ -141,8 +142,6 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
 
     Every marked test requests it, named or not.
     """
-    from pytest_llmbench.plugin.parametrized import not_as_measured
-
     item = request.node
     marked = item.stash.get(MARKED, None)
     if marked is None:

@@ -135,11 +135,7 @@ OPTIONS = (
         flag=True,
     ),
     Option("require", "fail instead of skipping marked tests when there is no --llm-endpoint", flag=True),
-    Option(
-        "import",
-        "collect the tests of vLLM's list of performance tests too, serving-tests.json",
-        "FILE",
-    ),
+    Option("import", "collect the tests of vLLM's list of performance tests too, serving-tests.json", "FILE"),
     Option("workloads", "TOML file with workloads that markers may name: lengths, data sets, traces", "FILE"),
     Option(
         "records",

@@ -16,8 +16,7 @@ import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.exit_status import FailedVerdicts
-from pytest_llmbench.plugin.failures import NotMeasured
+from pytest_llmbench.plugin.failures import FailedVerdicts, NotMeasured
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.outgoing import clean_report, clean_warnings, print_internal_error
 from pytest_llmbench.plugin.progress import ProgressReporter, announce, display_for, own_output
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
-    from pytest_llmbench.plugin.exit_status import ExitStatus
+    from pytest_llmbench.plugin.failures import ExitStatus
     from pytest_llmbench.plugin.progress import Output
     from pytest_llmbench.reports.terminal import Line as TerminalLine
 
@@ -392,7 +391,7 @@ class SessionReport:
         controller, which had the entries before."""
         if self._bench_session is None:
             return
-        changed = [again.plain() for again in self._bench_session.reaudit()]
+        changed = self._bench_session.reaudit()
         if self.is_worker:
             self.config.workeroutput[_REAUDITED] = changed  # type: ignore[attr-defined]  # pytest-xdist's
         elif changed:

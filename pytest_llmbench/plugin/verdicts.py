@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.plugin.exit_status import note_verdict
 from pytest_llmbench.plugin.failures import (
     ComplianceFailure,
     GateFailure,
@@ -24,6 +23,7 @@ from pytest_llmbench.plugin.failures import (
     InvalidRun,
     Judged,
     NotMeasured,
+    note_verdict,
 )
 from pytest_llmbench.plugin.markers import all_marks
 from pytest_llmbench.plugin.session import SESSION

@@ -26,6 +26,10 @@ Switch = Literal["enabled", "disabled"]
 Filter = Literal["enabled", "disabled", "absent", "unknown"]
 
 
+def _key(description: str, default: Any = None, **limits: Any) -> Any:
+    return Field(default=default, description=description, **limits)
+
+
 _PLACE = r"(?:field|header):\S+"
 _TAKE_TOKEN_IDS = ("auto", "openai-completions", "sglang-generate", "vllm-grpc", "sglang-grpc")
 _PROMPTS = ("messages", "prompt", "input", "inputs", "input_ids", "text_input")
@@ -73,31 +77,22 @@ def _no_place(table: Table, name: str, pattern: str, forms: str, at: str) -> Ite
 
 
 class Model(Table):
-    name: Text | None = Field(
-        default=None, description="Model identifier, such as `meta-llama/Llama-3.1-8B-Instruct`."
+    name: Text | None = _key("Model identifier, such as `meta-llama/Llama-3.1-8B-Instruct`.")
+    served_as: Text | None = _key(
+        "What the endpoint calls it, where that name has nothing in common with `name`."
     )
-    served_as: Text | None = Field(
-        default=None,
-        description="What the endpoint calls it, where that name has nothing in common with `name`.",
-    )
-    version: Text | None = Field(default=None, description="Version or revision of the weights.")
-    quantization: Text | None = Field(
-        default=None, description="Quantization scheme, such as `fp8`; `none` for an unquantised model."
-    )
+    version: Text | None = _key("Version or revision of the weights.")
+    quantization: Text | None = _key("Quantization scheme, such as `fp8`; `none` for an unquantised model.")
 
 
 class Hardware(Table):
-    disclosed: bool | None = Field(
-        default=None, description="`false` where the operator does not say what the SUT runs on (AMB-27)."
+    disclosed: bool | None = _key("`false` where the operator does not say what the SUT runs on (AMB-27).")
+    accelerator_type: Text | None = _key(
+        "Such as `NVIDIA H100 SXM`; `cpu` for an engine without accelerators."
     )
-    accelerator_type: Text | None = Field(
-        default=None, description="Such as `NVIDIA H100 SXM`; `cpu` for an engine without accelerators."
-    )
-    accelerator_count: int | None = Field(
-        default=None, ge=0, description="Number of accelerators; 0 with `cpu`."
-    )
-    accelerator_memory_gib: float | None = Field(
-        default=None, ge=0, description="Memory of one accelerator in GiB; with `cpu`, memory of the machine."
+    accelerator_count: int | None = _key("Number of accelerators; 0 with `cpu`.", ge=0)
+    accelerator_memory_gib: float | None = _key(
+        "Memory of one accelerator in GiB; with `cpu`, memory of the machine.", ge=0
     )
 
     def contradictions(self, at: str) -> Iterator[str]:
@@ -107,22 +102,19 @@ class Hardware(Table):
 
 
 class Software(Table):
-    engine: Text | None = Field(default=None, description="Serving software, such as `vLLM`.")
-    version: Text | None = Field(default=None, description="Its version.")
+    engine: Text | None = _key("Serving software, such as `vLLM`.")
+    version: Text | None = _key("Its version.")
 
 
 class System(Table):
-    boundary: Literal["model_engine", "application_gateway", "compound_system", "custom"] | None = Field(
-        default=None,
-        description="What is measured (section 4.1). `custom` needs `components`. What the draft says of "
-        "the gateway binds every boundary but `model_engine`. There is no default.",
+    boundary: Literal["model_engine", "application_gateway", "compound_system", "custom"] | None = _key(
+        "What is measured (section 4.1). `custom` needs `components`. What the draft says of the gateway "
+        "binds every boundary but `model_engine`. There is no default."
     )
-    components: list[Text] | None = Field(default=None, description="What lies inside the boundary.")
-    profile: Text | None = Field(default=None, description="A label of your own for the kind of deployment.")
-    prefix_caching: Switch | None = Field(default=None, description="Whether the prefix cache is on.")
-    context_limit_tokens: int | None = Field(
-        default=None, ge=1, description="Longest context the SUT accepts."
-    )
+    components: list[Text] | None = _key("What lies inside the boundary.")
+    profile: Text | None = _key("A label of your own for the kind of deployment.")
+    prefix_caching: Switch | None = _key("Whether the prefix cache is on.")
+    context_limit_tokens: int | None = _key("Longest context the SUT accepts.", ge=1)
     model: Model = Model()
     hardware: Hardware = Hardware()
     software: Software = Software()
@@ -133,40 +125,31 @@ class System(Table):
 
 
 class SpecialTokens(Table):
-    bos_eos: Literal["included", "excluded"] | None = Field(
-        default=None, description="Whether begin and end tokens are in the counts."
+    bos_eos: Literal["included", "excluded"] | None = _key("Whether begin and end tokens are in the counts.")
+    system_prompt: Literal["separate", "included", "none"] | None = _key(
+        "Whether system-prompt tokens are counted apart, together with the rest, or not used."
     )
-    system_prompt: Literal["separate", "included", "none"] | None = Field(
-        default=None,
-        description="Whether system-prompt tokens are counted apart, together with the rest, or not used.",
+    tool_format: Literal["included", "excluded", "not_used"] | None = _key(
+        "How tokens are counted that only format tool calls."
     )
-    tool_format: Literal["included", "excluded", "not_used"] | None = Field(
-        default=None, description="How tokens are counted that only format tool calls."
-    )
-    chat_template: Literal["included", "excluded", "not_used"] | None = Field(
-        default=None, description="Whether tokens that the chat template adds are in the counts."
+    chat_template: Literal["included", "excluded", "not_used"] | None = _key(
+        "Whether tokens that the chat template adds are in the counts."
     )
 
 
 class Tokenizer(Table):
-    file: Text | None = Field(
-        default=None,
-        description="The SUT's own `tokenizer.json`, or the folder that holds it; needs the extra `[hf]`. It "
-        "counts what the server does not count, and states the rest of this table.",
+    file: Text | None = _key(
+        "The SUT's own `tokenizer.json`, or the folder that holds it; needs the extra `[hf]`. It counts "
+        "what the server does not count, and states the rest of this table."
     )
-    name: Text | None = Field(default=None, description="The tokenizer that token counts refer to.")
-    version: Text | None = Field(default=None, description="Its version or revision.")
-    vocab_size: int | None = Field(
-        default=None, ge=1, description="Number of its ids, special tokens included."
+    name: Text | None = _key("The tokenizer that token counts refer to.")
+    version: Text | None = _key("Its version or revision.")
+    vocab_size: int | None = _key("Number of its ids, special tokens included.", ge=1)
+    source: Text | None = _key("Model-hub id, tiktoken name, or `custom`.")
+    counting_option: Literal["A", "B"] | None = _key(
+        "`A`: the SUT's own tokenizer; `B`: one reference for all systems (section 4.4)."
     )
-    source: Text | None = Field(default=None, description="Model-hub id, tiktoken name, or `custom`.")
-    counting_option: Literal["A", "B"] | None = Field(
-        default=None,
-        description="`A`: the SUT's own tokenizer; `B`: one reference for all systems (section 4.4).",
-    )
-    reference: Text | None = Field(
-        default=None, description="Name of the reference tokenizer; needed with option B."
-    )
+    reference: Text | None = _key("Name of the reference tokenizer; needed with option B.")
     special: SpecialTokens = SpecialTokens()
 
     def contradictions(self, at: str) -> Iterator[str]:
@@ -175,27 +158,22 @@ class Tokenizer(Table):
 
 
 class Clock(Table):
-    topology: Literal["single_machine", "distributed"] | None = Field(
-        default=None,
-        description="Overrides detection, for a container of this host that has an address of its own.",
+    topology: Literal["single_machine", "distributed"] | None = _key(
+        "Overrides detection, for a container of this host that has an address of its own."
     )
-    method: Literal["ntp", "ptp", "other"] | None = Field(
-        default=None, description="How the clocks of the two machines are kept together (section 4.7)."
+    method: Literal["ntp", "ptp", "other"] | None = _key(
+        "How the clocks of the two machines are kept together (section 4.7)."
     )
-    accuracy_ms: float | None = Field(default=None, ge=0, description="Estimated accuracy of that, in ms.")
-    offset_ms: float | None = Field(default=None, description="Measured offset to the time server, in ms.")
-    ntp_server: Text | None = Field(default=None, description="The time server that both machines use.")
-    sub_ms_required: bool | None = Field(
-        default=None, description="`true` if instants of two machines are subtracted from each other."
-    )
+    accuracy_ms: float | None = _key("Estimated accuracy of that, in ms.", ge=0)
+    offset_ms: float | None = _key("Measured offset to the time server, in ms.")
+    ntp_server: Text | None = _key("The time server that both machines use.")
+    sub_ms_required: bool | None = _key("`true` if instants of two machines are subtracted from each other.")
 
 
 class Adjustment(Table):
-    applied: bool | None = Field(
-        default=None, description="Whether network time is taken off the adjusted TTFT."
-    )
-    amount_ms: float | None = Field(default=None, ge=0, description="How much, in ms; needed when applied.")
-    method: Text | None = Field(default=None, description="How the amount was found; needed when applied.")
+    applied: bool | None = _key("Whether network time is taken off the adjusted TTFT.")
+    amount_ms: float | None = _key("How much, in ms; needed when applied.", ge=0)
+    method: Text | None = _key("How the amount was found; needed when applied.")
 
     def contradictions(self, at: str) -> Iterator[str]:
         for name in ("amount_ms", "method") if self.applied else ():
@@ -204,64 +182,47 @@ class Adjustment(Table):
 
 
 class Network(Table):
-    significant: bool | None = Field(
-        default=None,
-        description="Whether network time matters beside TTFT. Default: decided by the measured round trip.",
+    significant: bool | None = _key(
+        "Whether network time matters beside TTFT. Default: decided by the measured round trip."
     )
     ttft_adjustment: Adjustment = Adjustment()
 
 
 class Guardrails(Table):
-    input_filter: Filter | None = Field(
-        default=None,
-        description="Input filtering; `absent` for a bare engine. `unknown` is honest, but not compliant.",
+    input_filter: Filter | None = _key(
+        "Input filtering; `absent` for a bare engine. `unknown` is honest, but not compliant."
     )
-    output_filter: Filter | None = Field(default=None, description="Output filtering, in the same words.")
-    systems: list[Text] | Literal["not known"] | None = Field(
-        default=None, description="Names of the safety systems, an empty list for none, or `not known`."
+    output_filter: Filter | None = _key("Output filtering, in the same words.")
+    systems: list[Text] | Literal["not known"] | None = _key(
+        "Names of the safety systems, an empty list for none, or `not known`."
     )
-    production_claim: bool | None = Field(
-        default=None, description="`true` if the results are to stand for production (section 4.8)."
+    production_claim: bool | None = _key("`true` if the results are to stand for production (section 4.8).")
+    default_config: bool | None = _key("`true` if the safety systems run in their default configuration.")
+    benign_content: bool | None = _key(
+        "`true` if content of your own asks for nothing that a safety system refuses (guardrail test)."
     )
-    default_config: bool | None = Field(
-        default=None, description="`true` if the safety systems run in their default configuration."
-    )
-    benign_content: bool | None = Field(
-        default=None,
-        description="`true` if content of your own asks for nothing that a safety system refuses "
-        "(guardrail test).",
-    )
-    comparative_run: Text | None = Field(
-        default=None,
-        description="Where the run with the opposite state of the safety systems is to be found.",
+    comparative_run: Text | None = _key(
+        "Where the run with the opposite state of the safety systems is to be found."
     )
 
 
 class Warmup(Table):
-    model_loaded: bool | None = Field(
-        default=None, description="`true` if the model is completely in accelerator memory before measuring."
+    model_loaded: bool | None = _key(
+        "`true` if the model is completely in accelerator memory before measuring."
     )
 
 
 class Publication(Table):
-    intended: bool | None = Field(default=None, description="`true` if the results are to be published.")
-    considered: Text | None = Field(
-        default=None, description="A note that publishing capacity figures of this system was weighed."
-    )
+    intended: bool | None = _key("`true` if the results are to be published.")
+    considered: Text | None = _key("A note that publishing capacity figures of this system was weighed.")
 
 
 class Isolation(Table):
     """Safety of a test that overloads the system on purpose (section 7.4)."""
 
-    isolated_system: bool | None = Field(
-        default=None, description="Whether nobody else uses the system while it is measured."
-    )
-    recovery_plan: Text | None = Field(
-        default=None, description="How the system is brought back after a failure."
-    )
-    failure_monitoring: Text | None = Field(
-        default=None, description="How failures that spread to other systems would be noticed."
-    )
+    isolated_system: bool | None = _key("Whether nobody else uses the system while it is measured.")
+    recovery_plan: Text | None = _key("How the system is brought back after a failure.")
+    failure_monitoring: Text | None = _key("How failures that spread to other systems would be noticed.")
 
 
 class EnvRef(Table):
@@ -276,12 +237,9 @@ Path = Annotated[str, StringConstraints(pattern=r"^/\S*$")]
 class Reset(Table):
     """An HTTP call that empties the caches of a running server."""
 
-    method: Literal["POST", "GET", "PUT", "DELETE"] = Field(
-        default="POST", description="Method of that call. Default: `POST`."
-    )
-    path: Path | None = Field(
-        default=None,
-        description="Path on the server, such as `/reset_prefix_cache`, of the call that empties its caches.",
+    method: Literal["POST", "GET", "PUT", "DELETE"] = _key("Method of that call. Default: `POST`.", "POST")
+    path: Path | None = _key(
+        "Path on the server, such as `/reset_prefix_cache`, of the call that empties its caches."
     )
 
     def contradictions(self, at: str) -> Iterator[str]:
@@ -289,52 +247,31 @@ class Reset(Table):
             yield f"{at}.path is missing: which call empties the caches?"
 
 
+Api = Literal[
+    "auto", "openai-chat", "openai-completions", "openai-responses", "anthropic-messages", "ollama-chat",
+    "ollama-generate", "sglang-generate", "tgi-generate", "triton-generate", "openai-embeddings", "rerank",
+    "score", "logprobs", "vllm-grpc", "sglang-grpc", "kserve-grpc",
+]  # fmt: skip
+
+
 class Endpoint(Table):
-    model: Text | None = Field(
-        default=None, description="Model to ask for. Default: the only one the endpoint lists."
+    model: Text | None = _key("Model to ask for. Default: the only one the endpoint lists.")
+    api: Api = _key(
+        "[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.", "auto"
     )
-    api: Literal[
-        "auto",
-        "openai-chat",
-        "openai-completions",
-        "openai-responses",
-        "anthropic-messages",
-        "ollama-chat",
-        "ollama-generate",
-        "sglang-generate",
-        "tgi-generate",
-        "triton-generate",
-        "openai-embeddings",
-        "rerank",
-        "score",
-        "logprobs",
-        "vllm-grpc",
-        "sglang-grpc",
-        "kserve-grpc",
-    ] = Field(
-        default="auto",
-        description="[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.",
+    headers: dict[HeaderName, EnvRef] = _key('Further headers, each as `name = { env = "VARIABLE" }`.', {})
+    api_key_env: EnvName | None = _key(
+        "Variable with the API key. Default: `LLM_API_KEY`, then `OPENAI_API_KEY`."
     )
-    headers: dict[HeaderName, EnvRef] = Field(
-        default_factory=dict, description='Further headers, each as `name = { env = "VARIABLE" }`.'
+    api_key_file: Text | None = _key("File with the API key, instead of a variable.")
+    ca_file: Text | None = _key("PEM file with the certificate authority to trust.")
+    client_cert_file: Text | None = _key(
+        "PEM file with the certificate to show to a server that demands one."
     )
-    api_key_env: EnvName | None = Field(
-        default=None, description="Variable with the API key. Default: `LLM_API_KEY`, then `OPENAI_API_KEY`."
+    client_key_file: Text | None = _key(
+        "PEM file with its key, not encrypted. Default: it stands in `client_cert_file`."
     )
-    api_key_file: Text | None = Field(
-        default=None, description="File with the API key, instead of a variable."
-    )
-    ca_file: Text | None = Field(
-        default=None, description="PEM file with the certificate authority to trust."
-    )
-    client_cert_file: Text | None = Field(
-        default=None, description="PEM file with the certificate to show to a server that demands one."
-    )
-    client_key_file: Text | None = Field(
-        default=None,
-        description="PEM file with its key, not encrypted. Default: it stands in `client_cert_file`.",
-    )
-    insecure: bool = Field(default=False, description="`true`: the server's certificate is not checked.")
+    insecure: bool = _key("`true`: the server's certificate is not checked.", False)
     reset: Reset = Reset()
 
     def contradictions(self, at: str) -> Iterator[str]:
@@ -347,35 +284,30 @@ class Endpoint(Table):
 
 
 class Request(Table):
-    prompt: Literal["text", "token_ids"] = Field(
-        default="text",
-        description="How prompts are sent. `token_ids` needs a dialect that takes them, such as completions "
-        "(AMB-32).",
+    prompt: Literal["text", "token_ids"] = _key(
+        "How prompts are sent. `token_ids` needs a dialect that takes them, such as completions (AMB-32).",
+        "text",
     )
-    ignore_eos: bool = Field(
-        default=False,
-        description="Ask the engine to go on to `max_tokens`; part of the length control (AMB-33).",
+    ignore_eos: bool = _key(
+        "Ask the engine to go on to `max_tokens`; part of the length control (AMB-33).", False
     )
-    omit: list[Literal["stream_options", "temperature"]] = Field(
-        default_factory=list,
-        description="Fields that are not sent, for a server that refuses them. Without `stream_options` most "
-        "give no usage, and tokens are counted by the reference tokenizer; without `temperature` the model "
-        "has its own (the preflight leaves it out by itself where it is refused).",
+    omit: list[Literal["stream_options", "temperature"]] = _key(
+        "Fields that are not sent, for a server that refuses them. Without `stream_options` most give no "
+        "usage, and tokens are counted by the reference tokenizer; without `temperature` the model has its "
+        "own (the preflight leaves it out by itself where it is refused).",
+        [],
     )
-    chunk_tokens: Literal["none", "usage", "ids", "timings"] = Field(
-        default="none",
-        description="What the server is asked for so that the tokens of each chunk are counted and not "
-        "estimated: `usage` (`stream_options.continuous_usage_stats`: vLLM, SGLang), `ids` "
-        "(`return_token_ids`: vLLM), `timings` (`timings_per_token`: llama-server). It costs bytes in "
-        "every chunk.",
+    chunk_tokens: Literal["none", "usage", "ids", "timings"] = _key(
+        "What the server is asked for so that the tokens of each chunk are counted and not estimated: "
+        "`usage` (`stream_options.continuous_usage_stats`: vLLM, SGLang), `ids` (`return_token_ids`: vLLM), "
+        "`timings` (`timings_per_token`: llama-server). It costs bytes in every chunk.",
+        "none",
     )
-    extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="Further fields of every request body, sent as they are."
-    )
-    session_header: HeaderNameOrNone = Field(
-        default=SESSION_HEADER,
-        description="Header that says, with each turn of a session, which session it is of, for routers that "
-        'keep a session on one replica. `""`: none is sent.',
+    extra_body: dict[str, Any] = _key("Further fields of every request body, sent as they are.", {})
+    session_header: HeaderNameOrNone = _key(
+        "Header that says, with each turn of a session, which session it is of, for routers that keep a "
+        'session on one replica. `""`: none is sent.',
+        SESSION_HEADER,
     )
 
     def contradictions(self, at: str) -> Iterator[str]:
@@ -393,28 +325,22 @@ class Request(Table):
 
 
 class Reasoning(Table):
-    tags: Literal["auto", "think", "kimi", "gpt-oss", "none"] = Field(
-        default="auto",
-        description="Tags of reasoning inside visible text. `auto`: those that a reply begins with.",
+    tags: Literal["auto", "think", "kimi", "gpt-oss", "none"] = _key(
+        "Tags of reasoning inside visible text. `auto`: those that a reply begins with.", "auto"
     )
-    starts_thinking: bool = Field(
-        default=False,
-        description="`true`: every reply begins in its reasoning, without an opening tag. "
-        "Needs `tags` by name.",
+    starts_thinking: bool = _key(
+        "`true`: every reply begins in its reasoning, without an opening tag. Needs `tags` by name.", False
     )
-    end_reason: Text | None = Field(
-        default=None,
-        description="Where the server says why the reasoning of a reply ended: `field:choices.0.think_end`, "
-        "`header:X-Think-End`, `metric:SERIES{LABEL}`, a counter of its metrics page by reason.",
+    end_reason: Text | None = _key(
+        "Where the server says why the reasoning of a reply ended: `field:choices.0.think_end`, "
+        "`header:X-Think-End`, `metric:SERIES{LABEL}`, a counter of its metrics page by reason."
     )
-    natural_end_reasons: list[Text] = Field(
-        default=["converged"],
-        description="Reasons by which the model ended it itself; all others are the server's force.",
+    natural_end_reasons: list[Text] = _key(
+        "Reasons by which the model ended it itself; all others are the server's force.", ["converged"]
     )
-    critical_evictions: Text | None = Field(
-        default=None,
-        description="Where the server counts evictions in the output phase: `field:…`, `header:…`, "
-        "`metric:SERIES` of its metrics page.",
+    critical_evictions: Text | None = _key(
+        "Where the server counts evictions in the output phase: `field:…`, `header:…`, `metric:SERIES` of "
+        "its metrics page."
     )
 
     def contradictions(self, at: str) -> Iterator[str]:
@@ -427,18 +353,15 @@ class Reasoning(Table):
 
 
 class ServerTimes(Table):
-    queue_wait: Text | None = Field(
-        default=None,
-        description="Where the server, or the gateway before it, says how long a request waited to be "
-        "scheduled: `field:x_groq.usage.queue_time`, `header:X-Queue-Time`, `header:Server-Timing:queue`.",
+    queue_wait: Text | None = _key(
+        "Where the server, or the gateway before it, says how long a request waited to be scheduled: "
+        "`field:x_groq.usage.queue_time`, `header:X-Queue-Time`, `header:Server-Timing:queue`."
     )
-    prefill: Text | None = Field(
-        default=None,
-        description="Where it says how long it took from there to the first token, in the same forms.",
+    prefill: Text | None = _key(
+        "Where it says how long it took from there to the first token, in the same forms."
     )
-    unit: Literal["s", "ms", "us", "ns"] = Field(
-        default="ms",
-        description="Unit of both. The durations of `Server-Timing` are ms.",
+    unit: Literal["s", "ms", "us", "ns"] = _key(
+        "Unit of both. The durations of `Server-Timing` are ms.", "ms"
     )
 
     def contradictions(self, at: str) -> Iterator[str]:
@@ -450,17 +373,11 @@ class ServerTimes(Table):
 
 
 class Prices(Table):
-    input_per_million: float | None = Field(
-        default=None, ge=0, description="Price of a million input tokens."
-    )
-    output_per_million: float | None = Field(
-        default=None, ge=0, description="Price of a million output tokens."
-    )
-    currency: Text = Field(default="USD", description="Currency of all prices. Default: `USD`.")
-    per_hour: float | None = Field(
-        default=None, gt=0, description="Price of an hour of the whole system, for comparisons of systems."
-    )
-    date: Text | None = Field(default=None, description="Day on which that price was taken.")
+    input_per_million: float | None = _key("Price of a million input tokens.", ge=0)
+    output_per_million: float | None = _key("Price of a million output tokens.", ge=0)
+    currency: Text = _key("Currency of all prices. Default: `USD`.", "USD")
+    per_hour: float | None = _key("Price of an hour of the whole system, for comparisons of systems.", gt=0)
+    date: Text | None = _key("Day on which that price was taken.")
 
     def contradictions(self, at: str) -> Iterator[str]:
         both = {"input_per_million": self.input_per_million, "output_per_million": self.output_per_million}
@@ -486,15 +403,13 @@ _OF_A_COMMAND = ("cwd", "env", "health", "log", "concurrent")
 class Call(Table):
     """An HTTP call to the SUT, or to whatever administers it."""
 
-    method: Literal["POST", "GET", "PUT", "PATCH", "DELETE"] = Field(
-        default="POST", description="Method of the call. Default: `POST`."
+    method: Literal["POST", "GET", "PUT", "PATCH", "DELETE"] = _key(
+        "Method of the call. Default: `POST`.", "POST"
     )
-    path: Path | None = Field(default=None, description="Path on the server of the SUT.")
-    url: Text | None = Field(default=None, description="Or a whole URL, of an administrative server.")
-    body: dict[str, Any] | None = Field(default=None, description="JSON body, if there is one.")
-    expect: int | None = Field(
-        default=None, ge=100, le=599, description="Status that means success. Default: any of 200 to 299."
-    )
+    path: Path | None = _key("Path on the server of the SUT.")
+    url: Text | None = _key("Or a whole URL, of an administrative server.")
+    body: dict[str, Any] | None = _key("JSON body, if there is one.")
+    expect: int | None = _key("Status that means success. Default: any of 200 to 299.", ge=100, le=599)
 
     def contradictions(self, at: str) -> Iterator[str]:
         if (self.path is None) == (self.url is None):
@@ -503,22 +418,17 @@ class Call(Table):
 
 
 class Health(Table):
-    path: Path = Field(
-        default="/health",
-        description="Path that answers with 200 to 299 once the server can be used. Default: `/health`.",
+    path: Path = _key(
+        "Path that answers with 200 to 299 once the server can be used. Default: `/health`.", "/health"
     )
-    timeout_s: Annotated[float, Field(gt=0)] = Field(
-        default=600.0, description="How long to wait for that, in seconds. Default: 600."
+    timeout_s: Annotated[float, Field(gt=0)] = _key(
+        "How long to wait for that, in seconds. Default: 600.", 600.0
     )
 
 
 class FurtherRequest(Table):
-    extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="Further fields of every request body, over those of `[request]`."
-    )
-    headers: dict[HeaderName, EnvRef] = Field(
-        default_factory=dict, description='Further headers, each as `name = { env = "VARIABLE" }`.'
-    )
+    extra_body: dict[str, Any] = _key("Further fields of every request body, over those of `[request]`.", {})
+    headers: dict[HeaderName, EnvRef] = _key('Further headers, each as `name = { env = "VARIABLE" }`.', {})
 
     def contradictions(self, at: str) -> Iterator[str]:
         yield from _unsendable(self.extra_body, f"{at}.extra_body")
@@ -527,42 +437,27 @@ class FurtherRequest(Table):
 class VariantTable(Table):
     """One variant. Exactly one of ``url``, ``command``, ``control``, ``request`` and ``preset``."""
 
-    url: Text | None = Field(
-        default=None,
-        description="Another endpoint. Beside `command`: where the launched server answers. "
-        "Default there: `http://127.0.0.1:{port}/v1`.",
+    url: Text | None = _key(
+        "Another endpoint. Beside `command`: where the launched server answers. Default there: "
+        "`http://127.0.0.1:{port}/v1`."
     )
-    command: list[Text] | None = Field(
-        default=None,
-        min_length=1,
-        description="A server to launch, program and arguments apart; `{port}` is a free port of this host.",
+    command: list[Text] | None = _key(
+        "A server to launch, program and arguments apart; `{port}` is a free port of this host.", min_length=1
     )
-    cwd: Text | None = Field(default=None, description="Directory in which the command runs.")
-    env: dict[EnvName, str] = Field(
-        default_factory=dict, description="Variables of the command, beside those of this process."
-    )
+    cwd: Text | None = _key("Directory in which the command runs.")
+    env: dict[EnvName, str] = _key("Variables of the command, beside those of this process.", {})
     health: Health = Health()
-    log: Text | None = Field(
-        default=None, description="File for what the command writes. Default: a temporary file."
-    )
-    concurrent: bool = Field(
-        default=False,
-        description="`true`: may run beside other launched variants. Else one runs at a time.",
-    )
+    log: Text | None = _key("File for what the command writes. Default: a temporary file.")
+    concurrent: bool = _key("`true`: may run beside other launched variants. Else one runs at a time.", False)
     control: Call | None = None
     restore: Call | None = None
     request: FurtherRequest | None = None
-    preset: Text | None = Field(
-        default=None,
-        description="Options of the embedded engine over those of the endpoint, as `prefix_caching=on`.",
+    preset: Text | None = _key(
+        "Options of the embedded engine over those of the endpoint, as `prefix_caching=on`."
     )
     reset: Reset = Reset()
-    sut: System = Field(
-        default=System(), description="Keys of `[sut]` that differ in this variant, `prefix_caching` say."
-    )
-    guardrails: Guardrails = Field(
-        default=Guardrails(), description="Keys of `[guardrails]` that differ in this variant."
-    )
+    sut: System = _key("Keys of `[sut]` that differ in this variant, `prefix_caching` say.", System())
+    guardrails: Guardrails = _key("Keys of `[guardrails]` that differ in this variant.", Guardrails())
 
     @property
     def way(self) -> str:
@@ -597,8 +492,8 @@ class Variants(Table):
 class SUTTables(Variants):
     """A whole SUT file."""
 
-    production_sample_check: Text | None = Field(
-        default=None, description="Where a check against samples of production traffic is to be found."
+    production_sample_check: Text | None = _key(
+        "Where a check against samples of production traffic is to be found."
     )
     sut: System = System()
     tokenizer: Tokenizer = Tokenizer()

@@ -17,12 +17,7 @@ from pytest_llmbench.model import numbers
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
-from pytest_llmbench.reports.vocabulary import (
-    headline_names,
-    metric_label,
-    metric_name,
-    statistic_label,
-)
+from pytest_llmbench.reports.vocabulary import headline_names, metric_label, metric_name, statistic_label
 
 TONES = {
     "PASS": "good",
@@ -115,6 +110,10 @@ class TestView:
         title = f"{self.entry['section']} {self.entry.get('title') or ''}".strip()
         return f"{self.entry['test']} ({title})"
 
+    def fact(self, key: str) -> Any:
+        """The value of a fact that the test found or was told; None where there is none."""
+        return ((self.entry.get("facts") or {}).get(key) or {}).get("value")
+
     @property
     def of_the_draft(self) -> bool:
         """Whether it is a test of the draft, with clauses to comply with."""
@@ -160,8 +159,7 @@ class TestView:
         """Whether nothing was sent: the embedded engine ran in virtual time."""
         if self.of_the_draft:
             return bool(self.entry["compliance"].get("simulated", False))
-        known = (self.entry.get("facts") or {}).get("sut.simulated")
-        return known is not None and known["value"] == _VIRTUAL_TIME
+        return bool(self.fact("sut.simulated") == _VIRTUAL_TIME)
 
     @property
     def compliance_text(self) -> str:
@@ -368,10 +366,10 @@ class TestView:
     @property
     def load_text(self) -> str:
         """The load, and of a closed loop what its figures are of."""
-        load, wave = self.entry["load"], (self.entry.get("facts") or {}).get("load.first_wave")
+        load, wave = self.entry["load"], self.fact("load.first_wave")
         if load is None:
             return numbers.NOT_MEASURED
-        return str(load["description"]) + ("" if wave is None else f", {_FIRST_WAVES[wave['value']]}")
+        return str(load["description"]) + ("" if wave is None else f", {_FIRST_WAVES[wave]}")
 
     @property
     def missing_facts(self) -> list[str]:
@@ -407,6 +405,13 @@ class TestView:
         """Lines on what would turn a poor compliance class into a better one."""
         missing = self.missing_facts
         return ["declare in the SUT file (--llm-sut): " + ", ".join(missing)] if missing else []
+
+
+def finding_word(finding: Entry) -> tuple[str, str]:
+    """The state of a finding in a word, and its tone."""
+    if finding["ok"]:
+        return "ok", "good"
+    return ("voids the run", "bad") if finding["voids"] else ("warning", "warn")
 
 
 def objective_text(objective: Entry) -> str:

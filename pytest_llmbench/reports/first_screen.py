@@ -215,9 +215,7 @@ class FirstScreen:
         parts = [*told, *self._beside_the_limits()]
         if not self.tests:
             return "no test ran"
-        shown = (
-            _counted(len(self.compared), "comparison") + " shown" if self.compared and not compared else ""
-        )
+        shown = counted(len(self.compared), "comparison") + " shown" if self.compared and not compared else ""
         limited = any(test.objectives or test.comparisons for test in self.tests)
         nothing = "" if self.held else "no limit was judged" if limited and not shown else "no limit was set"
         return "; ".join(part for part in (nothing, shown, *parts) if part)
@@ -236,7 +234,7 @@ class FirstScreen:
             (again, "passed only when run again"),
         ):
             if count:
-                yield f"{_counted(count, 'test')} {text}"
+                yield f"{counted(count, 'test')} {text}"
         if self.view.incomplete:
             yield "INCOMPLETE"
 
@@ -392,5 +390,5 @@ def _states_text(states: Sequence[State], noun: str, broken_word: str) -> str:
     return ", ".join([f"{count} of {of} {word}", *rest])
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_llmbench.model import numbers
-from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons, plots, summaries
 from pytest_llmbench.reports.document import (
     TONES,
     TestView,
     fact_text,
+    finding_word,
     marked,
     measured_text,
     objective_text,
     words,
 )
+from pytest_llmbench.reports.levels import Rows, level_table
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, paragraphs, table
 from pytest_llmbench.reports.vocabulary import metric_label
 
@@ -110,15 +111,15 @@ def headlines(test: TestView) -> Html | None:
     )
 
 
-def rows_table(found: summaries.Rows) -> Html:
+def rows_table(found: Rows) -> Html:
     return table(found.columns, found.rows) if found.rows else element("p", numbers.NOT_MEASURED)
 
 
 def level_block(test: TestView) -> Html | None:
     """A folded table of every level; the tables of the draft come first."""
-    levels = summaries.levels_of(test)
-    if levels is None:
+    if not test.levels:
         return None
+    levels = level_table(test.levels)
     summary = f"All {len(levels.rows)} levels: offered, achieved, latency, completion, queue"
     return details(summary, load_table(levels.columns, levels.rows))
 
@@ -156,11 +157,7 @@ def result_tables(test: TestView) -> list[Html]:
 def figures(test: TestView, drawn: Collection[str], *, salt: str = "") -> list[Html]:
     """The plots with the ids ``drawn``, in the order of the test."""
     return [
-        element(
-            "figure",
-            Html(plots.render(plot, plot_id, salt=salt)),
-            element("figcaption", plot["title"]),
-        )
+        element("figure", Html(plots.render(plot, plot_id, salt=salt)), element("figcaption", plot["title"]))
         for plot_id, plot in test.plots.items()
         if plot_id in drawn
     ]
@@ -168,12 +165,9 @@ def figures(test: TestView, drawn: Collection[str], *, salt: str = "") -> list[H
 
 def findings(test: TestView) -> Html:
     rows = [
-        (
-            finding["check"],
-            element("span", _finding_word(finding), class_=f"pill {_finding_tone(finding)}"),
-            finding["message"],
-        )
+        (finding["check"], element("span", word, class_=f"pill {tone}"), finding["message"])
         for finding in sorted(test.findings, key=lambda finding: bool(finding["ok"]))
+        for word, tone in [finding_word(finding)]
     ]
     return table(("Check", "State", "What was seen"), rows) if rows else element("p", "No check was made.")
 
@@ -185,14 +179,6 @@ def checks(test: TestView) -> Html:
     return details(
         f"Validity checks: {told}", findings(test), open_=any(f["voids"] for f in test.noteworthy_findings)
     )
-
-
-def _finding_word(finding: Entry) -> str:
-    return "ok" if finding["ok"] else "voids the run" if finding["voids"] else "warning"
-
-
-def _finding_tone(finding: Entry) -> str:
-    return "good" if finding["ok"] else "bad" if finding["voids"] else "warn"
 
 
 def ledger(test: TestView) -> Html:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
@@ -18,13 +17,14 @@ _FIGURES = (
 )
 
 
-@dataclass(frozen=True)
-class LevelTable:
+class Rows(NamedTuple):
+    """A table without a title."""
+
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
-def level_table(levels: Sequence[Entry]) -> LevelTable:
+def level_table(levels: Sequence[Entry]) -> Rows:
     """A table with a row per level. Columns that are empty for all levels are left out."""
     columns = ["Level", "Offered", *(title for title, _ in _FIGURES), "Completion", "Queue", "Saturated"]
     rows = [[*_always(level)] for level in levels]
@@ -39,7 +39,7 @@ def level_table(levels: Sequence[Entry]) -> LevelTable:
         columns.append("Measured by")
         for row, level in zip(rows, levels, strict=True):
             row.append(level.get("shared_from") or "this test")
-    return LevelTable(columns, rows)
+    return Rows(columns, rows)
 
 
 def _always(level: Entry) -> list[str]:

@@ -2,6 +2,11 @@
 
 Platforms refuse comments from 64 KB on, and nobody reads half of that. What does not fit is left out, the
 least important part first, and the text says so. The six sections of appendix C.2 are in ``report.html``.
+
+``summary.md`` is a report in a dozen lines for the summary page of a CI job; with the table of all tests it
+is an annotation of a Buildkite build: ``buildkite-agent annotate --style STYLE --context llmbench < FILE``.
+That takes CommonMark with GitHub's tables, at most 1 MiB (buildkite.com, "buildkite-agent annotate"). The
+style is given to the agent and is not in the file.
 """
 
 from __future__ import annotations
@@ -274,3 +279,36 @@ def cut(text: str, max_bytes: int) -> str:
     note = "\n\n_Cut to stay short._\n"
     whole = text.encode()[: max_bytes - len(note.encode())].decode(errors="ignore")
     return whole.rpartition("\n")[0] + note
+
+
+def job_summary(report: Entry, *, path: str | None = None) -> str:
+    """The summary: banner, what was measured, compliance classes, a line for each test that did not pass (six
+    at most), names of warnings. ``path``: where the whole report is; None if it was not written."""
+    screen = FirstScreen(ReportView(report))
+    lines = [_summary_line(card) for card in screen.cards[:_SHOWN_WARNINGS]]
+    more = len(screen.cards) - len(lines)
+    if more > 0:
+        lines.append(f"- … and {more} more")
+    warned = dict.fromkeys(str(each["check"]) for test in screen.view.tests for each in test.warnings)
+    if warned:
+        lines.append(f"- Warnings: {', '.join(code(clipped(name, _LONGEST_CELL)) for name in warned)}")
+    told = "\n".join(lines) + "\n\n" if lines else ""
+    where = f"Report: {code(path)}" if path is not None else "No report was written (`--llm-report DIR`)."
+    return f"{head(screen)}\n{told}{where}\n"
+
+
+def _summary_line(card: Card) -> str:
+    name = code(clipped(card.test.name, _LONGEST_CELL))
+    told = escape(clipped(card.cause, 300)) if card.deciding is None else held_text(card.deciding)
+    return f"- {ICONS[card.test.headline]} {card.test.headline} {name}: {told}"
+
+
+MOST_OF_ANNOTATION = 100_000
+"""Largest annotation, far below the 1 MiB that Buildkite takes: nobody reads that on the page of a build."""
+
+
+def buildkite_annotation(report: Entry, *, path: str | None = None) -> str:
+    """The annotation: the summary of the job, and the table of all tests. ``path`` as in
+    :func:`job_summary`."""
+    text = f"{job_summary(report, path=path)}\n{tests_table(ReportView(report))}"
+    return text if len(text.encode()) <= MOST_OF_ANNOTATION else cut(text, MOST_OF_ANNOTATION)

@@ -135,8 +135,7 @@ def _throughput_test(view: ReportView, ttft_p99_ms: float | None) -> TestView | 
 
 
 def _constraints(test: TestView) -> Entry:
-    fact = (test.entry.get("facts") or {}).get("load.slo")
-    value = None if fact is None else fact["value"]
+    value = test.fact("load.slo")
     return value if isinstance(value, dict) else {}
 
 
@@ -207,10 +206,8 @@ def _ended_early(test: TestView) -> list[str]:
 
 def _changes(test: TestView) -> list[str]:
     """Notes on declared changes to a reference workload, and on what is not disclosed."""
-    facts = test.entry.get("facts") or {}
-    changes = (facts.get("workload.deviations") or {}).get("value") or ()
-    texts = [f"changed workload: {fact_text(change)}" for change in changes]
-    if (facts.get("sut.hardware.disclosed") or {}).get("value") is False:
+    texts = [f"changed workload: {fact_text(change)}" for change in test.fact("workload.deviations") or ()]
+    if test.fact("sut.hardware.disclosed") is False:
         texts.append("hardware undisclosed (AMB-27)")
     return texts
 

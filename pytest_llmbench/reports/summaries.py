@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
-from pytest_llmbench.reports import levels
 from pytest_llmbench.reports.document import TestView, fact_text
+from pytest_llmbench.reports.first_screen import counted
+from pytest_llmbench.reports.levels import Rows
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.vocabulary import metric_label, statistic_label
 
@@ -22,13 +22,6 @@ SECTIONS = (
 )
 _LATENCY = ("p50", "p90", "p95", "p99", "p99_9", "mean")
 Pairs = list[tuple[str, str]]
-
-
-class Rows(NamedTuple):
-    """A table without a title."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def identification(view: ReportView) -> Pairs:
@@ -49,7 +42,7 @@ def configuration(test: TestView) -> Pairs:
         return []
     kind = "reference workload" if workload["standard"] else "custom workload"
     variants = dict.fromkeys(stretch.get("variant") for stretch in test.entry.get("stretches") or ())
-    objectives = (test.entry.get("facts") or {}).get("load.slo")
+    objectives = test.fact("load.slo")
     found = [
         ("Workload", f"{workload['name']} ({kind}), seed {workload['seed']}"),
         ("Load", test.load_text),
@@ -60,7 +53,7 @@ def configuration(test: TestView) -> Pairs:
             "SUT variants",
             ", ".join(variant or "the SUT itself" for variant in variants) if any(variants) else "",
         ),
-        ("Latency objectives", "" if objectives is None else fact_text(objectives["value"])),
+        ("Latency objectives", "" if objectives is None else fact_text(objectives)),
         ("Warm-up", numbers.NOT_MEASURED if warmup is None else warmup["description"]),
         ("Sharing", "; ".join(test.sharing)),
         ("Void loads", "; ".join(test.void_loads)),
@@ -144,17 +137,13 @@ def deviations(test: TestView) -> list[tuple[str, list[str]]]:
     rest = [r for r in test.unmet("blocks", "downgrades") if r not in first]
     groups = []
     if missing is not None and first:
-        heading = f"To be {missing[0]}, {_counted(len(first), 'requirement')} more must be met:"
+        heading = f"To be {missing[0]}, {counted(len(first), 'requirement')} more must be met:"
         groups.append((heading, [requirement_text(r) for r in first]))
     if rest:
         groups.append(
-            (f"Also unmet, {_counted(len(rest), 'requirement')}:", [requirement_text(r) for r in rest])
+            (f"Also unmet, {counted(len(rest), 'requirement')}:", [requirement_text(r) for r in rest])
         )
     return groups
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def limitations(test: TestView) -> list[str]:
@@ -193,7 +182,7 @@ def harness(view: ReportView) -> Pairs:
 
 def data(test: TestView) -> Pairs:
     workload = test.entry["workload"]
-    name = ((test.entry.get("facts") or {}).get("workload.prompts") or {}).get("value")
+    name = test.fact("workload.prompts")
     return [
         ("Seed", numbers.NOT_MEASURED if workload is None else str(workload["seed"])),
         *([("Prompts", f"{name}; --llm-prompts={name} sends them again")] if name else []),
@@ -253,7 +242,3 @@ def _engine(engine: Entry) -> str:
 
 def _gauge(name: str, value: float) -> str:
     return numbers.percentage(value) if name == "kv_use" else numbers.number(value)
-
-
-def levels_of(test: TestView) -> levels.LevelTable | None:
-    return levels.level_table(test.levels) if test.levels else None

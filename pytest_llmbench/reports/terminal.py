@@ -17,6 +17,7 @@ from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import (
     TONES,
     TestView,
+    finding_word,
     measured_text,
     objective_text,
     views,
@@ -327,8 +328,8 @@ def _findings(test: TestView, width: int) -> list[Line]:
         return []
     lines = []
     for finding in test.findings:
-        state = "ok" if finding["ok"] else "VOID" if finding["voids"] else "warning"
-        tone = "good" if finding["ok"] else "bad" if finding["voids"] else "warn"
+        state, tone = finding_word(finding)
+        state = "VOID" if tone == "bad" else state
         text = f"{state:<9}{finding['check']}: {finding['message']}"
         lines += [Line(part, _MARKUP[tone]) for part in _wrap(text, width, "  ", " " * 11)]
     return lines

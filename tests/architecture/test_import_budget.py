@@ -91,7 +91,6 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
         "pytest_llmbench.marks.builders",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.collection",
-        "pytest_llmbench.plugin.exit_status",
         "pytest_llmbench.plugin.failures",
         "pytest_llmbench.plugin.fixtures",
         "pytest_llmbench.plugin.hookspecs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_llmbench.compare.overlay import overlaid
+from pytest_llmbench.compare.systems import overlaid
 from pytest_llmbench.model.result import Plot
 
 Line = tuple[tuple[float, ...], tuple[float, ...]]

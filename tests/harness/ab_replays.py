@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
-from pytest_llmbench.harness.comparison.ab import paired_runs
 from pytest_llmbench.harness.comparison.arms import drive_together
+from pytest_llmbench.harness.comparison.replication import paired_runs
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.methodology.sections.ttft import TEST

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.session_loads import SharedRuns
-from pytest_llmbench.harness.plan import DryRun, known_of
+from pytest_llmbench.harness.plan import AMOUNTS, DryRun, known_of
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN, TESTS, definition
@@ -188,7 +188,8 @@ def test_a_plan_counts_what_is_sent(test: str, given: Given) -> None:
     alone.measure(test, given)
     seen, settings = alone.seen[named(test, given)], alone.settings
     planned = DryRun(ENGINE, known_of(settings)).count("t", definition(test), *alone.asked(test, given))
-    assert planned.requests == sum(len(one.records) for one in seen)
-    assert planned.input_tokens == sum(int(one.records.requested_input_tokens.sum()) for one in seen)
-    assert planned.output_tokens == sum(int(one.records.output_tokens.clip(0).sum()) for one in seen)
-    assert planned.unmeasured == sum(len(o.records) for o in seen if o.plan.phase is not Phase.MEASURE)
+    amounts = dict(zip(AMOUNTS, planned.amounts, strict=True))
+    assert amounts["requests"] == sum(len(one.records) for one in seen)
+    assert amounts["input_tokens"] == sum(int(one.records.requested_input_tokens.sum()) for one in seen)
+    assert amounts["output_tokens"] == sum(int(one.records.output_tokens.clip(0).sum()) for one in seen)
+    assert amounts["unmeasured"] == sum(len(o.records) for o in seen if o.plan.phase is not Phase.MEASURE)

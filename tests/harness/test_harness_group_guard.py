@@ -111,7 +111,7 @@ def test_a_guard_without_a_group_ends() -> None:
 def test_another_process_with_the_same_number_is_left_alone(group: subprocess.Popen[str]) -> None:
     both = members(group)
     assert started(group.pid).isdigit()
-    group_guard._end_group(group.pid, str(int(started(group.pid)) - 1))
+    group_guard.end_group(group.pid, str(int(started(group.pid)) - 1))
     assert all(process.is_running() for process in both)
     assert started(2**22 + 1) == ""
 

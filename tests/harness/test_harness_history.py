@@ -369,5 +369,5 @@ def test_the_commands_are_told_and_load_nothing_that_they_do_not_need() -> None:
     )  # fmt: skip
     assert ran.returncode == 2
     loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines() if "|" in line}
-    assert "pytest_llmbench.harness.history.sessions" in loaded
+    assert "pytest_llmbench.store.baselines" in loaded
     assert not {name.split(".")[0] for name in loaded} & {"matplotlib", "httpx", "scipy", "uvicorn", "pytest"}

@@ -11,8 +11,7 @@ from saved_sessions import IDENTITY, TTFT, measured, saved
 
 from pytest_llmbench.compare.identity import waivers_of_option
 from pytest_llmbench.compare.limits import RegressionLimit
-from pytest_llmbench.harness.comparison.baselines import Comparing
-from pytest_llmbench.harness.comparison.reference import Reference
+from pytest_llmbench.harness.comparison.baselines import Comparing, Reference
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict, GateVerdict
 from pytest_llmbench.store.baselines import BaselineTest, read_baseline, read_earlier
 

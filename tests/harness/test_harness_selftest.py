@@ -17,7 +17,7 @@ from three_attempts import three_attempts
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.selftest import certificate as certified
-from pytest_llmbench.harness.selftest import report as selftest_report
+from pytest_llmbench.harness.selftest import run as selftest_report
 from pytest_llmbench.harness.selftest.certificate import (
     TRANSPORTS,
     Certificate,

@@ -152,10 +152,10 @@ def test_a_later_test_is_seen_by_the_second_audit(full_session: BenchSession) ->
     assert session.reaudit() == []
     poisson = measured(session, "t::poisson", **load)
     (again,) = session.reaudit()
-    assert (again.nodeid, again.duration_s) == ("t::uniform", uniform.duration_s)
-    assert not unmet(again.compliance, "poisson")
+    assert (again["nodeid"], again["duration_s"]) == ("t::uniform", uniform.duration_s)
+    assert not unmet(again["compliance"], "poisson")
     before = {r["id"]: r["status"] for r in uniform.entry("passed")["compliance"]["requirements"]}
-    after = {r["id"]: r["status"] for r in again.compliance["requirements"]}
+    after = {r["id"]: r["status"] for r in again["compliance"]["requirements"]}
     changed = {name for name in before if before[name] != after[name]}
     assert changed  # what needs the streams, which are gone by now, is as it was
     assert all("poisson" in name or "arrival" in name for name in changed)

@@ -349,5 +349,5 @@ def test_other_requests_find_the_engine_that_was_started_anew(opening: Any) -> N
 
 def test_further_request_fields_are_on_record_and_cannot_be_declared_away():
     sut = SUT("http://127.0.0.1:1/v1", extra_body={"priority": 3})
-    facts = SUTAccess(sut, None, Credentials()).told(Facts(), {"request.extra_body": {}})
+    facts = SUTAccess(sut, Settings(), None, Credentials()).told(Facts(), {"request.extra_body": {}})
     assert facts.value("request.extra_body") == {"priority": 3}

@@ -62,7 +62,7 @@ def test_what_another_test_takes_is_answered_with_what_this_one_has(
         ({"requests": 0}, "requests must be at least 1"),
         ({"requests": 10.5}, "requests must be a whole number"),
         ({"concurrency": 0}, "concurrency must be at least 1"),
-        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"seed": -1}, "seed must be 0 or more"),
         ({"arrival": "poison", "rate": 1}, "arrival must be one of poisson, uniform, gamma, trace, got"),
         ({"arrival": "poisson"}, "arrival needs rate"),
         ({"rate": 1, "burstiness": 0.5}, "burstiness needs arrival='gamma'"),

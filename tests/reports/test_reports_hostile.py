@@ -30,8 +30,7 @@ from pytest_llmbench.reports.ci.ctrf import ctrf
 from pytest_llmbench.reports.ci.figures import bencher, bigger_is_better, gitlab_metrics, smaller_is_better
 from pytest_llmbench.reports.ci.github import annotations_text
 from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.job_summary import buildkite_annotation, job_summary
-from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
+from pytest_llmbench.reports.markdown import MAX_BYTES, buildkite_annotation, job_summary, markdown_report
 from pytest_llmbench.reports.minimum import FIRST_LINE, LAST_LINE, minimum_report
 from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
 from pytest_llmbench.store import entries, schema

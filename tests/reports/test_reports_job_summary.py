@@ -6,7 +6,7 @@ from typing import Any
 
 from outcome_samples import failed, void
 
-from pytest_llmbench.reports.job_summary import job_summary
+from pytest_llmbench.reports.markdown import job_summary
 
 Entry = dict[str, Any]
 

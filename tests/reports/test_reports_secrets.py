@@ -12,8 +12,7 @@ from pytest_llmbench.reports import junit, pytest_html
 from pytest_llmbench.reports.ci.ctrf import ctrf
 from pytest_llmbench.reports.ci.github import annotations_text
 from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.job_summary import buildkite_annotation
-from pytest_llmbench.reports.markdown import markdown_report
+from pytest_llmbench.reports.markdown import buildkite_annotation, markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.reports.terminal import overview, section_lines
 

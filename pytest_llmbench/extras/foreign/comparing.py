@@ -22,6 +22,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.foreign.foreign_run import ForeignResults, ForeignRun
 from pytest_llmbench.extras.foreign.reading import read_foreign
 from pytest_llmbench.harness.comparison.identity import refuse_few_runs, refuse_mismatch, waived
+from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
 from pytest_llmbench.model.judgement import Comparison, ComparisonVerdict
 from pytest_llmbench.model.record import Phase
@@ -67,44 +68,35 @@ class ForeignComparing:
             )
         return runs
 
-    def refuse_early(
-        self,
-        parameters: TestParameters,
-        identity: Mapping[str, Any],
-        limits: Sequence[RegressionLimit],
-        runs: int,
-    ) -> None:
+    def refuse_early(self, request: MeasurementRequest, of_options: Sequence[RegressionLimit]) -> None:
         """Raise SuiteError if something keeps the comparison from being made.
 
         Without limits only another model does: what is shown beside each other decides nothing.
         """
-        where = f"--llm-compare {self.path}"
-        found = self.runs_like(parameters)
+        where, limits = f"--llm-compare {self.path}", (*request.limits, *of_options)
+        found = self.runs_like(request.parameters)
         if not found:
             if any(limit.everywhere for limit in limits):
                 raise SuiteError(
-                    self._unlike(parameters),
+                    self._unlike(request.parameters),
                     where=where,
                     remedy="guard a test with one of these loads, or save a baseline with --llm-save",
                 )
             return
         self._refuse_lacking(found, [limit.metric for limit in limits if limit.everywhere], where)
         gated = any(limit.everywhere or _has(found, limit.metric) for limit in limits)
-        refuse_mismatch(self._match(found, identity, gated=gated), where)
+        refuse_mismatch(self._match(found, request.identity, gated=gated), where)
         if gated:
-            refuse_few_runs(len(found), runs, where, "give the results of as many runs in one file")
+            how = "give the results of as many runs in one file"
+            refuse_few_runs(len(found), request.replication.runs, where, how)
 
     def compared(
-        self,
-        parameters: TestParameters,
-        identity: Mapping[str, Any],
-        limits: Sequence[RegressionLimit],
-        result: TestResult,
+        self, request: MeasurementRequest, limits: Sequence[RegressionLimit], result: TestResult
     ) -> TestResult:
         """The result with the figures of the file beside its own."""
-        found = self.runs_like(parameters)
+        found = self.runs_like(request.parameters)
         if not found:
-            said = Note.of("nothing_like_it", file=self.path.name, why=self._unlike(parameters))
+            said = Note.of("nothing_like_it", file=self.path.name, why=self._unlike(request.parameters))
             warned = nothing_decides(limits, why=said)
             return replace(result, findings=(*result.findings, *warned), notes=(*result.notes, said))
         theirs = _by_run(found)
@@ -116,7 +108,7 @@ class ForeignComparing:
             comparisons=tuple(map(self._judged, rows)),
             findings=(
                 *result.findings,
-                *waived(self._match(found, identity, gated=gated)),
+                *waived(self._match(found, request.identity, gated=gated)),
                 *nothing_decides(limits, rows),
             ),
             notes=(*result.notes, *self._notes(found, result), *self._defined_otherwise(rows)),

@@ -146,7 +146,7 @@ def _workload(test: ServingTest) -> Workload:
 @lru_cache(maxsize=1)
 def _sharegpt(path: Path) -> Workload:
     """The ShareGPT workload, read once for all tests of the list."""
-    from pytest_llmbench.harness.workloads.files import dataset_workload
+    from pytest_llmbench.harness.workloads.files import Conversations
 
-    told = {"kind": "conversation", "version": "not told by the list", "subset_method": "all"}
-    return dataset_workload("sharegpt", {**told, "path": str(path)}, path.parent)
+    table = Conversations(path=str(path), version="not told by the list", subset_method="all")
+    return table.made("sharegpt", path.parent)

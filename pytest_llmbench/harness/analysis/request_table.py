@@ -53,6 +53,19 @@ class RequestTable:
     A column is an attribute, or an item by its name: ``table.ttft_ms``, ``table["output_tokens"]``.
     """
 
+    ok: BoolColumn
+    """Whether each request ended well; latencies have only those."""
+    label: TextColumn
+    """The label of the load that each request belongs to: ``run 1 of 3``, ``90% of saturation``."""
+    load: IntColumn
+    """Index of each request's load in the ``loads`` of the test; tells loads with the same label apart."""
+    outcome: TextColumn
+    ttft_ms: FloatArray
+    tpot_ms: FloatArray
+    e2e_ms: FloatArray
+    input_tokens: FloatArray
+    output_tokens: FloatArray
+
     def __init__(self, parts: Sequence[LoadRequests]) -> None:
         self.records = Records.concatenate([part.records for part in parts])
         """The requests as the metrics of this package take them."""
@@ -80,46 +93,6 @@ class RequestTable:
         if name not in COLUMNS:
             raise AttributeError(f"no column is called {name!r}; there are: {', '.join(COLUMNS)}")
         return self[name]
-
-    @property
-    def ok(self) -> BoolColumn:
-        """Whether each request ended well; latencies have only those."""
-        return self["ok"]
-
-    @property
-    def label(self) -> TextColumn:
-        """The label of the load that each request belongs to: ``run 1 of 3``, ``90% of saturation``."""
-        return self["label"]
-
-    @property
-    def load(self) -> IntColumn:
-        """Index of each request's load in the ``loads`` of the test; tells loads with the same label
-        apart."""
-        return self["load"]
-
-    @property
-    def outcome(self) -> TextColumn:
-        return self["outcome"]
-
-    @property
-    def ttft_ms(self) -> FloatArray:
-        return self["ttft_ms"]
-
-    @property
-    def tpot_ms(self) -> FloatArray:
-        return self["tpot_ms"]
-
-    @property
-    def e2e_ms(self) -> FloatArray:
-        return self["e2e_ms"]
-
-    @property
-    def input_tokens(self) -> FloatArray:
-        return self["input_tokens"]
-
-    @property
-    def output_tokens(self) -> FloatArray:
-        return self["output_tokens"]
 
     @cached_property
     def chunk_ns(self) -> list[IntColumn]:

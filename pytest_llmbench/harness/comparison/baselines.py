@@ -1,7 +1,10 @@
 """``--llm-save`` and ``--llm-compare``: the statistics of runs are saved, and later runs are compared with
 them.
 
-A baseline never moves by itself: saving makes a new file, and what is compared with is named each time.
+A baseline never moves by itself: saving makes a new file, and what is compared with is named each time: one
+session, or all that were saved under its name. From three stored sessions on the session is the unit of
+replication, since runs of one session know nothing of other days. Below that runs are compared, and days are
+taken to be alike, which is said.
 """
 
 from __future__ import annotations
@@ -10,16 +13,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_llmbench.compare.equivalence import output_lengths
-from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
-from pytest_llmbench.compare.limits import ByRun, RegressionLimit, limits_of_option, nothing_decides
+from pytest_llmbench.compare.identity import Waiver, made_otherwise, matched, waivers_of_option
+from pytest_llmbench.compare.limits import (
+    ByRun,
+    RegressionLimit,
+    comparisons,
+    limits_of_option,
+    nothing_decides,
+)
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.identity import (
-    identity_of,
+    LENGTHS,
+    SHARED,
     lengths_of,
     lengths_vector,
     made_by,
@@ -29,12 +40,17 @@ from pytest_llmbench.harness.comparison.identity import (
     refused_metrics,
     waived,
 )
-from pytest_llmbench.harness.comparison.reference import Reference
-from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest
+from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, MeasurementRequest, paired_runs
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.model.draft import FEWEST_RUNS
-from pytest_llmbench.model.judgement import ComparisonVerdict
+from pytest_llmbench.model.estimate import COUNTED_BY
+from pytest_llmbench.model.judgement import (
+    FEWEST_SESSIONS,
+    MOST_SESSIONS,
+    Comparison,
+    ComparisonVerdict,
+    GateVerdict,
+)
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note, as_told
 from pytest_llmbench.probes.repository import checked_out
@@ -56,6 +72,99 @@ _COMMIT_DIGITS = 12
 
 
 @dataclass(frozen=True)
+class Reference:
+    """The saved results of one test that another is compared with."""
+
+    named: BaselineTest
+    """The result of the session that was named."""
+    identity: Mapping[str, Any]
+    """The identity of what is compared with it."""
+    alike: tuple[BaselineTest, ...]
+    """The sessions that count, the oldest first."""
+    waivers: tuple[Waiver, ...] = ()
+
+    @classmethod
+    def of(
+        cls, saved: Sequence[BaselineTest], identity: Mapping[str, Any], waivers: Sequence[Waiver] = ()
+    ) -> Reference:
+        """The reference out of the results that were saved under a name, the oldest first; the last is that
+        of the session that was named. Those count that are of the same thing, and did not fail."""
+        kept = (test for test in saved if test.gate is not GateVerdict.FAIL)
+        alike = [test for test in kept if not matched(test.identity, identity, waivers).mismatches]
+        return cls(saved[-1], identity, tuple(alike[-MOST_SESSIONS:]), tuple(waivers))
+
+    @property
+    def sessions(self) -> tuple[BaselineTest, ...]:
+        """The sessions by whose spread is judged; empty where they are too few, and runs are compared."""
+        return self.alike if len(self.alike) >= FEWEST_SESSIONS else ()
+
+    def compared(
+        self, by_run: ByRun, limits: Sequence[RegressionLimit], names: tuple[str, str]
+    ) -> tuple[Comparison, ...]:
+        """The comparisons of a session with these values."""
+        before: ByRun = self.named.by_run
+        paired = self._same_runs
+        if paired and not self.sessions:
+            before, by_run = paired_runs(before, by_run)
+        return comparisons(
+            before,
+            by_run,
+            limits,
+            names=names,
+            paired=paired,
+            sessions=[self._made_alike(test) for test in self.sessions],
+            unlike=partial(self._unlike, self.named),
+        )
+
+    def _unlike(self, saved: BaselineTest, metric: str) -> str | None:
+        return made_otherwise(metric, saved.identity, self.identity, self.waivers)
+
+    def _made_alike(self, saved: BaselineTest) -> ByRun:
+        """The values of a session in the metrics that it made as they are made now."""
+        return {name: own for name, own in saved.by_run.items() if self._unlike(saved, name) is None}
+
+    def notes(self, name: str) -> list[Note]:
+        """What the comparison takes for granted. ``name``: of the baseline."""
+        count = len(self.alike)
+        if self.sessions:
+            return [Note.of("compared_with_sessions", count=count, baseline=repr(name))]
+        said = []
+        if COUNTED_BY in self.identity and COUNTED_BY not in self.named.identity:
+            said.append(Note.of("made_unknown"))
+        if self.identity.get(LENGTHS) != self.named.identity.get(LENGTHS):
+            said.append(Note.of("other_lengths"))
+        if "host.machine" in self.identity:  # not in virtual time, whose days are alike
+            more = FEWEST_SESSIONS - count
+            said.append(Note.of("days_assumed_alike", more=more, baseline=repr(name)))
+        return said
+
+    @property
+    def _same_runs(self) -> bool:
+        """Whether run i of all sessions has requests of the same lengths, which are not those of run k."""
+        saved = self.sessions or (self.named,)
+        lists = {str(known.get(LENGTHS)) for known in (self.identity, *(test.identity for test in saved))}
+        return len(lists) == 1 and lists.pop().startswith(SHARED)
+
+
+class Compares(Protocol):
+    """What results are compared with: a baseline of ours, or the content of another file."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def refuse_early(self, request: MeasurementRequest, of_options: Sequence[RegressionLimit], /) -> None:
+        """Raise SuiteError if something already known keeps the comparison from being made. ``of_options``:
+        the limits of the session."""
+
+    def compared(
+        self, request: MeasurementRequest, limits: Sequence[RegressionLimit], result: TestResult
+    ) -> TestResult:
+        """The result with its comparisons, the waivers that were needed, and what else differs; as it is,
+        with a note, where there is nothing to compare it with."""
+        ...
+
+
+@dataclass(frozen=True)
 class Comparing:
     """The baseline that a session compares with, and the waivers for mismatches."""
 
@@ -74,34 +183,67 @@ class Comparing:
             return None
         return Reference.of([test for test in tests if test.nodeid == nodeid], identity, self.waivers)
 
-
-class Compares(Protocol):
-    """The content of a file that is no baseline of ours, beside which results are shown."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def refuse_early(
-        self,
-        parameters: TestParameters,
-        identity: Mapping[str, Any],
-        limits: Sequence[RegressionLimit],
-        runs: int,
-    ) -> None:
-        """Raise SuiteError if something already known keeps the comparison from being made."""
+    def refuse_early(self, request: MeasurementRequest, _: Sequence[RegressionLimit]) -> None:
+        where = f"--llm-compare {self.path}"
+        found = self.reference(request.nodeid, request.identity)
+        if found is None:
+            if request.limits:
+                there = ", ".join(test.nodeid for test in self.baseline.tests) or "none"
+                raise SuiteError(
+                    f"the baseline has no results of {request.nodeid}; it has {there}",
+                    where=where,
+                    remedy="save a baseline that includes this test",
+                )
+            return
+        refuse_mismatch(matched(found.named.identity, request.identity, self.waivers), where)
+        if not found.sessions:
+            how = f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing"
+            refuse_few_runs(found.named.runs, request.replication.runs, where, how)
 
     def compared(
-        self,
-        parameters: TestParameters,
-        identity: Mapping[str, Any],
-        limits: Sequence[RegressionLimit],
-        result: TestResult,
+        self, request: MeasurementRequest, limits: Sequence[RegressionLimit], result: TestResult
     ) -> TestResult:
-        """The result with its comparisons; with a note, where the file has nothing to compare it with."""
-        ...
+        identity = {**request.identity, **made_by(result)}
+        reference = self.reference(request.nodeid, identity)
+        if reference is None:
+            why = Note.of("has_no_results", file=self.path.name)
+            return replace(
+                result,
+                findings=(*result.findings, *nothing_decides(limits, why=why)),
+                notes=(*result.notes, Note.of("no_results_of_test", file=self.path.name)),
+            )
+        found = reference.named
+        match = matched(found.identity, identity, self.waivers)
+        lengths = output_lengths(
+            lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
+        )
+        name = f"{self.path.name.removesuffix('.json')} of {self.baseline.saved}"
+        by_run: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
+        absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
+        names = self.baseline.name, "this session"
+        compared = reference.compared(by_run, limits, names)
+        told = (
+            *([lengths] if lengths else []),
+            *waived(match),
+            *refused_metrics(compared, found.identity, identity, self.waivers),
+            *nothing_decides(limits, compared),
+        )
+        return replace(
+            result,
+            comparisons=compared,
+            findings=(*result.findings, *told),
+            notes=(
+                *result.notes,
+                Note.of("compared_with_baseline", baseline=name, runs=found.runs),
+                *reference.notes(self.baseline.name),
+                *map(as_told, self.problems),
+                *(Note.of("no_such_metric", limit=limit.origin, metric=limit.metric) for limit in absent),
+                *(Note.of("beside_baseline", difference=text) for text in match.shown),
+            ),
+        )
 
 
-def comparing_by(settings: Settings, today: date) -> Comparing | Compares | None:
+def comparing_by(settings: Settings, today: date) -> Compares | None:
     """What the options name to compare with; None where they name nothing.
 
     Raises for every mistake in the options about baselines.
@@ -129,11 +271,9 @@ def comparing_by(settings: Settings, today: date) -> Comparing | Compares | None
 
 def identified(
     plain: MeasurementRequest,
-    asked: Comparing | Compares | None,
+    asked: Compares | None,
     of_options: Sequence[RegressionLimit],
     settings: Settings,
-    *,
-    virtual: bool,
 ) -> MeasurementRequest:
     """The measurement with what it is of, which is saved or compared. ``of_options``: limits of the session.
 
@@ -141,90 +281,14 @@ def identified(
     """
     if asked is not None:
         refuse_live_answers(plain.setting.workload, f"--llm-compare {asked.path}")
-    identity = identity_of(plain.definition, plain.parameters, plain.setting, virtual=virtual)
+    identity = plain.of_what()
     if settings.baseline_endpoint is not None:
         return replace(plain, identity=identity)
     own = plain.replication
-    if isinstance(asked, Comparing):
-        refuse_early(asked, plain.nodeid, identity, plain.limits, own.runs)
-    elif asked is not None:
-        asked.refuse_early(own.parameters, identity, (*plain.limits, *of_options), own.runs)
-    return replace(plain, parameters=own.parameters, setting=own.setting(plain.setting), identity=identity)
-
-
-def refuse_early(
-    asked: Comparing,
-    nodeid: str,
-    identity: Mapping[str, Any],
-    limits: Sequence[RegressionLimit],
-    runs: int,
-) -> None:
-    """Raise SuiteError if something already known keeps the comparison from being made."""
-    where = f"--llm-compare {asked.path}"
-    found = asked.reference(nodeid, identity)
-    if found is None:
-        if limits:
-            there = ", ".join(test.nodeid for test in asked.baseline.tests) or "none"
-            raise SuiteError(
-                f"the baseline has no results of {nodeid}; it has {there}",
-                where=where,
-                remedy="save a baseline that includes this test",
-            )
-        return
-    refuse_mismatch(matched(found.named.identity, identity, asked.waivers), where)
-    if not found.sessions:
-        how = f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing"
-        refuse_few_runs(found.named.runs, runs, where, how)
-
-
-def compared_with(
-    asked: Comparing | Compares,
-    request: MeasurementRequest,
-    limits: Sequence[RegressionLimit],
-    result: TestResult,
-) -> TestResult:
-    """The result with its comparisons, the waivers that were needed, and what else differs; as it is, with a
-    note, where the baseline has none of this test."""
-    if not isinstance(asked, Comparing):
-        return asked.compared(request.parameters, request.identity, limits, result)
-    identity = {**request.identity, **made_by(result)}
-    reference = asked.reference(request.nodeid, identity)
-    if reference is None:
-        why = Note.of("has_no_results", file=asked.path.name)
-        return replace(
-            result,
-            findings=(*result.findings, *nothing_decides(limits, why=why)),
-            notes=(*result.notes, Note.of("no_results_of_test", file=asked.path.name)),
-        )
-    found = reference.named
-    match = matched(found.identity, identity, asked.waivers)
-    lengths = output_lengths(
-        lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
-    )
-    name = f"{asked.path.name.removesuffix('.json')} of {asked.baseline.saved}"
-    by_run: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
-    absent = [limit for limit in limits if not limit.everywhere and limit.metric not in by_run]
-    names = asked.baseline.name, "this session"
-    compared = reference.compared(by_run, limits, names)
-    told = (
-        *([lengths] if lengths else []),
-        *waived(match),
-        *refused_metrics(compared, found.identity, identity, asked.waivers),
-        *nothing_decides(limits, compared),
-    )
-    return replace(
-        result,
-        comparisons=compared,
-        findings=(*result.findings, *told),
-        notes=(
-            *result.notes,
-            Note.of("compared_with_baseline", baseline=name, runs=found.runs),
-            *reference.notes(asked.baseline.name),
-            *map(as_told, asked.problems),
-            *(Note.of("no_such_metric", limit=limit.origin, metric=limit.metric) for limit in absent),
-            *(Note.of("beside_baseline", difference=text) for text in match.shown),
-        ),
-    )
+    request = replace(plain, parameters=own.parameters, setting=own.setting(plain.setting), identity=identity)
+    if asked is not None:
+        asked.refuse_early(request, of_options)
+    return request
 
 
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:

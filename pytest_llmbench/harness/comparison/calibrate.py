@@ -1,10 +1,16 @@
-"""``--llm-calibrate``: A/A on one system, and what later sessions say about their limits in view of it."""
+"""``--llm-calibrate``: A/A on one system, and what later sessions say about their limits in view of it.
+
+The spread of a load on a system is that between its runs, or that between saved sessions. By it one run of a
+job decides nearer limits than by an assumed spread.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,21 +18,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pytest_llmbench.compare.calibration import RUNS_SHOWN, Noise, noise_of, tight_limits, tight_margins
 from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, fields_of, made_otherwise, matched
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.compare.regression import better_of
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.comparison.identity import identity_of, made_by
+from pytest_llmbench.harness.comparison.identity import made_by
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit
 from pytest_llmbench.model.cells import Amount, Cell
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD, ByRun, SavedSpread
-from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.judgement import Finding, GateVerdict
 from pytest_llmbench.model.numbers import NOT_KNOWN, interval, percentage, quantity
 from pytest_llmbench.model.result import Table, TestResult
 from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.store.baselines import read_baseline, recent_baselines
 from pytest_llmbench.store.calibrations import (
     Calibration,
     NoiseEntry,
@@ -44,9 +53,7 @@ class Calibrations:
 
     settings: Settings
 
-    def calibrated(
-        self, request: MeasurementRequest, result: TestResult, by_run: ByRun, *, virtual: bool
-    ) -> TestResult:
+    def calibrated(self, request: MeasurementRequest, result: TestResult, by_run: ByRun) -> TestResult:
         """The result with the noise found between its runs, which is kept for later sessions."""
         shown = [each.metric for each in comparisons(by_run, by_run, paired=True)]
         shown += [objective.metric for objective in result.objectives]
@@ -60,8 +67,7 @@ class Calibrations:
         }
         told = [own for metric, own in noise.items() if metric in shown]
         runs = max((len(values) for values in by_run.values()), default=0)
-        identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
-        identity |= made_by(result)
+        identity = request.of_what() | made_by(result)
         kept = noise and not any(run.interrupted for run in result.observations)
         notes = [Note.of("calibration_not_saved")]
         if kept:
@@ -109,13 +115,12 @@ class Calibrations:
             if made_otherwise(name, known.identity, identity) is None
         }
 
-    def flagged(self, request: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
+    def flagged(self, request: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with a warning for each limit that is tighter than the noise, if that is known."""
         guarded = [each for each in result.comparisons if each.gated]
         if not (result.objectives or guarded):
             return result
-        identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
-        identity |= made_by(result)
+        identity = request.of_what() | made_by(result)
         path = self._known(identity)
         try:
             known = read_calibration(path)
@@ -144,10 +149,7 @@ class Calibrations:
         return replace(
             result,
             findings=(*result.findings, *found),
-            notes=(
-                *result.notes,
-                Note.of("calibrated", saved=known.saved, runs=known.runs, path=str(path)),
-            ),
+            notes=(*result.notes, Note.of("calibrated", saved=known.saved, runs=known.runs, path=str(path))),
         )
 
     def _known(self, identity: Mapping[str, Any]) -> Path:
@@ -209,3 +211,46 @@ def _row(own: Noise) -> tuple[Cell, ...]:
         f"{sign} {quantity(own.proposed, own.unit)}",
         Amount(own.false_alarms(own.proposed), "ratio"),
     )
+
+
+FEWEST_SESSIONS, MOST_SESSIONS = 5, 20
+"""Fewest saved sessions whose spread is taken, in place of that between the runs of one; and how many of the
+latest are looked at."""
+
+
+def with_spreads(request: MeasurementRequest, settings: Settings) -> MeasurementRequest:
+    """The request whose setting has what is known of the spread of its figures: of a job, and of a test with
+    a budget of time, which says by it what it will find."""
+    if not request.parameters.is_job and request.budget_s is None:
+        return request
+    own = request.setting
+    identity = request.of_what()
+    found = Calibrations(settings).spreads(identity) | _between_sessions(request.nodeid, identity, settings)
+    return replace(request, setting=replace(own, spreads=found)) if found else request
+
+
+def _between_sessions(nodeid: str, identity: Mapping[str, Any], settings: Settings) -> dict[str, SavedSpread]:
+    """The spread of each figure between the saved sessions of this test, of the first run of each, that made
+    it as the latest did."""
+    logs: dict[str, list[tuple[Made, float]]] = defaultdict(list)
+    for path in recent_baselines(settings.storage, MOST_SESSIONS):
+        try:
+            saved = read_baseline(path)
+        except StoreError:  # said where somebody compares with it
+            continue
+        for test in saved.tests:
+            if test.nodeid != nodeid or test.gate is GateVerdict.FAIL:
+                continue
+            if matched(test.identity, identity, ()).mismatches:
+                continue
+            for metric, values in test.by_run.items():
+                alike = made_otherwise(metric, test.identity, identity) is None
+                if alike and values and values[0] is not None and values[0] > 0:
+                    logs[metric].append((made_of(metric, test.identity), math.log(values[0])))
+    found = {}
+    for metric, every in logs.items():
+        latest = every[-1][0]
+        own = [value for made, value in every if made == latest]
+        if len(own) >= FEWEST_SESSIONS:
+            found[metric] = SavedSpread(float(np.std(own, ddof=1)), len(own), of_sessions=True, made=latest)
+    return found

@@ -12,20 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Compared, apart
-from pytest_llmbench.harness.comparison.replication import (
-    HOW_TO_COMPARE,
-    ArmRuns,
-    MeasurementRequest,
-    replication,
-)
+from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, ArmRuns, MeasurementRequest
 from pytest_llmbench.harness.execution.loads import records_path
 from pytest_llmbench.harness.setting import setting_on
 from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.error_budget import Budget
-from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition, WarmupPolicy
+from pytest_llmbench.methodology.procedure import Setting, WarmupPolicy
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import without_credentials
@@ -33,7 +27,7 @@ from pytest_llmbench.store.files import there_are_calibrations
 
 if TYPE_CHECKING:  # each way to compare is imported by the sessions that ask for it
     from pytest_llmbench.compare.limits import RegressionLimit
-    from pytest_llmbench.harness.comparison.baselines import Compares, Comparing
+    from pytest_llmbench.harness.comparison.baselines import Compares
     from pytest_llmbench.harness.comparison.systems import Listed, Wanted
 
 
@@ -63,13 +57,13 @@ class ComparisonPlanner:
     worker: str | None
     opens: Opens
 
-    def flagged(self, request: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
+    def flagged(self, request: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with a warning for each limit that is tighter than the noise, where that is known."""
         if self.settings.calibrate or not there_are_calibrations(self.settings.storage):
             return result
         from pytest_llmbench.harness.comparison.calibrate import Calibrations
 
-        return Calibrations(self.settings).flagged(request, result, virtual=virtual)
+        return Calibrations(self.settings).flagged(request, result)
 
     @cached_property
     def systems(self) -> tuple[Listed, ...]:
@@ -146,7 +140,7 @@ class ComparisonPlanner:
             return compare_systems(measured, runs, wanted or Wanted(), self.systems, planned.notes, budget)
         if self.settings.baseline_endpoint is not None:
             from pytest_llmbench.compare.limits import limits_of_option
-            from pytest_llmbench.harness.comparison.ab import ab_note, against_baseline
+            from pytest_llmbench.harness.comparison.systems import ab_note, against_baseline
 
             made = max((len(own) for own in measured[CANDIDATE].by_run.values()), default=runs)
             note = ab_note(made, planned.arms[1], without_credentials(self.settings.baseline_endpoint))
@@ -157,8 +151,7 @@ class ComparisonPlanner:
         if self.settings.calibrate:
             from pytest_llmbench.harness.comparison.calibrate import Calibrations
 
-            virtual = planned.virtual
-            result = Calibrations(self.settings).calibrated(request, result, own.by_run, virtual=virtual)
+            result = Calibrations(self.settings).calibrated(request, result, own.by_run)
         return Compared(result)
 
 
@@ -179,7 +172,7 @@ class Baselines:
         return limits_of_option(self._settings.compare_fail)
 
     @cached_property
-    def comparing(self) -> Comparing | Compares | None:
+    def comparing(self) -> Compares | None:
         """What to compare with; None without ``--llm-compare``.
 
         Raises for every mistake in the options about baselines.
@@ -191,23 +184,12 @@ class Baselines:
 
         return comparing_by(settings, self._today)
 
-    def request(
-        self,
-        nodeid: str,
-        definition: TestDefinition,
-        parameters: TestParameters,
-        setting: Setting,
-        limits: Sequence[RegressionLimit],
-        virtual: bool,
-        budget_s: float | None = None,
-    ) -> MeasurementRequest:
-        """The measurement to make of a test, with the runs that a comparison needs.
+    def request(self, plain: MeasurementRequest) -> MeasurementRequest:
+        """The measurement to make of a test, with what it is of and the runs that a comparison needs.
 
         Raises SuiteError, before any load is sent, for what keeps a comparison from being made.
         """
-        asked, settings = self.comparing, self._settings
-        own = replication(parameters, settings, budget_s)
-        plain = MeasurementRequest(nodeid, definition, parameters, setting, own, limits, budget_s)
+        asked, settings, limits = self.comparing, self._settings, plain.limits
         if asked is None and settings.save is None:
             if limits and settings.baseline_endpoint is None and not settings.calibrate:
                 guarded = ", ".join(limit.metric for limit in limits)
@@ -218,16 +200,14 @@ class Baselines:
                 return plain
         from pytest_llmbench.harness.comparison.baselines import identified
 
-        return identified(plain, asked, self.limits, settings, virtual=virtual)
+        return identified(plain, asked, self.limits, settings)
 
     def compared(self, request: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with its comparisons, the waivers that were needed, and notes on what else differs."""
         asked, settings = self.comparing, self._settings
         limits = (*request.limits, *self.limits)
         if asked is not None:
-            from pytest_llmbench.harness.comparison.baselines import compared_with
-
-            return compared_with(asked, request, limits, result)
+            return asked.compared(request, limits, result)
         if request.limits and settings.baseline_endpoint is None and not settings.calibrate:
             return replace(result, notes=(*result.notes, Note.of("nothing_saved_yet")))
         return result

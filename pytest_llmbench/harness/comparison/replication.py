@@ -29,6 +29,8 @@ from pytest_llmbench.model.sentences import Note
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
 
+Values = Mapping[str, Sequence[float | None]]
+"""Metric → its value in each run, for comparisons."""
 HOW_TO_COMPARE = (
     "compare with a saved baseline (--llm-compare NAME, saved before by --llm-save NAME), or with another "
     "system in this session (--llm-baseline-endpoint URL)"
@@ -74,8 +76,16 @@ class MeasurementRequest:
     limits: Sequence[RegressionLimit] = ()
     budget_s: float | None = None
     """Seconds that the test may take; None without a budget."""
+    virtual: bool = False
+    """Whether it is measured in virtual time."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     """The fields that baselines are matched by; empty where nothing is saved or compared."""
+
+    def of_what(self) -> dict[str, Any]:
+        """The fields that baselines are matched by, as far as they are known before a load."""
+        from pytest_llmbench.harness.comparison.identity import identity_of
+
+        return identity_of(self.definition, self.parameters, self.setting, virtual=self.virtual)
 
     def more(self, result: TestResult, files: Mapping[str, str]) -> dict[str, Any]:
         """Further keys for the test's report entry. ``files``: names of the files that were written."""
@@ -189,3 +199,11 @@ def cut_short(result: TestResult) -> tuple[Observation, ...]:
 
 def _void_loads(number: int, result: TestResult) -> list[VoidLoad]:
     return [replace(void, label=f"run {number}: {void.label}") for void in result.void_loads]
+
+
+def paired_runs(baseline: Values, candidate: Values) -> tuple[Values, Values]:
+    """The values by run of both arms, cut to the runs that both have: Ctrl-C, or the end of a search, may
+    leave one arm with more."""
+    count = min((len(values) for arm in (baseline, candidate) for values in arm.values()), default=0)
+    first, second = ({name: values[:count] for name, values in arm.items()} for arm in (baseline, candidate))
+    return first, second

@@ -1,8 +1,13 @@
-"""Several systems in one session: ``--llm-endpoint`` more than once, and ``llmbench.compare`` (section 6).
+"""Several systems in one session: ``--llm-endpoint`` more than once, ``llmbench.compare`` (section 6), and
+A/B, a candidate and its baseline (``--llm-baseline-endpoint``).
 
 Each test runs on every system, whole and with a warm-up of its own, in rounds whose order is drawn. What is
 reported is the result on the first system, with the table that sets all of them side by side, what is equal
 between them, and the facts ``comparison.*`` that the rules for comparisons are checked with.
+
+An A/B is measured in pairs of runs. What is reported is the candidate's result, with the comparisons of both
+arms. The lengths of the answers are compared before anything else, since arms that answer otherwise do other
+work.
 """
 
 from __future__ import annotations
@@ -10,20 +15,49 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compare.equivalence import cache_apart, evidence, hardware_is_equal, rules
-from pytest_llmbench.compare.limits import SHOWN_MARGIN, margin_mistakes, metric_mistakes
-from pytest_llmbench.compare.overlay import overlaid
-from pytest_llmbench.compare.systems import System, against_first, is_real, side_by_side, significance
+from pytest_llmbench.compare.equivalence import (
+    cache_apart,
+    evidence,
+    hardware_is_equal,
+    output_lengths,
+    rules,
+)
+from pytest_llmbench.compare.identity import made_otherwise
+from pytest_llmbench.compare.limits import (
+    SHOWN_MARGIN,
+    RegressionLimit,
+    comparisons,
+    margin_mistakes,
+    metric_mistakes,
+    nothing_decides,
+)
+from pytest_llmbench.compare.regression import as_promised
+from pytest_llmbench.compare.systems import (
+    System,
+    against_first,
+    is_real,
+    overlaid,
+    side_by_side,
+    significance,
+)
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES, WEBSOCKET_SCHEMES
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.harness.comparison.arms import Compared, cached_share
+from pytest_llmbench.harness.comparison.arms import (
+    BASELINE,
+    CANDIDATE,
+    Arm,
+    Compared,
+    cached_share,
+    measured_records,
+)
 from pytest_llmbench.harness.comparison.identity import made_by, refused_metrics
-from pytest_llmbench.harness.comparison.replication import ArmRuns
+from pytest_llmbench.harness.comparison.replication import ArmRuns, paired_runs
 from pytest_llmbench.harness.settings import Settings, named
 from pytest_llmbench.harness.sut.declared import hourly_price
 from pytest_llmbench.methodology.error_budget import Budget
@@ -32,10 +66,11 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.redaction import without_credentials
+from pytest_llmbench.stats.runs import FloatArray
 
 _SCHEMES = tuple(f"{each}:" for each in ("http", "https", *WEBSOCKET_SCHEMES, *GRPC_SCHEMES))
 
@@ -133,9 +168,7 @@ def compare_systems(
     done = Note.of("systems_compared", count=len(systems), systems=names, runs=runs)
     findings = [finding for runs_of in measured.items() for finding in _void(*runs_of, budget)]
     result = replace(
-        first.result,
-        notes=(done, *notes, *first.result.notes),
-        findings=(*first.result.findings, *findings),
+        first.result, notes=(done, *notes, *first.result.notes), findings=(*first.result.findings, *findings)
     )
     counts = {name: len(own.every) for name, own in measured.items()}
     if len(measured) < len(systems) or min(counts.values()) < runs or any(f.voids for f in findings):
@@ -270,3 +303,56 @@ def _checklist(wanted: Wanted, facts: Mapping[str, Facts], same_hardware: bool) 
         "production_configuration": wanted.production_configuration or "",
         "differences": wanted.differences or (", ".join(differing) or "none declared or detected"),
     }
+
+
+def against_baseline(
+    measured: Mapping[str, ArmRuns], limits: Sequence[RegressionLimit], notes: Sequence[Note], budget: Budget
+) -> TestResult:
+    """The candidate's result with its comparisons, of which those in ``limits`` decide. ``notes`` are put
+    before its own."""
+    candidate, baseline = measured[CANDIDATE], measured.get(BASELINE)
+    findings = candidate.invalid(budget)
+    if baseline is None:
+        return _noted(candidate.result, notes, findings)
+    wrong = [reason for result in baseline.every for reason in validity_of(result, budget).reasons]
+    if wrong:
+        void = Finding.of("baseline_valid", voids=bool(limits), causes=tuple(dict.fromkeys(wrong)))
+        return _noted(candidate.result, notes, [*findings, void])
+    result = _noted(candidate.result, notes, [*_answers_alike(candidate, baseline), *findings])
+    pairs = paired_runs(baseline.by_run, candidate.by_run)
+    how = made_by(baseline.result), made_by(candidate.result)
+    unlike = partial(made_otherwise, baseline=how[0], candidate=how[1])
+    compared = tuple(
+        as_promised(each, candidate.promised[each.metric]) if each.metric in candidate.promised else each
+        for each in comparisons(*pairs, limits, paired=True, level=candidate.level, unlike=unlike)
+    )
+    return replace(
+        result,
+        plots=overlaid({CANDIDATE: result.plots, BASELINE: baseline.result.plots}),
+        comparisons=compared,
+        findings=(*result.findings, *refused_metrics(compared, *how), *nothing_decides(limits, compared)),
+    )
+
+
+def ab_note(runs: int, baseline: Arm, described: str) -> Note:
+    """The note on how the A/B was made; ``described``: the baseline in words."""
+    records = None if baseline.path is None else baseline.path.name
+    return Note.of("a_and_b", runs=runs, baseline=described, records=records)
+
+
+def _noted(result: TestResult, notes: Sequence[Note], findings: Sequence[Finding]) -> TestResult:
+    return replace(result, notes=(*notes, *result.notes), findings=(*result.findings, *findings))
+
+
+def _answers_alike(candidate: ArmRuns, baseline: ArmRuns) -> list[Finding]:
+    theirs, ours = (measured_records(runs) for runs in (baseline, candidate))
+    found = [output_lengths(_lengths(theirs), _lengths(ours))]
+    if candidate.result.test != "prefix_cache":
+        found.append(cache_apart(cached_share(baseline), cached_share(candidate)))
+    return [finding for finding in found if finding is not None]
+
+
+def _lengths(records: Records) -> FloatArray:
+    known = records.ok & (records.output_tokens != MISSING)
+    lengths: FloatArray = records.output_tokens[known].astype(np.float64)
+    return lengths

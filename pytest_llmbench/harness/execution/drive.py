@@ -5,9 +5,11 @@ and the pump of a procedure, which hands it each plan and sends the Observation 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from pytest_llmbench.methodology.procedure import Procedure
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
@@ -19,6 +21,38 @@ class Executor(Protocol):
     def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation: ...
 
     def close(self) -> None: ...
+
+
+class Stoppable(Executor, Protocol):
+    """A load generator that can be stopped, from any thread."""
+
+    def stop(self, reason: str) -> None: ...
+
+
+class Told:
+    """A load generator whose Observations carry further facts."""
+
+    def __init__(
+        self,
+        inner: Stoppable,
+        facts: Callable[[LoadPlan, Observation], Facts],
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``facts`` is asked after each load, ``end`` called before the generator is closed."""
+        self._inner = inner
+        self._facts = facts
+        self._end = end
+        self.stop = inner.stop
+
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+        seen = self._inner.run(plan, on_record)
+        return replace(seen, facts=seen.facts | self._facts(plan, seen))
+
+    def close(self) -> None:
+        try:
+            self._end()
+        finally:
+            self._inner.close()
 
 
 R = TypeVar("R")

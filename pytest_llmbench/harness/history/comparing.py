@@ -21,8 +21,8 @@ from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, RegressionLimit, limits_of_option
 from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.harness.comparison.baselines import Reference
 from pytest_llmbench.harness.comparison.identity import lengths_vector
-from pytest_llmbench.harness.comparison.reference import Reference
 from pytest_llmbench.harness.history.sessions import (
     Session,
     add_common,
@@ -321,9 +321,7 @@ def _parser() -> argparse.ArgumentParser:
         help="within a group; default: metric, as they are measured",
     )
     parser.add_argument(
-        "--columns",
-        metavar="NAMES",
-        help=f"with commas between, of {', '.join(COLUMNS)} (default: by width)",
+        "--columns", metavar="NAMES", help=f"with commas between, of {', '.join(COLUMNS)} (default: by width)"
     )
     return parser
 

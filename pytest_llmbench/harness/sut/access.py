@@ -23,8 +23,8 @@ from pytest_llmbench.registry import required
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
-    from pytest_llmbench.generator.http.target import Target
     from pytest_llmbench.generator.workers.placement import RaySpec
+    from pytest_llmbench.generator.workers.protocol import Address
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.probes.disclosure import SUTFile
@@ -37,22 +37,9 @@ class SUTAccess:
     """A SUT together with the file about it and the credentials for it."""
 
     sut: SUT
+    settings: Settings
     file: SUTFile | None
     credentials: Credentials
-    insecure: bool = False
-    """``--llm-insecure``: whether certificates are left unchecked; takes precedence over the file."""
-    wait_s: float = 0.0
-    """How long to wait for an endpoint that is still starting, in seconds."""
-    workers: int = 1
-    """How many processes send the load; 0: pytest's own process does."""
-    cpus: tuple[int, ...] = ()
-    """Cores to pin them to, in turn; empty: the system decides."""
-    ray: RaySpec | None = None
-    """The cluster on which they run; None: on this machine."""
-    http2: bool = False
-    """``--llm-http=2``: whether measured requests go over HTTP/2."""
-    proxy: str = ""
-    """``--llm-proxy``: a URL, or ``env``; empty: requests go directly, and through no proxy."""
     on_progress: OnProgress = lambda _: None
     early: EarlyWorkers | None = None
     """Measuring processes that were started already, for the first SUT that is opened; None: there are
@@ -73,48 +60,46 @@ class SUTAccess:
             key_file=key_file,
             header_env=file.header_env if file is not None else None,
         )
-        http2 = settings.http == "2"
-        through = settings.proxy or ""
-        sut_access = cls(sut, file, credentials, settings.insecure, settings.wait, http2=http2, proxy=through)
-        if isinstance(settings.workers, str):
-            from pytest_llmbench.generator.workers.placement import RaySpec
+        return cls(sut, settings, file, credentials)
 
-            return replace(sut_access, ray=RaySpec.parse(settings.workers))
-        return replace(sut_access, workers=settings.workers, cpus=settings.cpus)
+    @property
+    def http2(self) -> bool:
+        """Whether measured requests go over HTTP/2."""
+        return self.settings.http == "2"
+
+    @property
+    def workers(self) -> int:
+        """How many processes of this machine send the load; 0: pytest's own process does."""
+        return self.settings.workers if isinstance(self.settings.workers, int) else 1
+
+    @property
+    def ray(self) -> RaySpec | None:
+        """The cluster on which the load is sent; None: on this machine."""
+        if isinstance(self.settings.workers, int):
+            return None
+        from pytest_llmbench.generator.workers.placement import RaySpec
+
+        return RaySpec.parse(self.settings.workers)
 
     @property
     def access(self) -> Access:
-        named = self._named_proxy
+        insecure = self.settings.insecure
+        usual = Access(self.credentials, insecure=insecure, proxy=self._named_proxy, http2=self.http2)
         if self.file is None:
-            return Access(self.credentials, insecure=self.insecure, proxy=named, http2=self.http2)
-        insecure = self.insecure or self.file.tables.endpoint.insecure
-        file = self.file
-        return Access(
-            self.credentials,
-            ca_file=file.ca_file,
-            insecure=insecure,
-            client=file.client,
-            proxy=named,
-            http2=self.http2,
-        )
+            return usual
+        insecure = insecure or self.file.tables.endpoint.insecure
+        return replace(usual, ca_file=self.file.ca_file, insecure=insecure, client=self.file.client)
 
     @property
     def _named_proxy(self) -> HttpProxy | None:
         """The proxy that ``--llm-proxy`` names itself; None if there is none. Raises SuiteError if it is no
         proxy."""
-        if not self.proxy:
+        if not self.settings.proxy:
             return None
         from pytest_llmbench.http_proxy import OF_ENVIRONMENT, HttpProxy  # what few ask for
 
-        return None if self.proxy == OF_ENVIRONMENT else HttpProxy.without_credentials(self.proxy)
-
-    def proxy_to(self, url: str) -> HttpProxy | None:
-        """The proxy for requests to a URL; None: they go directly."""
-        if not self.proxy:
-            return None
-        from pytest_llmbench.probes.control_plane import proxy_to
-
-        return proxy_to(url, self.access)
+        proxy = self.settings.proxy
+        return None if proxy == OF_ENVIRONMENT else HttpProxy.without_credentials(proxy)
 
     @property
     def asking(self) -> RequestForm:
@@ -130,6 +115,17 @@ class SUTAccess:
     def tokenizer(self) -> HuggingFaceTokenizer | None:
         """The model's own tokenizer, if the file names one."""
         return None if self.file is None else self.file.tokenizer
+
+    @property
+    def of_requests(self) -> dict[str, Any]:
+        """Arguments of every load generator: how requests are made, and what replies say."""
+        return {
+            "prompt_form": self.asking.prompt_form,
+            "extra_body": self.asking.extra_body,
+            "on_progress": self.on_progress,
+            "declared": self.declared,
+            "session_header": self.session_header,
+        }
 
     @property
     def own_counts(self) -> dict[str, Any]:
@@ -184,26 +180,23 @@ class SUTAccess:
             return self.file.tables.endpoint.api
         return self.sut.api
 
-    def target(self, url: str) -> Target:
-        from pytest_llmbench.generator.http.target import Target
+    def address(self, url: str) -> Address:
+        """The address that requests to a URL go to: through a proxy, or directly."""
+        from pytest_llmbench.generator.workers.protocol import Address
 
-        access = self.access
-        headers = self.credentials.headers
-        return Target.parse(
-            url,
-            headers=headers,
-            ca_file=access.ca_file,
-            insecure=access.insecure,
-            client=access.client,
-            http2=self.http2,
-            proxy=self.proxy_to(url),
-        )
+        proxy = None
+        if self.settings.proxy:
+            from pytest_llmbench.probes.control_plane import proxy_to
+
+            proxy = proxy_to(url, self.access)
+        access, headers = self.access, dict(self.credentials.headers)
+        return Address(url, headers, access.ca_file, access.insecure, access.client, self.http2, proxy)
 
     def refuse_what_is_not_http(self) -> None:
         """Raise SuiteError where HTTP/2 or a proxy is asked for and the SUT is not reached over HTTP, the
         proxy is not valid, or the packages for HTTP/2 are not installed."""
         mistakes = not_over_http2(self.sut.endpoint) if self.http2 else []
-        mistakes += not_through_a_proxy(self.sut.endpoint) if self.proxy else []
+        mistakes += not_through_a_proxy(self.sut.endpoint) if self.settings.proxy else []
         if mistakes:
             raise SuiteError.from_mistakes(mistakes)
         _ = self._named_proxy

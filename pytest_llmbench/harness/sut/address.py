@@ -20,8 +20,8 @@ from pytest_llmbench.registry import load, required
 if TYPE_CHECKING:
     from pytest_llmbench.generator.http.target import Target
     from pytest_llmbench.generator.workers.pool import WorkerPool
+    from pytest_llmbench.harness.execution.drive import Stoppable
     from pytest_llmbench.harness.sut.launched import LaunchedServer
-    from pytest_llmbench.harness.sut.probed import Stoppable
     from pytest_llmbench.probes.endpoint import EndpointReport
 
 
@@ -65,11 +65,15 @@ def workers_coming_up(sut_access: SUTAccess) -> Generator[WorkerPool | None, Non
         return
     from pytest_llmbench.generator.workers.pool import WorkerPool
 
-    early = None if sut_access.early is None else sut_access.early.take(sut_access.workers, sut_access.cpus)
+    early = (
+        None
+        if sut_access.early is None
+        else sut_access.early.take(sut_access.workers, sut_access.settings.cpus)
+    )
     if early is None and not sut_access.for_load:
         yield None
         return
-    pool = WorkerPool(cpus=sut_access.cpus) if early is None else early
+    pool = WorkerPool(cpus=sut_access.settings.cpus) if early is None else early
     try:
         pool.call(sut_access.workers)
         yield pool
@@ -81,17 +85,17 @@ def workers_coming_up(sut_access: SUTAccess) -> Generator[WorkerPool | None, Non
 
 def reach(url: str, sut_access: SUTAccess) -> Opened:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
-    sut_access.target(url)  # what we cannot speak to is said before any traffic
+    sut_access.address(url).target()  # what we cannot speak to is said before any traffic
     with workers_coming_up(sut_access) as pool:
         return reach_with(pool, url, sut_access)
 
 
 def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Opened:
     """:func:`reach` with measuring processes that are being started; None where others send the load."""
-    from pytest_llmbench.harness.sut.probed import with_engine_metrics
+    from pytest_llmbench.harness.sut.probed import with_counted_prompts, with_engine_metrics
 
     seen = _examined(url, sut_access)
-    if not sut_access.proxy:
+    if not sut_access.settings.proxy:
         _refuse_proxy(seen)
     told = Facts()
     if sut_access.http2:  # SUTError where the server does not speak it
@@ -99,7 +103,7 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
         told = Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
     if seen.changed:
         sut_access = sut_access.with_fields(seen.changed)
-    target = sut_access.target(seen.base_url)
+    target = sut_access.address(seen.base_url).target()
     if sut_access.workers:
         from pytest_llmbench.harness.sut.workers import distributed
 
@@ -107,9 +111,7 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
     else:
         generator = _in_process(sut_access, seen)
     if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
-        from pytest_llmbench.harness.sut.counted_prompts import CountedPrompts
-
-        generator = CountedPrompts(generator, sut_access.tokenizer)
+        generator = with_counted_prompts(generator, sut_access.tokenizer)
     return Opened(
         base_url=seen.base_url,
         model=seen.model,
@@ -145,14 +147,10 @@ def _in_process(sut_access: SUTAccess, seen: EndpointReport) -> Stoppable:
     from pytest_llmbench.wire.catalogue import dialect_at
 
     return LoadGenerator(
-        sut_access.target(seen.base_url),
+        sut_access.address(seen.base_url).target(),
         dialect_at(seen.base_url, seen.api),
         model=seen.model,
-        prompt_form=sut_access.asking.prompt_form,
-        extra_body=sut_access.asking.extra_body,
-        on_progress=sut_access.on_progress,
-        declared=sut_access.declared,
-        session_header=sut_access.session_header,
+        **sut_access.of_requests,
         **sut_access.own_counts,
     )
 
@@ -178,7 +176,7 @@ def _examined(url: str, sut_access: SUTAccess) -> EndpointReport:
     from pytest_llmbench.probes.readiness import Patience, refuse_while_loading, when_ready
 
     def attempt() -> EndpointReport:
-        if sut_access.wait_s:
+        if sut_access.settings.wait:
             refuse_while_loading(url, sut_access.access)
         return examine(
             url,
@@ -188,7 +186,7 @@ def _examined(url: str, sut_access: SUTAccess) -> EndpointReport:
             asking=sut_access.asking,
         )
 
-    return when_ready(attempt, Patience(sut_access.wait_s, sut_access.on_progress))
+    return when_ready(attempt, Patience(sut_access.settings.wait, sut_access.on_progress))
 
 
 def _refuse_proxy(seen: EndpointReport) -> None:

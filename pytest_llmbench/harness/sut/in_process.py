@@ -6,17 +6,21 @@ no server: what is measured is the callable, and what it computes delays the gen
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from pytest_llmbench.errors import LLMBenchError, SuiteError, SUTError
 from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.http.transport import End, Exchange, abandon
 from pytest_llmbench.generator.in_process_transports import (
     AsgiTransport,
     CallableTransport,
@@ -26,13 +30,14 @@ from pytest_llmbench.generator.in_process_transports import (
     parameters_of,
 )
 from pytest_llmbench.generator.loop_thread import LoopThread
+from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.harness.execution.drive import Told
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.record import OnRecord, Phase
+from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.probes.host import host_facts
@@ -44,29 +49,6 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 _BASE = "http://localhost/v1"
 """Base URL under which an application is called."""
-
-
-class InProcessExecutor:
-    """A load generator whose transport calls Python, and says so in the facts of every load."""
-
-    def __init__(self, generator: LoadGenerator, facts: Facts, end: Callable[[], None]) -> None:
-        """``end`` is called before the generator's loop ends."""
-        self._generator = generator
-        self._facts = facts
-        self._end = end
-
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        seen = self._generator.run(plan, on_record)
-        return replace(seen, facts=seen.facts | self._facts)
-
-    def stop(self, reason: str) -> None:
-        self._generator.stop(reason)
-
-    def close(self) -> None:
-        try:
-            self._end()
-        finally:
-            self._generator.close()
 
 
 def address_of(endpoint: str) -> tuple[str, str]:
@@ -178,7 +160,7 @@ def _callable(found: Any, sut_access: SUTAccess) -> Opened:
     pieces = PythonPieces(parameters)
     generator = _generator(sut_access, transport, LoopThread(), pieces, model)
     facts = _facts(sut_access.sut.endpoint, transport, pieces, model)
-    executor = InProcessExecutor(generator, facts, lambda: None)
+    executor = Told(generator, lambda *_: facts)
     try:
         _try(executor)
     except BaseException:
@@ -198,7 +180,6 @@ def _kind(found: Any) -> str:
 
 
 def _application(app: Any, sut_access: SUTAccess) -> Opened:
-    from pytest_llmbench.harness.sut.app_preflight import AppTransport
     from pytest_llmbench.probes.endpoint import examine
 
     transport = AsgiTransport(app, MonotonicClock())
@@ -227,30 +208,71 @@ def _application(app: Any, sut_access: SUTAccess) -> Opened:
     spoken = dialect(seen.api)
     generator = _generator(sut_access, transport, thread, spoken, seen.model)
     facts = seen.facts | _facts(sut_access.sut.endpoint, transport, spoken, seen.model)
-    executor = InProcessExecutor(generator, facts, end)
+    executor = Told(generator, lambda *_: facts, end)
     return Opened(
         executor, sut_access.sut.endpoint, seen.model, seen.api, facts, notes=(Note.of("in_process"),)
     )
 
 
+class AppTransport(httpx.BaseTransport):
+    """The preflight without a socket: httpx makes the requests, each is handed to the application, and its
+    response returned once it is complete or has timed out."""
+
+    def __init__(self, thread: LoopThread, transport: AsgiTransport, answer_s: float) -> None:
+        self._thread = thread
+        self._transport = transport
+        self._answer_s = answer_s
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The application's response. Raises httpx.ReadTimeout where there is none, httpx.RemoteProtocolError
+        for a broken one."""
+        lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+        lines += [b"%b: %b" % header for header in request.headers.raw]
+        wire = b"\r\n".join(lines) + b"\r\n\r\n" + request.read()
+        exchange = self._thread.submit(self._carried(wire)).result()
+        if exchange.status is None:
+            if exchange.end is End.TIMEOUT:
+                raise httpx.ReadTimeout("no answer", request=request)
+            raise httpx.RemoteProtocolError(exchange.error or "no answer", request=request)
+        return httpx.Response(exchange.status, headers=exchange.headers, stream=_Body(exchange, request))
+
+    async def _carried(self, wire: bytes) -> Exchange:
+        ended = asyncio.Event()
+        now_ns = self._transport.now_ns()
+        request = PreparedRequest("preflight", wire, 0, 0, 0)
+        exchange = Exchange(request, now_ns, now_ns, lambda _: ended.set())
+        self._transport.send(exchange)
+        try:
+            async with asyncio.timeout(self._answer_s):
+                await ended.wait()
+        except TimeoutError:
+            abandon(exchange, End.TIMEOUT, self._transport.now_ns(), "its time is over")
+        return exchange
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, exchange: Exchange, request: httpx.Request) -> None:
+        self._exchange = exchange
+        self._request = request
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._exchange.bodies
+        if self._exchange.end is End.TIMEOUT:
+            raise httpx.ReadTimeout("the response did not end", request=self._request)
+        if self._exchange.end is not End.COMPLETE:
+            raise httpx.RemoteProtocolError(self._exchange.error or "broken off", request=self._request)
+
+
 def _generator(
-    sut_access: SUTAccess,
-    transport: TaskTransport,
-    thread: LoopThread,
-    spoken: Dialect,
-    model: str,
+    sut_access: SUTAccess, transport: TaskTransport, thread: LoopThread, spoken: Dialect, model: str
 ) -> LoadGenerator:
     return LoadGenerator(
         Target.parse(_BASE, headers=sut_access.credentials.headers),
         spoken,
         model=model,
-        prompt_form=sut_access.asking.prompt_form,
-        extra_body=sut_access.asking.extra_body,
-        on_progress=sut_access.on_progress,
-        declared=sut_access.declared,
-        session_header=sut_access.session_header,
         transport=transport,
         thread=thread,
+        **sut_access.of_requests,
         **sut_access.own_counts,
     )
 
@@ -269,7 +291,7 @@ def _facts(endpoint: str, transport: TaskTransport, spoken: Dialect, model: str)
     return host_facts("127.0.0.1") | Facts.of(Origin.DETECTED, values, endpoint)
 
 
-def _try(executor: InProcessExecutor) -> None:
+def _try(executor: Told) -> None:
     """Send one small request, made as the measured ones are."""
     small = SyntheticWorkload("preflight", Fixed(1), Fixed(4))
     seen = executor.run(LoadPlan("preflight", small, ClosedLoop(1), 1, seed=0, phase=Phase.PROBE)).records

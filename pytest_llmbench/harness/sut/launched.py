@@ -25,7 +25,7 @@ import httpx
 
 from pytest_llmbench.endpoint_urls import PORT, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.harness.group_guard import GroupGuard
+from pytest_llmbench.harness.group_guard import STOP_S, GroupGuard, end_group, signal_group
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import keep_secrets_of_program
 from pytest_llmbench.trust import client_context
@@ -34,9 +34,6 @@ _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 32_768
 _PAUSE_S = 0.1
 _ASK_S = 5.0
-_STOP_S = 30.0
-"""Seconds until a server that was asked to stop is killed: a large engine needs a while to free its
-accelerators."""
 _KILL_S = 5.0
 LOCAL_URL = f"http://127.0.0.1:{PORT}/v1"
 """The default URL of a launched server."""
@@ -76,7 +73,7 @@ class LaunchedServer:
 
     @classmethod
     def start(
-        cls, launch: Launch, *, sleep: Callable[[float], None] = time.sleep, stop_s: float = _STOP_S
+        cls, launch: Launch, *, sleep: Callable[[float], None] = time.sleep, stop_s: float = STOP_S
     ) -> LaunchedServer:
         """Start a server and wait until it is healthy.
 
@@ -143,15 +140,11 @@ class LaunchedServer:
         lines = written.decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         return "".join(f"\n  | {line}" for line in lines) or "\n  | (it wrote nothing)"
 
-    def stop(self, stop_s: float = _STOP_S) -> None:
+    def stop(self, stop_s: float = STOP_S) -> None:
         """End the whole process group, by force if it does not go; harmless when it has ended already."""
         if self.stopped:
             return
-        for ending, patience_s in ((signal.SIGTERM, stop_s), (signal.SIGKILL, _KILL_S)):
-            if not self._signal(ending):
-                break
-            if self._gone_within(patience_s):
-                break
+        end_group(self.pid, stop_s=stop_s, kill_s=_KILL_S, reap=self._child.poll)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_KILL_S)
         self._guard.dismiss()
@@ -160,7 +153,7 @@ class LaunchedServer:
     def kill(self) -> None:
         """Kill the server at once, without waiting: for a process that is about to end itself."""
         if not self.stopped:
-            self._signal(signal.SIGKILL)
+            signal_group(self.pid, signal.SIGKILL)
 
     def _wait_until_healthy(self, sleep: Callable[[float], None]) -> None:
         launch = self._launch
@@ -175,23 +168,6 @@ class LaunchedServer:
             if not seen:
                 return
             sleep(_PAUSE_S)
-
-    def _signal(self, number: int) -> bool:
-        """Send a signal to the group. False when nobody is left in it."""
-        try:
-            os.killpg(self._child.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def _gone_within(self, patience_s: float) -> bool:
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline:
-            self._child.poll()  # reaps the leader, so that it does not count as one of its group
-            if not self._signal(0):
-                return True
-            time.sleep(_PAUSE_S / 5)
-        return False
 
 
 @contextlib.contextmanager

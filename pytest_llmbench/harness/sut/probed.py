@@ -1,52 +1,47 @@
-"""The serving engine's own metrics, read around and during every measured load."""
+"""What a server tells of a measured load beside its replies: the serving engine's own metrics, read around
+and during it; and how it counts prompts, against the tokenizer that the SUT file names as its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from pytest_llmbench.endpoint_urls import is_grpc
-from pytest_llmbench.harness.execution.drive import Executor
+from pytest_llmbench.harness.execution.drive import Stoppable, Told
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord, Phase
+from pytest_llmbench.model.record import OnRecord, Phase, TokenSource
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
+from pytest_llmbench.workloads.prompts import text_of
+from pytest_llmbench.workloads.sequence import passing
+
+if TYPE_CHECKING:
+    from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
 FACT = "engine.metrics"
 """Name of the fact with the URL of the metrics page, or the reason why there is nothing to read."""
 
 
-class Probe(Protocol):
-    """The probe of one metrics page."""
-
-    def before(self) -> str | None: ...
-
-    def start(self) -> None: ...
-
-    def stop(self) -> EngineReadings | None: ...
-
-    def close(self) -> None: ...
-
-
-class Stoppable(Executor, Protocol):
-    """A load generator that can be stopped."""
-
-    def stop(self, reason: str) -> None: ...
-
-
 class ProbedExecutor:
     """An executor whose Observations of measured load carry the engine's own metrics."""
 
-    def __init__(self, inner: Stoppable, probe: Callable[[], Probe], absent: str | None = None) -> None:
+    def __init__(
+        self, inner: Stoppable, probe: Callable[[], EngineMetricsProbe], absent: str | None = None
+    ) -> None:
         """``probe`` makes the probe at the first measured load. If there is no page, it is not asked
         again. ``absent``: why there is none, where that is known."""
         self._inner = inner
         self._make = probe
-        self._probe: Probe | None = None
+        self._probe: EngineMetricsProbe | None = None
         self._absent = absent
+        self.stop = inner.stop
 
     def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         if plan.phase is not Phase.MEASURE:
@@ -65,10 +60,6 @@ class ProbedExecutor:
         facts = Facts.of(Origin.DETECTED, {FACT: said}, "metrics page of the engine")
         return replace(seen, engine=readings, facts=seen.facts | facts)
 
-    def stop(self, reason: str) -> None:
-        """End the running load early, from any thread."""
-        self._inner.stop(reason)
-
     def close(self) -> None:
         try:
             self._inner.close()
@@ -77,7 +68,7 @@ class ProbedExecutor:
                 self._probe.close()
                 self._probe = None
 
-    def _ready(self) -> Probe | None:
+    def _ready(self) -> EngineMetricsProbe | None:
         """The probe, after it has read the counters before the load; None where there is no page."""
         if self._absent is not None:
             return None
@@ -98,3 +89,46 @@ def with_engine_metrics(
     return ProbedExecutor(
         executor, lambda: EngineMetricsProbe(page_urls(base_url), access, declared=declared), absent
     )
+
+
+AGREEMENT: Final = "tokenizer.agreement"
+"""Name of the fact: a mapping with ``prompts``, the number that was counted again, their mean ``tokens`` by
+the tokenizer, and ``least`` and ``most``, by how much the server counts more. If both are equal, that is what
+it adds."""
+PROMPTS: Final = 32
+"""How many of the first prompts of a load are counted again, after the load, when nothing is being
+measured."""
+
+
+def with_counted_prompts(inner: Stoppable, tokenizer: HuggingFaceTokenizer) -> Told:
+    """A load generator whose measured loads carry the fact :data:`AGREEMENT`."""
+
+    def facts(plan: LoadPlan, seen: Observation) -> Facts:
+        measured = plan.phase is Phase.MEASURE
+        return agreement(plan, seen.records, tokenizer.count) if measured else Facts()
+
+    return Told(inner, facts)
+
+
+def agreement(plan: LoadPlan, records: Records, count: Callable[[str], int]) -> Facts:
+    """The fact :data:`AGREEMENT`; none if the server counted none of the prompts. Turns of sessions are left
+    out: a server counts the template of each of their messages."""
+    server = TOKEN_SOURCES.index(TokenSource.SERVER_USAGE)
+    told = records.ok & (records.token_source == server) & (records.input_tokens != MISSING)
+    told &= records.index < plan.first + PROMPTS
+    theirs = dict(zip(records.index[told].tolist(), records.input_tokens[told].tolist(), strict=True))
+    ours: dict[int, int] = {}
+    for request in passing(plan.workload, plan.first, min(PROMPTS, plan.requests), plan.seed):
+        text = text_of(request) if request.index in theirs and request.turn is None else None
+        if text is not None:
+            ours[request.index] = count(text)
+    if not ours:
+        return Facts()
+    beyond = [theirs[index] - tokens for index, tokens in ours.items()]
+    told_of = {
+        "prompts": len(ours),
+        "tokens": float(np.mean(list(ours.values()))),
+        "least": min(beyond),
+        "most": max(beyond),
+    }
+    return Facts.of(Origin.MEASURED, {AGREEMENT: told_of}, "usage of the server against the tokenizer file")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
-from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.harness.execution.drive import Stoppable, Told
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.probed import Stoppable
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.probes.endpoint import EndpointReport
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.registry import named
@@ -25,23 +20,10 @@ FACT = "clock.workers"
 workers."""
 
 
-class ClockedExecutor:
-    """A load generator that adds the clocks of its workers to what is known of the SUT's clock."""
-
-    def __init__(self, inner: Stoppable, known: Facts) -> None:
-        """``known``: where the SUT is, seen from this machine, and how both clocks are kept."""
-        self._inner = inner
-        self._known = known
-
-    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-        seen = self._inner.run(plan, on_record)
-        return replace(seen, facts=seen.facts | clock_facts(seen.facts.value(FACT, ()), self._known))
-
-    def stop(self, reason: str) -> None:
-        self._inner.stop(reason)
-
-    def close(self) -> None:
-        self._inner.close()
+def clocked(inner: Stoppable, known: Facts) -> Told:
+    """A load generator that adds the clocks of its workers to what is known of the SUT's clock: where the SUT
+    is, seen from this machine, and how both clocks are kept."""
+    return Told(inner, lambda _, seen: clock_facts(seen.facts.value(FACT, ()), known))
 
 
 def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
@@ -65,7 +47,7 @@ def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
 def _refuse_what_stays_here(sut_access: SUTAccess, seen: EndpointReport) -> None:
     """Raise SuiteError for settings that other machines do not have, and are not to have."""
     what = ""
-    if sut_access.target(seen.base_url).unix_path:
+    if sut_access.address(seen.base_url).target().unix_path:
         what = "a Unix socket is of this machine alone, and the load is to come from others"
     elif sut_access.access.client is not None:
         what = "a client certificate does not go to other machines, since its key would"
@@ -78,23 +60,14 @@ def distributed(sut_access: SUTAccess, seen: EndpointReport, pool: WorkerPool | 
 
     ``pool``: those that are coming up on this machine, which it takes over.
     """
-    access, asking = sut_access.access, sut_access.asking
-    headers = dict(sut_access.credentials.headers)
-    through = sut_access.proxy_to(seen.base_url)
-    address = Address(
-        seen.base_url, headers, access.ca_file, access.insecure, access.client, sut_access.http2, through
-    )
+    address = sut_access.address(seen.base_url)
     options: dict[str, Any] = {
+        **sut_access.of_requests,
         "model": seen.model,
-        "prompt_form": asking.prompt_form,
-        "extra_body": asking.extra_body,
-        "on_progress": sut_access.on_progress,
         "count_text": True if sut_access.tokenizer is None else sut_access.tokenizer.file,
         "counts_early": not seen.counts_tokens,
-        "declared": sut_access.declared,
-        "session_header": sut_access.session_header,
     }
-    if sut_access.ray is not None:
+    if (cluster := sut_access.ray) is not None:
         _refuse_what_stays_here(sut_access, seen)
         made = named("executors", "ray")
         if made is None:
@@ -104,10 +77,10 @@ def distributed(sut_access: SUTAccess, seen: EndpointReport, pool: WorkerPool | 
                 remedy="give a number of worker processes on this machine, or install the package with its "
                 "extras",
             )
-        actors = made(address, seen.api, cluster=sut_access.ray, **options)
-        host = sut_access.target(seen.base_url).host
-        return ClockedExecutor(actors, sut_access.told(host_facts(host), {}))
-    workers, cpus = sut_access.workers, sut_access.cpus
+        actors = made(address, seen.api, cluster=cluster, **options)
+        host = address.target().host
+        return clocked(actors, sut_access.told(host_facts(host), {}))
+    workers, cpus = sut_access.workers, sut_access.settings.cpus
     generator = DistributedLoadGenerator(address, seen.api, workers=workers, cpus=cpus, **options)
     if pool is not None:
         generator.take_over(pool)

@@ -76,12 +76,7 @@ class TokenCounter:
             from pytest_llmbench.probes.token_count import ServerTokenCount
 
             return ServerTokenCount(
-                base_url,
-                model,
-                api,
-                access,
-                extra_body=extra_body,
-                most_calls=_MOST_CALLS,
+                base_url, model, api, access, extra_body=extra_body, most_calls=_MOST_CALLS
             )
 
         return cls(make, base_url, tokenizer)

@@ -12,7 +12,7 @@ from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.harness.sut.workers import FACT, ClockedExecutor, clock_facts
+from pytest_llmbench.harness.sut.workers import FACT, clock_facts, clocked
 from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
@@ -97,7 +97,7 @@ def test_the_evidence_is_in_what_an_executor_returns() -> None:
             self.said = [*self.said, "closed"]
 
     inner = Inner()
-    executor = ClockedExecutor(inner, known(topology="single_machine"))
+    executor = clocked(inner, known(topology="single_machine"))
     assert executor.run(plan).facts.value("clock.accuracy_ms") == 4.0
     executor.stop("enough")
     executor.close()

@@ -217,7 +217,7 @@ def test_limits_become_objectives() -> None:
         ({"rate": 2.0, "sessions": 4}, r"rate \(open loop\) and sessions \(closed loop\) exclude"),
         ({"arrival": "trace"}, "arrival='trace' is not for sessions here"),
         ({"burstiness": 2.0}, "burstiness needs rate"),
-        ({"min_turn_hit_rate": {"2-": 0.5}}, "turns are given as"),
+        ({"min_turn_hit_rate": {"2-": 0.5}}, "must be given as"),
         ({"min_turn_hit_rate": {2: 1.5}}, "must lie between 0 and 1"),
         ({"workload": "synthetic-uniform", "sessions": 4}, "sessions is of sessions"),
         (
