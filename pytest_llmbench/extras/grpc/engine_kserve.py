@@ -25,7 +25,7 @@ from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.replies import Reply
+from pytest_llmbench.simulator.serving.replies import ChunkedReply, Reply
 from pytest_llmbench.simulator.serving.request_body import Fields, require_model
 
 _FINAL = "triton_final_response"
@@ -184,11 +184,8 @@ class _Call:
         return response
 
 
-class _TextReply:
-    """A reply whose tokens become messages with text.
-
-    :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
-    """
+class _TextReply(ChunkedReply):
+    """A reply whose tokens become messages with text."""
 
     def __init__(
         self,
@@ -198,51 +195,20 @@ class _TextReply:
         chunk_tokens: Iterator[int],
         driver: EngineDriver,
     ) -> None:
-        self.truth = truth
+        super().__init__(texts, truth, None if call.one_chunk else chunk_tokens, driver.clock)
         self._call = call
-        self._texts = texts
-        self._sizes = chunk_tokens
-        self._clock = driver.clock
-        self._size = next(chunk_tokens)
-        self._pending: list[str] = []
-
-    async def begin(self) -> None:
-        """Do nothing: nothing is said before the first token."""
-
-    async def token(self) -> None:
-        truth, number = self.truth, self.truth.output_tokens
-        truth.output_tokens += 1
-        if number < self._texts.reasoning_tokens:
-            truth.reasoning_tokens += 1
-        self._pending.append(self._texts.of(number)[1])
-        if len(self._pending) >= self._size and not self._call.one_chunk:
-            self._chunk()
 
     async def finish(self, reason: str) -> bool:
-        if self._pending:
-            self._chunk()
+        await self._chunk()
         self._call.finish()
         return False
 
     async def fail(self, message: str) -> None:
         self._call.fail(RefusalError(500, message))
 
-    def stop(self) -> None:
-        """Do nothing: this reply never writes of its own accord."""
-
-    def _chunk(self) -> None:
-        text = "".join(self._pending)
-        self._pending = []
-        self._size = next(self._sizes)
-        truth, now_ns = self.truth, self._clock()
-        truth.last_write_ns = now_ns
-        truth.note_write(now_ns)
-        if truth.first_write_ns is None:
-            truth.first_write_ns = now_ns
-        answers = truth.output_tokens > self._texts.reasoning_tokens
-        if truth.first_visible_ns is None and answers and text.strip():
-            truth.first_visible_ns = now_ns
-        self._call.say(text)
+    async def _say(self, texts: list[str]) -> None:
+        self.truth.note_write(self._clock())
+        self._call.say("".join(texts))
 
 
 def _input(request: Any, name: str) -> bytes | None:

@@ -23,7 +23,7 @@ from pytest_llmbench.simulator.serving.driver import EngineDriver, ServedReplica
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation, Tokenizer
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.replies import Reply
+from pytest_llmbench.simulator.serving.replies import ChunkedReply, Reply
 from pytest_llmbench.simulator.serving.request_body import VOCABULARY_SIZE
 
 
@@ -57,7 +57,7 @@ class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has n
     async def Abort(self, request: Any, context: Any) -> Any:
         for name in filter(None, request.request_ids):
             for call in self._calls.get(name, ()):
-                call.abort()
+                await call.abort()
         return pb.AbortResponse()
 
     async def HealthCheck(self, request: Any, context: Any) -> Any:
@@ -130,10 +130,10 @@ class _Call:
         async for message in self._outbox.messages():
             await self._context.write(message)
 
-    def abort(self) -> None:
+    async def abort(self) -> None:
         """End the reply with what there is."""
         if self._reply is not None:
-            self._reply.complete("abort")
+            await self._reply.finish("abort")
 
     def end(self) -> None:
         self._outbox.end()
@@ -143,11 +143,8 @@ class _Call:
         self._outbox.end(RefusalError(503, "the connection was lost"))
 
 
-class _IdsReply:
-    """A reply whose tokens become messages with token ids.
-
-    :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
-    """
+class _IdsReply(ChunkedReply):
+    """A reply whose tokens become messages with token ids."""
 
     def __init__(
         self,
@@ -160,84 +157,39 @@ class _IdsReply:
         *,
         stream: bool,
     ) -> None:
-        self.truth = truth
+        super().__init__(texts, truth, chunk_tokens if stream else None, driver.clock)
         self._outbox = outbox
-        self._texts = texts
-        self._sizes = chunk_tokens
-        self._clock = driver.clock
         self._tokenizer = tokenizer
         self._stream = stream
-        self._size = next(chunk_tokens)
         self._ids: list[int] = []
-        """Token ids since the last chunk; of a reply that is not streamed, all ids."""
-        self._last: list[int] = []
-
-    async def begin(self) -> None:
-        """Do nothing: nothing is said before the first token."""
-
-    async def token(self) -> None:
-        truth, number = self.truth, self.truth.output_tokens
-        truth.output_tokens += 1
-        if number < self._texts.reasoning_tokens:
-            truth.reasoning_tokens += 1
-        self._ids.append(self._tokenizer.encode(self._texts.of(number)[1])[0])
-        if self._stream and len(self._ids) >= self._size:
-            self._chunk()
+        """Token ids of the last chunk."""
 
     async def finish(self, reason: str) -> bool:
-        self.complete(reason)
+        await self._chunk()
+        last = self._counted(pb.GenerateComplete, output_ids=self._ids, finish_reason=reason)
+        self._outbox.put(pb.GenerateResponse(complete=last))
+        self._outbox.end()
         return False
 
     async def fail(self, message: str) -> None:
         self._outbox.end(RefusalError(500, message))
 
-    def stop(self) -> None:
-        """Do nothing: this reply never writes of its own accord."""
+    async def _say(self, texts: list[str]) -> None:
+        """Hand tokens to gRPC, which writes them at once if the client reads."""
+        self.truth.note_write(self._clock())
+        self._ids = [self._tokenizer.encode(text)[0] for text in texts]
+        if self._stream:
+            chunk = self._counted(pb.GenerateStreamChunk, token_ids=self._ids)
+            self._outbox.put(pb.GenerateResponse(chunk=chunk))
 
-    def complete(self, reason: str) -> None:
-        """Send the last message of the reply."""
-        if self._stream and self._ids:
-            self._chunk()
-        if not self._stream:
-            self._last = self._ids
-            self._stamp()
-        self._outbox.put(
-            pb.GenerateResponse(
-                complete=pb.GenerateComplete(
-                    output_ids=self._last,
-                    finish_reason=reason,
-                    prompt_tokens=self.truth.prompt_tokens,
-                    completion_tokens=len(self._last),
-                    cached_tokens=self.truth.cached_tokens or 0,
-                )
-            )
+    def _counted(self, kind: Any, **more: Any) -> Any:
+        """A message with the token counts so far."""
+        return kind(
+            prompt_tokens=self.truth.prompt_tokens,
+            completion_tokens=len(self._ids),
+            cached_tokens=self.truth.cached_tokens or 0,
+            **more,
         )
-        self._outbox.end()
-
-    def _chunk(self) -> None:
-        self._last, self._ids = self._ids, []
-        self._size = next(self._sizes)
-        self._stamp()
-        self._outbox.put(
-            pb.GenerateResponse(
-                chunk=pb.GenerateStreamChunk(
-                    token_ids=self._last,
-                    prompt_tokens=self.truth.prompt_tokens,
-                    completion_tokens=len(self._last),
-                    cached_tokens=self.truth.cached_tokens or 0,
-                )
-            )
-        )
-
-    def _stamp(self) -> None:
-        """Note that tokens are handed to gRPC, which writes them at once if the client reads."""
-        truth, now_ns = self.truth, self._clock()
-        truth.last_write_ns = now_ns
-        truth.note_write(now_ns)
-        if truth.first_write_ns is None:
-            truth.first_write_ns = now_ns
-        if truth.first_visible_ns is None and truth.output_tokens > self._texts.reasoning_tokens:
-            truth.first_visible_ns = now_ns
 
 
 def _read(request: Any) -> GenerationRequest:

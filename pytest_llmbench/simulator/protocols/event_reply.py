@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from pytest_llmbench.simulator.engine.request import RefusalError
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruth
+from pytest_llmbench.simulator.serving.replies import ChunkedReply
 
 PartType = Literal["output_text", "reasoning_text", "function_call"]
 
@@ -48,9 +49,8 @@ class EventSender(Protocol):
         """Send one event."""
 
 
-class EventReply:
-    """The reply of one request as events; :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what
-    each method is."""
+class EventReply(ChunkedReply):
+    """The reply of one request as events."""
 
     def __init__(
         self,
@@ -63,33 +63,13 @@ class EventReply:
         *,
         timings: bool,
     ) -> None:
-        self.truth = truth
+        super().__init__(texts, truth, chunk_tokens, clock)
         self._timings = timings
         self._way = way
         self._events = events
-        self._texts = texts
-        self._sizes = chunk_tokens
-        self._clock = clock
-        self._size = next(chunk_tokens)
-        self._kind: PartType = "output_text"
-        self._pending: list[str] = []
 
     async def begin(self) -> None:
         await self._write(self._events.opening())
-
-    async def token(self) -> None:
-        truth, number = self.truth, self.truth.output_tokens
-        truth.output_tokens += 1
-        if number < self._texts.reasoning_tokens:
-            truth.reasoning_tokens += 1
-        field, text = self._texts.of(number)
-        kind = _KINDS.get(field, "reasoning_text")
-        if kind != self._kind:
-            await self._chunk()
-        self._kind = kind
-        self._pending.append(text)
-        if len(self._pending) >= self._size:
-            await self._chunk()
 
     async def finish(self, reason: str) -> bool:
         await self._chunk()
@@ -102,23 +82,10 @@ class EventReply:
         await self._write([self._events.error(RefusalError(500, message))])
         self._way.over.set()
 
-    def stop(self) -> None:
-        """Do nothing: this reply never writes of its own accord."""
-
-    async def _chunk(self) -> None:
-        if not self._pending:
-            return
-        text = "".join(self._pending)
-        self._pending = []
-        self._size = next(self._sizes)
-        truth, now_ns = self.truth, self._clock()
-        truth.last_write_ns = now_ns
-        if truth.first_write_ns is None:
-            truth.first_write_ns = now_ns
-        if truth.first_visible_ns is None and self._kind != "reasoning_text" and text.strip():
-            truth.first_visible_ns = now_ns
+    async def _say(self, texts: list[str]) -> None:
         self._events.tool = self._texts.tool
-        await self._write(self._events.delta(self._kind, text))
+        kind = _KINDS.get(self._field, "reasoning_text")
+        await self._write(self._events.delta(kind, "".join(texts)))
 
     async def _write(self, events: list[str]) -> None:
         for event in events:

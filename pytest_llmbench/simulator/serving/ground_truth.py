@@ -111,6 +111,17 @@ class GroundTruth:
         if self.write_ns is not None and len(self.write_ns) < TRACE_LIMIT:
             self.write_ns.append(now_ns)
 
+    def note_content(self, now_ns: int, *, visible: bool, thought: bool = False) -> None:
+        """Note that a content chunk is about to be written, and whether text that is not white space, or a
+        thought, is in it."""
+        self.last_write_ns = now_ns
+        if self.first_write_ns is None:
+            self.first_write_ns = now_ns
+        if self.first_visible_ns is None and visible:
+            self.first_visible_ns = now_ns
+        if thought:
+            self.thinking_end_ns = now_ns
+
     def timings(self) -> dict[str, float | str]:
         """The engine's own figures for the client, as far as they are known: ``timings`` in the reply."""
         found: dict[str, float | str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pytest_llmbench.simulator.engine.guardrails import Release
@@ -110,14 +110,8 @@ class StreamedReply:
 
     def _stamp(self) -> None:
         """Note that text is about to be written."""
-        truth, now_ns = self.truth, self._clock()
-        truth.last_write_ns = now_ns
-        if truth.first_write_ns is None:
-            truth.first_write_ns = now_ns
-        if truth.first_visible_ns is None and self._stream.visible:
-            truth.first_visible_ns = now_ns
-        if self._stream.thought:
-            truth.thinking_end_ns, self._stream.thought = now_ns, False
+        self.truth.note_content(self._clock(), visible=self._stream.visible, thought=self._stream.thought)
+        self._stream.thought = False
 
     async def _write(self, data: bytes) -> None:
         self._written_ns = self._clock()
@@ -125,7 +119,57 @@ class StreamedReply:
         await send_body(self._send, data, more=True)
 
 
-class WholeReply:
+class ChunkedReply:
+    """A reply whose tokens are gathered into chunks, each of one field of the delta. What a chunk becomes is
+    told by :meth:`_say`."""
+
+    def __init__(
+        self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int] | None, clock: Clock
+    ) -> None:
+        """``chunk_tokens``: number of tokens of each chunk; None: all are one, whatever their fields."""
+        self.truth = truth
+        self._texts = texts
+        self._sizes = chunk_tokens
+        self._clock = clock
+        self._size = 0 if chunk_tokens is None else next(chunk_tokens)
+        self._field = "content"
+        self._pending: list[str] = []
+
+    async def begin(self) -> None:
+        """Do nothing: nothing is said before the first token."""
+
+    async def token(self) -> None:
+        truth, number = self.truth, self.truth.output_tokens
+        field, text = self._texts.of(number)
+        if self._sizes is not None and field != self._field:
+            await self._chunk()
+        self._field = field
+        truth.output_tokens += 1
+        truth.reasoning_tokens += number < self._texts.reasoning_tokens
+        self._pending.append(text)
+        if len(self._pending) == self._size:
+            await self._chunk()
+
+    def stop(self) -> None:
+        """Do nothing: this reply never writes of its own accord."""
+
+    async def _chunk(self) -> None:
+        """Say what is pending."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        self._size = 0 if self._sizes is None else next(self._sizes)
+        thoughts = max(0, self._texts.reasoning_tokens - (self.truth.output_tokens - len(pending)))
+        visible = bool("".join(pending[thoughts:]).strip())
+        self.truth.note_content(self._clock(), visible=visible, thought=thoughts > 0)
+        await self._say(pending)
+
+    async def _say(self, texts: list[str]) -> None:
+        """Send a chunk of these tokens, which are of the field ``self._field``."""
+        raise NotImplementedError
+
+
+class WholeReply(ChunkedReply):
     """A reply of one JSON body, sent when the last token is there."""
 
     def __init__(
@@ -139,22 +183,11 @@ class WholeReply:
         *,
         timings: bool = False,
     ) -> None:
-        self.truth = truth
+        super().__init__(texts, truth, None, clock)
         self._send = send
         self._text = text
-        self._texts = texts
-        self._clock = clock
         self._headers = headers
         self._timings = timings
-
-    async def begin(self) -> None:
-        """Do nothing: nothing is sent before the reply is complete."""
-
-    async def token(self) -> None:
-        truth = self.truth
-        if truth.output_tokens < self._texts.reasoning_tokens:
-            truth.reasoning_tokens += 1
-        truth.output_tokens += 1
 
     async def finish(self, reason: str) -> bool:
         truth = self.truth
@@ -168,9 +201,6 @@ class WholeReply:
 
     async def fail(self, message: str) -> None:
         await send_json(self._send, 500, error_object(message), self._headers)
-
-    def stop(self) -> None:
-        """Do nothing: nothing is written before the end anyway."""
 
     def _message(self) -> dict[str, Any]:
         message: dict[str, Any] = {"content": ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pytest_llmbench.simulator.engine.faults import StreamOptions
 from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.replies import ChunkedReply
 from pytest_llmbench.simulator.serving.reply_text import ReplyText
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 
@@ -98,3 +100,46 @@ def test_the_mean_of_a_speculative_burst() -> None:
     assert mean == pytest.approx((1 - 0.5**4) / (1 - 0.5), abs=0.03)
     assert sizes == list(islice(options.chunk_tokens(seed=2, reply_number=5), 20_000))
     assert sizes != list(islice(options.chunk_tokens(seed=2, reply_number=6), 20_000))
+
+
+class _Gathered(ChunkedReply):
+    """Notes its chunks, each with the instant of which the clock has as many as there were chunks."""
+
+    def __init__(self, sizes: Iterator[int] | None, thoughts: int) -> None:
+        self.chunks: list[int] = []
+        texts = TokenTexts(ReplyText(Endpoint.CHAT, "id", 0, "m", 0), "reasoning_content", "whitespace")
+        texts.reason_first(thoughts)
+        truth = GroundTruth("id", 0, 5)
+        super().__init__(texts, truth, sizes, lambda: 10 * (len(self.chunks) + 1))
+
+    async def _say(self, texts: list[str]) -> None:
+        self.chunks.append(len(texts))
+
+    async def finish(self, reason: str) -> bool:
+        await self._chunk()
+        return False
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("sizes", "chunks", "instants"),
+    [
+        ([1, 2, 2, 2, 2], [1, 2, 2, 1], (10, 30, 20, 40)),
+        ([4] * 4, [3, 3], (10, 20, 10, 20)),
+        ([1] * 7, [1] * 6, (10, 50, 30, 60)),
+        (None, [6], (10, 10, 10, 10)),
+    ],
+)
+async def test_a_chunk_is_of_thoughts_or_of_the_answer_unless_all_are_one(
+    sizes: list[int] | None, chunks: list[int], instants: tuple[int, int, int, int]
+) -> None:
+    """The first token of the answer is white space, so not visible by itself."""
+    reply = _Gathered(None if sizes is None else iter(sizes), thoughts=3)
+    for _ in range(6):
+        await reply.token()
+    await reply.finish("stop")
+    truth = reply.truth
+    assert reply.chunks == chunks
+    assert (truth.output_tokens, truth.reasoning_tokens) == (6, 3)
+    noted = truth.first_write_ns, truth.first_visible_ns, truth.thinking_end_ns, truth.last_write_ns
+    assert noted == instants
