@@ -122,6 +122,7 @@ _KINDS = {
     "workloads.classes": ("ClassMix", "RequestClass"),
     "workloads.code_completion": ("CodeCompletionWorkload", "CodeFunction"),
     "workloads.conversation": ("Conversation", "ConversationWorkload"),
+    "workloads.arithmetic": ("ArithmeticWorkload",),
     "workloads.dataset": ("DatasetIdentity", "DatasetWorkload", "Prompt"),
     "workloads.lengths": ("Choice", "Empirical", "Fixed", "LogNormal", "Normal", "Uniform"),
     "workloads.long_context": ("LongContextWorkload",),

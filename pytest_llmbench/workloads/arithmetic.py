@@ -72,7 +72,7 @@ class ArithmeticWorkload(StreamedWorkload):
             "prefix_sharing": dict(NO_SHARING),
             "temperature": 0.0,
             "stop": [],
-            "answers": {"scorer": "number"},
+            "scorer": "number",
             "generation": {
                 "generator": "Python random.Random(seed)",
                 "order": ["operation by index modulo 3", "left number", "right number"],

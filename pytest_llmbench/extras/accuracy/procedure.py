@@ -17,13 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.accuracy.questions import questions
 from pytest_llmbench.methodology.measuring.fewest import fewest_requests
 from pytest_llmbench.methodology.measuring.load_plans import part_of
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.summary import configuration
-from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.accuracy import ACCURACY, ACCURACY_OF_SET, accuracy, checks, counts
@@ -40,7 +38,7 @@ from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.store.datasets import MAX_ANSWER_TOKENS
 from pytest_llmbench.workloads.arithmetic import NAME as ARITHMETIC
-from pytest_llmbench.workloads.dataset import DatasetWorkload
+from pytest_llmbench.workloads.catalogue import workload as find_workload
 
 NAME = "accuracy"
 SECTION = ""
@@ -121,7 +119,7 @@ class Parameters(TestParameters):
         return found
 
     def undecidable(self) -> list[str]:
-        asked = self.questions or _size(self.workload)
+        asked = self.questions or _size(find_workload(self.workload))
         return [
             f"{each} needs at least {fewest:.0f} questions to be decided, there are {asked}"
             for each in self.objectives
@@ -129,10 +127,10 @@ class Parameters(TestParameters):
         ]
 
 
-def _size(workload: str | Workload) -> int:
-    if isinstance(workload, DatasetWorkload):
-        return min(len(workload.prompts), USUAL_QUESTIONS)
-    return USUAL_QUESTIONS
+def _size(workload: Workload) -> int:
+    """The questions of a data set, as far as they are asked by default; of any other workload as many."""
+    entries = workload.specification()["input_length"]["params"].get("entries", USUAL_QUESTIONS)
+    return min(int(entries), USUAL_QUESTIONS)
 
 
 def _count(parameters: Parameters, setting: Setting) -> int:
@@ -149,16 +147,18 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 
 def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    """Raises SuiteError where the first request of the workload has no expected answer."""
-    if setting.workload.requests(1, setting.seed)[0].expected is None:
-        raise SuiteError(
-            f"the requests of workload {setting.workload.name!r} have no expected answers",
-            where="accuracy",
-            remedy='name dataset="questions.jsonl", or give the workload a scorer in its file',
-        )
-    warmup = yield from warm_up(setting, concurrency=parameters.concurrency)
     seen = yield plans(parameters, setting)[0]
-    return result(parameters, setting, warmup, (seen,))
+    return result(parameters, setting, WarmupReport(), (seen,))
+
+
+def needs(parameters: Parameters, setting: Setting) -> Sequence[str]:  # noqa: ARG001 - the signature is the contract
+    asked = setting.workload.requests(QUICK_QUESTIONS, setting.seed)
+    if any(request.expected is not None for request in asked):
+        return ()
+    return (
+        f"questions: no request of workload {setting.workload.name!r} has an expected answer (name "
+        'dataset="questions.jsonl", or give the workload a scorer in its file)',
+    )
 
 
 def result(
@@ -241,4 +241,9 @@ def _wrong(records: Sequence[Records]) -> tuple[Table, ...]:
     return (Table("accuracy_wrong", "First Answers that Are Not Right", columns, shown),) if rows else ()
 
 
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, result=result)
+def no_warmup(parameters: Parameters, setting: Setting) -> Sequence[Workload]:  # noqa: ARG001 - the signature is the contract
+    """No time is measured, and questions would be asked twice."""
+    return ()
+
+
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, needs, no_warmup, result=result)

@@ -10,6 +10,7 @@ import pytest
 from replayed_sut import ReplayedSUT
 from served_load import PATIENT, truths_of
 
+from pytest_llmbench.__main__ import main
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.extras.accuracy import procedure as accuracy
@@ -105,8 +106,9 @@ def test_every_bad_row_of_a_file_is_named(tmp_path: Path) -> None:
     assert all(each in told for each in ("row 1 has no text under prompt", "row 2", "holds no number"))
     with pytest.raises(SuiteError, match="No such file"):
         build(accuracy.Parameters, {"dataset": "none.jsonl"})
-    with pytest.raises(SuiteError, match="have no expected answers"):
-        measured(workload="synthetic-uniform")
+    asked = build(accuracy.Parameters, {"workload": "synthetic-uniform"})
+    [missing] = accuracy.needs(asked, ReplayedSUT().setting(asked.workload))
+    assert "no request of workload 'synthetic-uniform' has an expected answer" in missing
 
 
 @pytest.mark.parametrize(
@@ -160,10 +162,7 @@ def test_a_share_of_the_load_is_questions(pytester: pytest.Pytester) -> None:
         """
     )
     scenario = "replay:fast?wrong_answer_rate=1&wrong_answers_above=12"
-    result = pytester.runpytest_inprocess(f"--llm-endpoint={scenario}", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess(f"--llm-endpoint={scenario}", "--llm-report=report")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*FAILED*test_busy - accuracy*",
-        ]
-    )
+    result.stdout.fnmatch_lines(["*FAILED*test_busy - accuracy*"])
+    assert main(["recompute", str(pytester.path / "report")]) == 0
