@@ -90,6 +90,9 @@ class Extra:
     engine_apis: Mapping[str, str] = field(default_factory=dict)
     """Name of an API → the class that serves it in the embedded engine over HTTP, called with its generation
     and its driver: a ``simulator.serving.app.EngineApi``."""
+    deployments: Mapping[str, str] = field(default_factory=dict)
+    """Name of an option of the embedded engine's scenarios → the ``simulator.engine.deployment.Deployment``
+    that has it as a field: how many engines there are, and the loop that gives them requests."""
     packages: tuple[str, ...] = ()
     """Packages that it imports and that may not be installed."""
     install: str = ""
@@ -142,6 +145,7 @@ def transport_speaking(dialect: str) -> Transport | None:
 Kind = Literal[
     "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
     "tests", "main_metrics", "metrics", "arrivals", "trace_formats", "reports", "engine_apis",
+    "deployments",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
 

@@ -11,12 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OVER_HTTP2 = ROOT / "docs/how-to/measure-over-http2.md"
+ROUTERS = ROOT / "docs/how-to/compare-routers.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def of_extras(page: Path, block: str) -> bool:
     """Whether a block needs an extra of this package."""
-    return page == OVER_HTTP2 or "llmbench.non_generative" in block
+    return page in (OVER_HTTP2, ROUTERS) or "llmbench.non_generative" in block
 
 
 def run_blocks(pytester: pytest.Pytester, blocks: Sequence[str], endpoint: str, *options: str) -> None:

@@ -102,7 +102,7 @@ def known_of(settings: Settings, offered: Offered = lambda _: {}) -> Known:
         from pytest_llmbench.simulator.scenario.variants import disclosure
 
         scenario = parse_scenario(sut.preset)
-        facts = disclosure(scenario.engine, scenario.router)
+        facts = disclosure(scenario.engine, scenario.deployment)
     if file is not None:
         facts = facts | file.facts
     fresh = engine or (file is not None and file.tables.endpoint.reset.path is not None)

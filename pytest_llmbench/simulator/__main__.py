@@ -11,6 +11,7 @@ import threading
 from dataclasses import asdict
 
 from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.registry import every, names
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
 from pytest_llmbench.simulator.scenario.scenario import OPTIONS, PARTS, option_meanings, parse_scenario
@@ -134,12 +135,13 @@ def _describe_presets() -> str:
 def _describe_options() -> str:
     """Every option with its meaning in one line, and its default unless that is the preset's figure."""
     blocks = []
-    for title, kind in PARTS.items():
+    deployments = {kind.title: kind for kind in every("deployments").values()}
+    for title, kind in {**PARTS, **deployments}.items():
         meanings = option_meanings(kind)
         defaults = {} if kind is EngineConfig else asdict(kind())
         each = " (each a figure of the preset)" if kind is EngineConfig else ""
         blocks.append(f"options of the {title}{each}:")
-        for name in filter(meanings.__contains__, OPTIONS):
+        for name in filter(meanings.__contains__, (*OPTIONS, *names("deployments"))):
             default = f" ({_shown(defaults[name])})" if name in defaults else ""
             text = f"{name:<28} {meanings[name]}{default}"
             blocks.append(textwrap.fill(text, width=108, initial_indent="  ", subsequent_indent=" " * 31))

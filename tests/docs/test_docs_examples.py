@@ -30,14 +30,9 @@ WITH: dict[Path, tuple[str, ...]] = {
     ),
     ROOT / "docs/how-to/ab-test-two-builds.md": ("--llm-baseline-endpoint=replay",),
     ROOT / "docs/how-to/decide-in-five-minutes.md": ("--llm-baseline-endpoint=replay",),
-    ROOT / "docs/how-to/compare-routers.md": (
-        "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=round_robin",
-    ),
     ROOT / "docs/how-to/compare-systems.md": ("--llm-endpoint=other=replay:h100-8b",),
 }
 """Options without which the examples of a page are mistakes."""
-LONG = {ROOT / "docs/how-to/compare-routers.md"}
-"""A page that compares large engines in many runs: in the slow suite."""
 EXAMPLES = {
     page: blocks
     for page in PAGES
@@ -57,11 +52,7 @@ def engine() -> Iterator[EmbeddedEngine]:
 
 
 @pytest.mark.usefixtures("however_late")
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=pytest.mark.slow if page in LONG else ()) for page in EXAMPLES],
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
     endpoint = QUARTER if page in SEARCHING else "replay"
     if page == SERVED:

@@ -50,6 +50,10 @@ def test_without_extras_the_core_measures(bare: Path, tmp_path: Path) -> None:
             ("--llm-endpoint=sim", "--llm-workers=ray"),
             "workers on a Ray cluster are an extra",
         ),
+        (
+            ("--llm-endpoint=replay:fast?replicas=2",),
+            "unknown option 'replicas'; several engines behind a router are an extra",
+        ),
         (("--llm-import=serving-tests.json",), "lists of tests are read by an extra"),
     ],
 )

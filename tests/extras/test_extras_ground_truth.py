@@ -83,3 +83,16 @@ def test_documents_without_a_token(pytester: pytest.Pytester, grpc_engine: Embed
     assert len(errors_ms) == 45
     # The document is made and written behind the engine's stamp.
     assert -0.2 < least_disturbed(errors_ms) < 3.0, statistics.quantiles(errors_ms, n=20)
+
+
+def test_with_prefill_and_decode_apart(pytester: pytest.Pytester) -> None:
+    with EmbeddedEngine.start("fast?prefill_workers=2&decode_workers=2") as engine:
+        entry = measured(pytester, engine.url, rate=100, requests=75, longest=32)
+        found = list(beside_truth(pytester.path / "out", entry, engine))
+    assert {true.decode_replica for _, true, _ in found} == {2, 3}
+    for _, true, _ in found:
+        instants = (true.admitted_ns, true.prefilled_ns, true.transfer_ended_ns, true.first_token_ns)
+        assert list(instants) == sorted(instants)
+    errors_ms = [error_ms for *_, error_ms in found]
+    assert len(errors_ms) == 75
+    assert -0.2 < least_disturbed(errors_ms) < 2.0, statistics.quantiles(errors_ms, n=20)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from documented import BLOCK, OVER_HTTP2, PAGES, of_extras, run_blocks
+from documented import BLOCK, OVER_HTTP2, PAGES, ROUTERS, of_extras, run_blocks
 from http2_server import hypercorn
 
 pytestmark = pytest.mark.usefixtures("however_late")
@@ -14,8 +14,16 @@ def test_over_http2(pytester: pytest.Pytester) -> None:
         run_blocks(pytester, BLOCK.findall(OVER_HTTP2.read_text("utf-8")), url, "--llm-http=2")
 
 
+@pytest.mark.slow
+def test_with_routers(pytester: pytest.Pytester) -> None:
+    """Large engines are compared in many runs."""
+    baseline = "replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=round_robin"
+    blocks = BLOCK.findall(ROUTERS.read_text("utf-8"))
+    run_blocks(pytester, blocks, "replay", f"--llm-baseline-endpoint={baseline}")
+
+
 def test_without_tokens(pytester: pytest.Pytester) -> None:
-    pages = [page for page in PAGES if page != OVER_HTTP2]
+    pages = [page for page in PAGES if page not in (OVER_HTTP2, ROUTERS)]
     found = [
         block for page in pages for block in BLOCK.findall(page.read_text("utf-8")) if of_extras(page, block)
     ]

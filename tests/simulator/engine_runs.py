@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pytest_llmbench.registry import names
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.scheduling import Preemption, StepResult
@@ -17,6 +18,12 @@ FIGURES: dict[str, object] = {
     "decode_us_per_sequence": C,
     "kv_us_per_token": D,
 }
+
+
+def installed(*scenarios: str) -> list[str]:
+    """Those of these options that this installation knows: those of several engines are an extra's."""
+    of_extras = ("replicas=", "_workers=")
+    return [each for each in scenarios if names("deployments") or not any(name in each for name in of_extras)]
 
 
 def config(**overrides: object) -> EngineConfig:

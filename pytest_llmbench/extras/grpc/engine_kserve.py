@@ -110,7 +110,7 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
 
     @property
     def _ready(self) -> bool:
-        return self._driver.clock() >= self._driver.down_until_ns
+        return self._driver.clock() >= self._driver.loop.down_until_ns
 
 
 class _Call:

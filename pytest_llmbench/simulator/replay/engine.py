@@ -26,7 +26,6 @@ from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule, StreamOptions
-from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.engine.scheduling import EngineTotals
 from pytest_llmbench.simulator.replay.load import DELAYS, STRIKES, Arrivals, Delays, arrivals_of, planned_of
 from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
@@ -35,7 +34,6 @@ from pytest_llmbench.simulator.replay.run import ReplayRun
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.scenario.variants import (
     disclosure,
-    engines_in_words,
     standard_overrides,
     variant_facts,
     with_overrides,
@@ -82,7 +80,7 @@ def protocol(scenario: Scenario, *, generates: bool = True) -> str:
     if not generates:
         return "json"
     filters = (scenario.engine.input_filter, scenario.engine.output_filter)
-    alone = filters == ("absent", "absent") and scenario.router.policy is None
+    alone = filters == ("absent", "absent") and scenario.deployment.engines == 1
     return "grpc" if alone else "sse"
 
 
@@ -97,7 +95,7 @@ def replay_facts(scenario: Scenario, delays: Delays, *, generates: bool = True) 
         "streaming.protocol": protocol(scenario, generates=generates),
         "endpoint.server": "none: virtual time",
     }
-    return disclosure(scenario.engine, scenario.router) | Facts.of(Origin.SIMULATED, own, _SOURCE)
+    return disclosure(scenario.engine, scenario.deployment) | Facts.of(Origin.SIMULATED, own, _SOURCE)
 
 
 def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
@@ -128,7 +126,7 @@ def replay_note(scenario: Scenario, delays: Delays) -> Note:
     return Note.of(
         "replay",
         preset=scenario.engine.name,
-        behind=tuple(engines_in_words(scenario.router)),
+        behind=tuple(scenario.deployment.in_words()),
         there=Amount(delays.submit_to_received_us, "µs"),
         back=Amount(delays.write_to_read_us, "µs"),
     )
@@ -336,18 +334,18 @@ class ReplayEngine:
             start_ns=start_ns,
             keep=log.keep,
             generates=self.generates,
-            options=self.scenario.router,
+            deployment=self.scenario.deployment,
         )
 
     def _restart(self) -> None:
         self._engines, self._totals = self._started(), ReplayTotals()
 
     def _started(self) -> tuple[Engine, ...]:
-        return replicas_of(self.config, self.scenario.router)
+        return self.scenario.deployment.started(self.config)
 
     def _read_totals(self) -> dict[str, float]:
         whole = EngineTotals.summed(engine.totals for engine in self._engines)
-        phases, transfers = self.config.scheduler == "phase", self.scenario.router.disaggregated
+        phases, transfers = self.config.scheduler == "phase", self.scenario.deployment.disaggregated
         return self._totals.read(whole, phases=phases, transfers=transfers)
 
     def _log(self, plan: LoadPlan, on_record: OnRecord | None) -> ReplayLog:

@@ -17,6 +17,7 @@ from pytest_llmbench.model.record import Outcome, of_planned_cut
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.faults import (
     REFUSALS,
@@ -26,9 +27,8 @@ from pytest_llmbench.simulator.engine.faults import (
     refusal_of,
 )
 from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
-from pytest_llmbench.simulator.engine.loop import EngineLoop, Handover
+from pytest_llmbench.simulator.engine.loop import EngineLoop
 from pytest_llmbench.simulator.engine.request import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.load import (
@@ -89,7 +89,7 @@ _HEARD_PER_LOOK = 10
 """Hand-overs between two looks of a load that may end early, which thus hears of them sooner."""
 
 
-class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
+class ReplayRun:
     """The run of one plan. The work of a step does not grow with its tokens: only first tokens and ends are
     looked at.
 
@@ -120,15 +120,16 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         start_ns: int,
         keep: Callable[[Sequence[InFlight], Steps], Records],
         generates: bool = True,
-        options: RouterOptions = RouterOptions(),  # noqa: B008 - never changed
+        deployment: Deployment = Deployment(),  # noqa: B008 - never changed
     ) -> None:
-        super().__init__([ReplayReplica(n, engine, start_ns) for n, engine in enumerate(engines)], options)
+        self.replicas = tuple(ReplayReplica(n, engine, start_ns) for n, engine in enumerate(engines))
+        self._loop: EngineLoop[InFlight, ReplayReplica] = deployment.loop(self.replicas, self._at)
         self.alone = len(engines) == 1
         """Whether there is one engine, which goes from step to step."""
         self._in_flight = [replica.in_flight for replica in self.replicas]
-        self._transfers: list[tuple[int, int, Handover[ReplayReplica]]] = []
-        """Heap of the transfers under way: (end, number, handover)."""
-        self._begun = 0
+        self._acts: list[tuple[int, int, Callable[[int], None]]] = []
+        """Heap of what the loop has done later, such as the end of a transfer: (instant, number, act)."""
+        self._put_off = 0
         self._config, self._guardrails = engines[0].config, engines[0].guardrails
         self._keep = keep
         self._arrivals = arrivals
@@ -178,7 +179,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
             if not (self.alone and first.in_flight):
                 due_ns = self._next_ns(arrives_ns)
                 if due_ns is None:
-                    self.settle(self.now_ns)
+                    self._loop.settle(self.now_ns)
                     return
                 self.now_ns = max(self.now_ns, due_ns)
                 if self._end_what_is_due():
@@ -198,8 +199,8 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
                 self._queue(heapq.heappop(screened)[2])
             if self.now_ns >= self._patience.look_ns:
                 self._look()
-            if self.stages == 2:
-                self.settle(self.now_ns)
+            if self._loop.stages == 2:
+                self._loop.settle(self.now_ns)
             if not self.alone:
                 self._begin_steps()
             elif first.in_flight:
@@ -212,7 +213,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         due = [replica.ends_ns for replica in self.replicas if replica.step is not None]
         if arrives_ns is not None:
             due.append(arrives_ns)
-        for heap in (self._screened, self._transfers):
+        for heap in (self._screened, self._acts):
             if heap:
                 due.append(heap[0][0])
         if self._cuts and due:
@@ -232,14 +233,14 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         for replica, step in due:
             replica.step = None
             self._complete(replica, step)
-        while self._transfers and self._transfers[0][0] <= self.now_ns:
-            ends_ns, _, handover = heapq.heappop(self._transfers)
-            self.end_transfer(handover, ends_ns)
+        while self._acts and self._acts[0][0] <= self.now_ns:
+            at_ns, _, act = heapq.heappop(self._acts)
+            act(at_ns)
         return bool(due)
 
-    def send_until(self, ends_ns: int, handover: Handover[ReplayReplica]) -> None:
-        self._begun += 1
-        heapq.heappush(self._transfers, (ends_ns, self._begun, handover))
+    def _at(self, at_ns: int, act: Callable[[int], None]) -> None:
+        self._put_off += 1
+        heapq.heappush(self._acts, (at_ns, self._put_off, act))
 
     def _begin_steps(self) -> None:
         for replica in self.replicas:
@@ -280,7 +281,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         if planned.cut_after_ns is not None:
             heapq.heappush(self._cuts, (flight.received_ns + planned.cut_after_ns, self._received, flight))
         try:
-            if flight.received_ns < self.down_until_ns:
+            if flight.received_ns < self._loop.down_until_ns:
                 raise RefusalError(503, "the engine has crashed and is being started again")
             asked = _as_asked(planned.max_tokens if self._generates else 1, self._ignore_eos)
             ceiling = asked.ceiling(planned.input_tokens, config)
@@ -321,7 +322,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
 
     def _queue(self, flight: InFlight) -> None:
         try:
-            self.submit(flight, self.now_ns)
+            self._loop.submit(flight, self.now_ns)
         except QueueFullError:
             self._refuse(flight, queue_full(self._config, self._faults.options), self.now_ns)
             return
@@ -393,8 +394,8 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         """End a step now."""
         if self._faults.options.fault:
             self._strike(replica, step)
-        if self.stages == 2:
-            self.pass_on(replica, step, self.now_ns)
+        if self._loop.stages == 2:
+            self._loop.pass_on(replica, step, self.now_ns)
         for sequence in step.finished:
             flight = replica.in_flight.pop(sequence, None)
             if flight is not None:  # a fault of this very step may have ended it
@@ -402,7 +403,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
 
     def _fail(self, replica: ReplayReplica, step: StepResult) -> None:
         """Handle a step that could not begin because memory ran out: the clients hear of it at once."""
-        self.note_failed(replica, step, self.now_ns)
+        self._loop.note_failed(replica, step, self.now_ns)
         for sequence in step.failed:
             self._finish(replica.in_flight.pop(sequence), sequence)
 
@@ -484,7 +485,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         if watch.is_calm:
             return
         if self._stops_when_failing:
-            if watch.streak >= STREAK and at_ns < self.down_until_ns:
+            if watch.streak >= STREAK and at_ns < self._loop.down_until_ns:
                 self._arrivals.stop()
                 self.stopped = self.stopped or (
                     f"the engine is down, and the last {watch.streak} requests that ended were not answered"
@@ -522,7 +523,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
             if short > 0:  # it was preempted in between
                 strikes.setdefault(step.index + short, []).append(flight)
             elif struck not in step.finished:
-                self.drop(flight)
+                self._loop.drop(flight)
                 self._hit(flight)
 
     def _hit(self, flight: InFlight) -> None:
@@ -533,9 +534,9 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
         self._end(flight, outcome, self.now_ns + self._to_client_ns, error)
         if flight.fate == "crash":
             replica = self.replicas[flight.replica]
-            self.take_down(replica, self.now_ns + round(self._config.recovery_ms * 1e6))
+            self._loop.take_down(replica, self.now_ns + round(self._config.recovery_ms * 1e6))
             for other in list(replica.in_flight.values()):
-                self.drop(other)
+                self._loop.drop(other)
                 self._end(other, outcome, self.now_ns + self._to_client_ns, error)
 
     # Users who go away.
@@ -547,7 +548,7 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
             if flight.ended:
                 continue
             assert flight.cut_ns is not None
-            if not self.drop(flight):  # still with the input filter
+            if not self._loop.drop(flight):  # still with the input filter
                 self._screened[:] = [entry for entry in self._screened if entry[2] is not flight]
                 heapq.heapify(self._screened)
             self._end(flight, Outcome.CUT_BY_USER, flight.cut_ns, None)
@@ -573,26 +574,20 @@ class ReplayRun(EngineLoop[InFlight, ReplayReplica]):
 
     def _look(self) -> None:
         for flight, at_ns, why in self._patience.overdue(self.now_ns):
-            self.drop(flight)
+            self._loop.drop(flight)
             self._leave_unread(flight, at_ns)  # the rest came when nobody read any more
             self._end(flight, Outcome.TIMEOUT, at_ns, why)
         if self._arrivals.all_sent(self.now_ns) and self._patience.drain_is_over(self.now_ns, self._last_ns):
             self.left_in_flight = self._running()
-            self._abort_all()
+            self._loop.abort_all()
             self._cancel(self._patience.drain_text)
 
     def _give_up(self) -> None:
         """End the plan, because the time that it may take is over."""
         self.interrupted = TIME_IS_UP
         self._arrivals.stop()
-        self._abort_all()
+        self._loop.abort_all()
         self._cancel(TIME_IS_UP)
-
-    def _abort_all(self) -> None:
-        for replica in self.replicas:
-            for sequence in replica.in_flight:
-                replica.engine.abort(sequence)
-        self._dropped = True
 
     def _cancel(self, why: str) -> None:
         """Cancel the plan: steps under way no longer come to their end, so neither do their tokens."""

@@ -1,7 +1,7 @@
-"""Scenarios such as ``fast?max_num_seqs=64&fault=reset&fault_rate=0.1``: options of engine, stream, faults
-and router.
+"""Scenarios such as ``fast?max_num_seqs=64&fault=reset&fault_rate=0.1``: options of engine, stream and
+faults, and those of several engines, which are an extra.
 
-The options of the four parts share one string; each name belongs to one part only.
+The options of all parts share one string; each name belongs to one part only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.registry import named, names
 from pytest_llmbench.simulator.engine.config import EngineConfig, impossible_figures
+from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
-from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
 
 
@@ -30,20 +31,21 @@ class Scenario:
     engine: EngineConfig
     stream: StreamOptions = field(default_factory=StreamOptions)
     faults: FaultOptions = field(default_factory=FaultOptions)
-    router: RouterOptions = field(default_factory=RouterOptions)
+    deployment: Deployment = field(default_factory=Deployment)
 
 
 PARTS: Mapping[str, type] = {
     "engine": EngineConfig,
     "stream": StreamOptions,
     "faults": FaultOptions,
-    "router": RouterOptions,
 }
 """Name of a part of a scenario → its type, whose fields are its options."""
 OPTIONS: tuple[str, ...] = tuple(
     each.name for part in PARTS.values() for each in fields(part) if each.name not in ("name", "provenance")
 )
-"""Names of all options: the figures of a preset that may be overridden, and those of the other parts."""
+"""Names of all options: the figures of a preset that may be overridden, and those of the other parts.
+Those of several engines are named by the extras that have them (``deployments``)."""
+_NO_SEVERAL = "; several engines behind a router are an extra that this installation lacks"
 
 
 @lru_cache(maxsize=64)
@@ -64,7 +66,7 @@ def parse_scenario(text: str) -> Scenario:
             mistakes,
             where=f"scenario {text!r}",
             remedy=f"presets: {', '.join(PRESETS)}; options, as in fast?max_num_seqs=32&fault=reset: "
-            f"{', '.join(OPTIONS)} (python -m pytest_llmbench.simulator --help explains them)",
+            f"{', '.join(_known())} (python -m pytest_llmbench.simulator --help explains them)",
         )
     return found
 
@@ -75,26 +77,38 @@ def overridden(scenario: Scenario, options: Mapping[str, str]) -> Scenario:
     found = _changed(scenario, [f"{name}={value}" for name, value in options.items()], mistakes)
     if mistakes:
         where = f"options over those of a scenario of preset {scenario.engine.name}"
-        raise SuiteError.from_mistakes(mistakes, where=where, remedy=f"options: {', '.join(OPTIONS)}")
+        raise SuiteError.from_mistakes(mistakes, where=where, remedy=f"options: {', '.join(_known())}")
     return found
+
+
+def _known() -> tuple[str, ...]:
+    return (*OPTIONS, *names("deployments"))
 
 
 def _changed(scenario: Scenario, listed: Iterable[str], mistakes: list[str]) -> Scenario:
     """``scenario`` with these options, each ``option=value``; what is wrong with them is added to
     ``mistakes``, and left as it was."""
     given: dict[str, str] = {}
+    known, deployment = _known(), scenario.deployment
     for part in listed:
         name, equals, value = part.partition("=")
         if not equals:
             mistakes.append(f"option {part!r} is not of the form option=value")
-        elif name not in OPTIONS:
-            mistakes.append(f"unknown option {name!r}{_meant(name, OPTIONS)}")
+        elif name not in known:
+            lacking = _NO_SEVERAL if known == OPTIONS else ""
+            mistakes.append(f"unknown option {name!r}{_meant(name, known)}{lacking}")
         elif name in given:
             mistakes.append(f"option {name!r} is given twice")
         else:
             given[name] = value
+            if name in OPTIONS or name in (each.name for each in fields(deployment)):
+                continue
+            if type(deployment) is not Deployment:
+                mistakes.append(f"option {name!r} does not go with those of the {deployment.title}")
+            else:
+                deployment = named("deployments", name)()  # type: ignore[misc]  # it is one of them
     parts = {name: _part(getattr(scenario, name), given, mistakes) for name in PARTS}
-    return Scenario(**parts)
+    return Scenario(**parts, deployment=_part(deployment, given, mistakes))
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

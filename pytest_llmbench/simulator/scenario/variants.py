@@ -13,7 +13,7 @@ from typing import TypeVar
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.simulator.engine.config import EngineConfig, PreemptionMode, Scheduler
-from pytest_llmbench.simulator.engine.router import RouterOptions
+from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.scenario.scenario import Scenario, overridden, parse_scenario
 
 DISTRIBUTION = "pytest-llmbench"
@@ -31,7 +31,7 @@ def _version(distribution: str) -> str:
     return metadata.version(distribution)
 
 
-def disclosure(config: EngineConfig, router: RouterOptions | None = None) -> Facts:
+def disclosure(config: EngineConfig, deployment: Deployment | None = None) -> Facts:
     """The facts that a tester would have to declare for a real engine; their origin says that it is
     simulated.
 
@@ -39,23 +39,24 @@ def disclosure(config: EngineConfig, router: RouterOptions | None = None) -> Fac
     engines with different figures never pass for the same SUT. Load balancing lies outside the boundary of a
     model engine (section 4.1): with a router it is a gateway.
     """
-    router = router or RouterOptions()
-    gateway = _systems(config) or router.engines > 1
+    deployment = deployment or Deployment()
+    engines, behind = deployment.engines, deployment.components()
+    gateway = _systems(config) or engines > 1
     return Facts.of(
         Origin.SIMULATED,
         {
             "sut.boundary": "application_gateway" if gateway else "model_engine",
-            "sut.components": _components(config) + _routing(router),
+            "sut.components": _components(config) + behind,
             "sut.model.name": config.model,
-            "sut.model.version": ", ".join([f"figures {config.figures_sha256[:12]}", *_routing(router)]),
+            "sut.model.version": ", ".join([f"figures {config.figures_sha256[:12]}", *behind]),
             "sut.model.quantization": "none",
             "sut.hardware.accelerator_type": "simulated",
-            "sut.hardware.accelerator_count": config.accelerator_count * router.engines,
+            "sut.hardware.accelerator_count": config.accelerator_count * engines,
             "sut.hardware.accelerator_memory_gib": config.accelerator_memory_gib,
             "sut.software.engine": ENGINE,
             "sut.software.version": software_version(),
-            "sut.replicas": router.engines,
-            "sut.router": _policies(router),
+            "sut.replicas": engines,
+            "sut.router": deployment.policies(),
             "sut.prefix_caching": "enabled" if config.prefix_caching else "disabled",
             "sut.context_limit_tokens": config.context_limit_tokens,
             "guardrails.input_filter": config.input_filter,
@@ -89,37 +90,6 @@ def _components(config: EngineConfig) -> list[str]:
     components = ["step-time model", "continuous batching", prefill, f"paged KV cache ({shortage})"]
     components.append(_QUEUES[config.scheduler])
     return components + _systems(config)
-
-
-def _routing(router: RouterOptions) -> list[str]:
-    """The router and what stands behind it, in words; empty for a single engine."""
-    if router.policy is None:
-        return []
-    lead = f", lead {router.router_max_lead}" if router.policy == "prefix" else ""
-    if not router.disaggregated:
-        return [f"router ({router.policy}{lead}) before {router.replicas} replicas"]
-    return [
-        f"router ({router.policy}{lead}) before {router.prefill_workers} prefill workers",
-        f"KV transfer at {router.kv_transfer_gb_per_s:g} GB/s per accelerator and "
-        f"{router.kv_transfer_latency_us:g} us",
-        f"router ({router.decode_policy}) before {router.decode_workers} decode workers",
-    ]
-
-
-def _policies(router: RouterOptions) -> str:
-    if not router.disaggregated:
-        return router.policy or "none"
-    return f"{router.policy} to prefill, {router.decode_policy} to decode"
-
-
-def engines_in_words(router: RouterOptions) -> list[str]:
-    """The number and kind of engines as a phrase for readers; empty for a single one."""
-    if router.policy is None:
-        return []
-    if not router.disaggregated:
-        return [f"{router.replicas} replicas behind a router ({router.policy})"]
-    workers = f"{router.prefill_workers} prefill and {router.decode_workers} decode workers"
-    return [f"{workers} behind routers ({_policies(router)})"]
 
 
 def _systems(config: EngineConfig) -> list[str]:
@@ -203,5 +173,5 @@ def with_overrides(scenario: Described, overrides: Mapping[str, str]) -> Describ
 def variant_facts(scenario: str | Scenario) -> Facts:
     """The facts that a variant adds to those of its base: boundary, cache, filters, figures."""
     parsed = scenario if isinstance(scenario, Scenario) else parse_scenario(scenario)
-    stated = disclosure(parsed.engine, parsed.router)
+    stated = disclosure(parsed.engine, parsed.deployment)
     return Facts({name: stated[name] for name in _VARIANT_FACTS})

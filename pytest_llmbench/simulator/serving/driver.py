@@ -6,17 +6,17 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
-from pytest_llmbench.simulator.engine.loop import EngineLoop, Handover, Replica
-from pytest_llmbench.simulator.engine.router import RouterOptions
+from pytest_llmbench.simulator.engine.loop import EngineLoop, Replica
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.ground_truth import Clock, GroundTruthLog
 from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState, MetricsPage
 from pytest_llmbench.simulator.serving.replies import Reply
@@ -135,12 +135,17 @@ class ServedReplica(Replica[Waiting]):
         truth.think_reason = decode.think_reason
         client.drawn()
 
-    def receive(self, handover: Handover[Any], now_ns: int) -> bool:
-        if not super().receive(handover, now_ns):
+    def reserve(self, now_ns: int) -> list[EngineSequence]:
+        reserved = super().reserve(now_ns)
+        for decode in reserved:
+            self.in_flight[decode].reply.truth.transfer_begun_ns = now_ns
+        return reserved
+
+    def receive(self, decode: EngineSequence, begun_ns: int, now_ns: int) -> bool:
+        if not super().receive(decode, begun_ns, now_ns):
             return False
-        truth = self.in_flight[handover.decode].reply.truth
-        truth.transfer_ended_ns = now_ns
-        self.metrics.note_transfer(now_ns - handover.begun_ns)
+        self.in_flight[decode].reply.truth.transfer_ended_ns = now_ns
+        self.metrics.note_transfer(now_ns - begun_ns)
         return True
 
     def wake(self) -> None:
@@ -173,8 +178,7 @@ class ServedReplica(Replica[Waiting]):
         due_ns += step.duration_ns
         await self.alarm.until(due_ns)
         ended_ns = self._clock()
-        if self._driver.stages == 2:
-            self._driver.pass_on(self, step, ended_ns)
+        self._driver.loop.pass_on(self, step, ended_ns)
         await self._hand_out(step, ended_ns)
         self._pacing.steps += 1
         self._pacing.step_lateness.note(ended_ns - due_ns)
@@ -197,14 +201,14 @@ class ServedReplica(Replica[Waiting]):
                 truth.critical_evictions = event.sequence.critical_evictions
 
     async def _fail(self, step: StepResult, due_ns: int) -> None:
-        self._driver.note_failed(self, step, due_ns)
+        self._driver.loop.note_failed(self, step, due_ns)
         for sequence in step.failed:
             waiting = self.in_flight.pop(sequence, None)
             if waiting is not None:
                 waiting.reply.truth.finish_reason = sequence.finish_reason
                 await waiting.reply.fail("the engine ran out of memory for its KV cache")
                 self._driver.note_end(waiting.reply)
-        self._driver.settle(self._clock())
+        self._driver.loop.settle(self._clock())
 
     async def _hand_out(self, step: StepResult, ended_ns: int) -> None:
         """Write the tokens of a step, first tokens first. Replies whose client has gone are skipped."""
@@ -235,34 +239,34 @@ class ServedReplica(Replica[Waiting]):
                     self._driver.note_end(waiting.reply)
 
 
-class EngineDriver(EngineLoop[Waiting, ServedReplica]):
-    """The loop of the engines behind one address in real time, each on a schedule of its own.
+class EngineDriver:
+    """The engines behind one address in real time, each on a schedule of its own.
 
     They are tasks of one event loop: what several hand out at the same instant is written one after another,
-    and the pacing tells how late that made their steps. A transfer between two of them is a task as well. It
-    begins when its prompt and its blocks are seen to be there; like an arrival it has no schedule before
-    that.
+    and the pacing tells how late that made their steps. What their loop has done later (a transfer between
+    two of them) is a task as well. A transfer begins when its prompt and its blocks are seen to be there;
+    like an arrival it has no schedule before that.
     """
 
     def __init__(
         self,
-        engines: Sequence[Engine],
+        scenario: Scenario,
         open_alarm: Callable[[], Alarm],
         log: GroundTruthLog,
         clock: Clock = time.monotonic_ns,
-        options: RouterOptions | None = None,
     ) -> None:
-        options = options or RouterOptions()
+        deployment = scenario.deployment
         self.log = log
         self.clock = clock
         self.pacing = Pacing()
-        self.page = MetricsPage(engines[0].config, transfers=options.disaggregated)
+        self.page = MetricsPage(scenario.engine, transfers=deployment.disaggregated)
         self._open_alarm = open_alarm
         self._tasks: asyncio.TaskGroup
-        super().__init__(
-            [ServedReplica(number, engine, open_alarm(), self) for number, engine in enumerate(engines)],
-            options,
+        self.replicas = tuple(
+            ServedReplica(number, engine, open_alarm(), self)
+            for number, engine in enumerate(deployment.started(scenario.engine))
         )
+        self.loop: EngineLoop[Waiting, ServedReplica] = deployment.loop(self.replicas, self._at)
 
     @property
     def config(self) -> EngineConfig:
@@ -291,14 +295,14 @@ class EngineDriver(EngineLoop[Waiting, ServedReplica]):
 
     def abort(self, waiting: Waiting) -> None:
         """Free what the request holds, because the client has gone. Does nothing for one that has ended."""
-        if self.drop(waiting):
+        if self.loop.drop(waiting):
             waiting.reply.truth.aborted = True
             self.note_end(waiting.reply)
-            self.settle(self.clock())
+            self.loop.settle(self.clock())
 
     def crash(self, number: int, recovery_ns: int) -> None:
         """Put the engine of that number out of service for ``recovery_ns`` from now on."""
-        self.take_down(self.replicas[number], self.clock() + recovery_ns)
+        self.loop.take_down(self.replicas[number], self.clock() + recovery_ns)
 
     def reset_prefix_caches(self) -> None:
         """Forget the prefixes that the engines have computed so far."""
@@ -314,18 +318,16 @@ class EngineDriver(EngineLoop[Waiting, ServedReplica]):
         """The metrics of all engines, in Prometheus's text format."""
         return self.page.rendered([(replica.metrics, replica.state) for replica in self.replicas])
 
-    def send_until(self, ends_ns: int, handover: Handover[ServedReplica]) -> None:
-        truth = handover.target.in_flight[handover.decode].reply.truth
-        truth.transfer_begun_ns = handover.begun_ns
-        self._tasks.create_task(self._transfer(ends_ns, handover))
+    def _at(self, at_ns: int, act: Callable[[int], None]) -> None:
+        self._tasks.create_task(self._wait(at_ns, act))
 
-    async def _transfer(self, ends_ns: int, handover: Handover[ServedReplica]) -> None:
+    async def _wait(self, at_ns: int, act: Callable[[int], None]) -> None:
         alarm = self._open_alarm()
         try:
-            await alarm.until(ends_ns)
+            await alarm.until(at_ns)
         finally:
             alarm.close()
-        self.end_transfer(handover, self.clock())
+        act(self.clock())
 
     async def run(self) -> None:
         """Run the engines until cancelled."""

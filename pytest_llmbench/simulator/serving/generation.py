@@ -115,7 +115,7 @@ class Generation:
 
     def require_up(self) -> None:
         """Raise RefusalError 503 while the engine recovers from a crash."""
-        if self._driver.clock() < self._driver.down_until_ns:
+        if self._driver.clock() < self._driver.loop.down_until_ns:
             raise RefusalError(503, "the engine has crashed and is being started again")
 
     def crash(self, number: int) -> None:
@@ -283,7 +283,7 @@ class Generation:
 
     def _submit(self, waiting: Waiting) -> None:
         try:
-            self._driver.submit(waiting, self._driver.clock())
+            self._driver.loop.submit(waiting, self._driver.clock())
         except QueueFullError:
             raise queue_full(self._config, self._faults.options) from None
         self.accepted += 1

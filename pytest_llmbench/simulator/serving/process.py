@@ -92,7 +92,7 @@ class EmbeddedEngine:
 
     def disclosure(self) -> Facts:
         """The facts that the engine states about itself."""
-        return disclosure(self.config, self.scenario.router)
+        return disclosure(self.config, self.scenario.deployment)
 
     def ground_truth(self) -> list[GroundTruth]:
         """The ground truth of the requests that have ended, oldest first. :raises SUTError: the engine does

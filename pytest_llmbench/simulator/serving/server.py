@@ -22,7 +22,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.registry import face, load, required, transport_called
-from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.scenario.variants import DISTRIBUTION, software_version
 from pytest_llmbench.simulator.serving.app import BODY_LIMIT_BYTES, RECEIVED_NS, EngineApp
@@ -93,10 +92,8 @@ class EngineServer(uvicorn.Server):
         await self._app(scope, receive, send)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        options = self._scenario.router
-        engines = replicas_of(self._scenario.engine, options)
         loop = asyncio.get_running_loop()
-        driver = EngineDriver(engines, lambda: best_alarm(loop), GroundTruthLog(), options=options)
+        driver = EngineDriver(self._scenario, lambda: best_alarm(loop), GroundTruthLog())
         tokenizer = reference_tokenizer("cl100k_base")
         self._app = EngineApp(driver, self._scenario, tokenizer)
         self._driving = loop.create_task(driver.run())

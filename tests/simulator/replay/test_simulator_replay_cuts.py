@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from engine_runs import installed
 
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -36,7 +37,7 @@ from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, 
 MS = 1_000_000
 LONG = SyntheticWorkload("long", Fixed(200), Fixed(1000))
 MIXED = SyntheticWorkload("mixed", Uniform(20, 400), Uniform(5, 300))
-ENGINES = ["fast", "fast?replicas=3&router=least_loaded", "fast?prefill_workers=1&decode_workers=2"]
+ENGINES = installed("fast", "fast?replicas=3&router=least_loaded", "fast?prefill_workers=1&decode_workers=2")
 
 
 def run(
@@ -233,14 +234,14 @@ GIVEN_UP = [
 
 
 @pytest.mark.parametrize(("options", "read"), GIVEN_UP)
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("engines", installed("fast?", "fast?replicas=2&"))
 @pytest.mark.parametrize("change", [{"deadlines": Deadlines(total_s=0.205)}, {"most_s": 0.195}])
 def test_who_gives_up_has_read_what_had_reached_it(
-    options: str, read: int, replicas: int, change: dict[str, object]
+    options: str, read: int, engines: str, change: dict[str, object]
 ) -> None:
     """A token leaves every 10 ms, and the end of a plan is seen as a step ends. What a filter, a stall or a
     proxy holds has not come."""
-    scenario = f"fast?replicas={replicas}&{STEPS_OF_10_MS}&{options}"
+    scenario = f"{engines}{STEPS_OF_10_MS}&{options}"
     records = run(LONG, ClosedLoop(1), 1, scenario, **change).records
     assert not records.ok.any()
     assert len(records.chunk_ns) == read

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from engine_runs import installed
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
@@ -197,7 +198,9 @@ LIVE = [replace(workload, answers="live") for workload in (CHAT, AGENT)]
 
 @pytest.mark.parametrize("workload", LIVE, ids=["in a row", "fan-out"])
 @pytest.mark.parametrize("load", [SessionStarts(2.0), SessionSlots(4)], ids=["open", "closed"])
-@pytest.mark.parametrize("engines", ["", "&replicas=2&router=prefix", "&prefill_workers=1&decode_workers=2"])
+@pytest.mark.parametrize(
+    "engines", installed("", "&replicas=2&router=prefix", "&prefill_workers=1&decode_workers=2")
+)
 def test_prompts_hold_the_live_answers_and_the_cache_finds_them(
     workload: SessionWorkload, load: Load, engines: str
 ) -> None:

@@ -7,9 +7,10 @@ from dataclasses import fields
 import pytest
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.registry import names
 from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
-from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.scenario.scenario import (
     OPTIONS,
@@ -28,17 +29,17 @@ def test_a_preset_alone_has_plain_streams_and_no_faults() -> None:
 def test_options_of_all_parts_in_one_string() -> None:
     found = parse_scenario(
         "h100-8b?max_num_seqs=64&fault=reset,stall&fault_rate=0.1&usage=finish&done_marker=false&seed=7"
-        "&replicas=4&router=prefix"
     )
     assert (found.engine.max_num_seqs, found.engine.seed) == (64, 7)
     assert found.faults == FaultOptions(fault=("reset", "stall"), fault_rate=0.1)
     assert found.stream == StreamOptions(usage="finish", done_marker=False)
-    assert found.router == RouterOptions(replicas=4, router="prefix")
+    assert found.deployment == Deployment()
 
 
 def test_no_name_belongs_to_two_parts() -> None:
+    assert not set(OPTIONS) & set(names("deployments"))
     assert len(set(OPTIONS)) == len(OPTIONS)
-    assert list(PARTS) == [each.name for each in fields(Scenario)]
+    assert [*PARTS, "deployment"] == [each.name for each in fields(Scenario)]
 
 
 def test_every_mistake_of_every_part_is_said_at_once() -> None:
@@ -88,7 +89,7 @@ def test_values_that_cannot_be(options: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("part", [EngineConfig, StreamOptions, FaultOptions, RouterOptions])
+@pytest.mark.parametrize("part", [EngineConfig, StreamOptions, FaultOptions])
 def test_every_option_has_a_meaning(part: type) -> None:
     meanings = option_meanings(part)
     assert set(meanings) == {each.name for each in fields(part)}

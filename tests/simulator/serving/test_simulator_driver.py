@@ -3,75 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
+from driven_engine import MS, KeptReply, VirtualAlarm, given
 
-from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.simulator.serving.driver import EngineDriver, Waiting
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
+from pytest_llmbench.simulator.serving.driver import EngineDriver
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog, parse_ground_truth
 
-MS = 1_000_000
 # A step takes 10 ms whatever it does.
-CONFIG = parse_scenario(
+ROUND = parse_scenario(
     "fast?step_base_us=10000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
-).engine
-
-
-class VirtualAlarm:
-    """Moves its clock to the deadline, or past it by what ``late_ns`` says for that wait."""
-
-    name = "virtual"
-
-    def __init__(self, late_ns: Callable[[int], int] = lambda wait: 0) -> None:
-        self.now_ns = 1000 * MS
-        self.waits = 0
-        self._late_ns = late_ns
-
-    def clock(self) -> int:
-        return self.now_ns
-
-    async def until(self, deadline_ns: int) -> None:
-        self.now_ns = max(self.now_ns, deadline_ns + self._late_ns(self.waits))
-        self.waits += 1
-        await asyncio.sleep(0)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class KeptReply:
-    """Remembers when its tokens came."""
-
-    def __init__(self, alarm: VirtualAlarm, request_id: str = "r") -> None:
-        self.truth = GroundTruth(request_id, alarm.clock(), prompt_tokens=10)
-        self._alarm = alarm
-        self.token_ns: list[int] = []
-        self.done = asyncio.Event()
-
-    async def begin(self) -> None:
-        """Nothing to do."""
-
-    async def token(self) -> None:
-        self.truth.output_tokens += 1
-        self.token_ns.append(self._alarm.clock())
-
-    async def finish(self, reason: str) -> None:
-        self.done.set()
+)
 
 
 def driven(alarm: VirtualAlarm, log: GroundTruthLog) -> EngineDriver:
-    return EngineDriver([Engine(CONFIG)], lambda: alarm, log, alarm.clock)
-
-
-def given(driver: EngineDriver, sequence: EngineSequence, reply: KeptReply) -> Waiting:
-    """The request, which is in the driver."""
-    waiting = Waiting(sequence, reply)
-    driver.submit(waiting, driver.clock())
-    return waiting
+    return EngineDriver(ROUND, lambda: alarm, log, alarm.clock)
 
 
 async def run_alone(driver: EngineDriver, alarm: VirtualAlarm, tokens: int) -> KeptReply:
@@ -182,90 +130,5 @@ def test_work_that_is_aborted_before_it_begins_leaves_the_driver_waiting() -> No
         await asyncio.wait((running, answered), return_when=asyncio.FIRST_COMPLETED)
         assert not running.done()
         running.cancel()
-
-    asyncio.run(scenario())
-
-
-# A block goes over in 1 ms, after 2 ms.
-APART = (
-    "fast?step_base_us=10000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
-    "&prefill_workers=1&decode_workers=1&kv_transfer_gb_per_s=0.262144&kv_transfer_latency_us=2000"
-)
-
-
-def two_stages(alarm: VirtualAlarm, log: GroundTruthLog, options: str = "") -> EngineDriver:
-    scenario = parse_scenario(APART + options)
-    engines = replicas_of(scenario.engine, scenario.router)
-    return EngineDriver(engines, lambda: alarm, log, alarm.clock, scenario.router)
-
-
-def test_a_request_in_two_stages_takes_prefill_transfer_and_a_step() -> None:
-    """100 blocks; the last prompt token is computed again where it is decoded."""
-
-    async def scenario() -> None:
-        alarm, log = VirtualAlarm(), GroundTruthLog()
-        driver = two_stages(alarm, log)
-        running = asyncio.create_task(driver.run())
-        reply, drawn = KeptReply(alarm), []
-        sequence = EngineSequence("r", 1600, 3)
-        waiting = Waiting(
-            sequence, reply, drawn=lambda: drawn.append((alarm.clock(), sequence.output_tokens))
-        )
-        driver.submit(waiting, alarm.clock())
-        assert not drawn
-        await reply.done.wait()
-        running.cancel()
-        assert drawn == [(1010 * MS, 3)]
-        assert reply.token_ns == [1122 * MS, 1132 * MS, 1142 * MS]
-        (truth,) = parse_ground_truth(log.json_lines().decode())
-        assert (truth.replica, truth.decode_replica) == (0, 1)
-        instants = (truth.prefilled_ns, truth.transfer_begun_ns, truth.transfer_ended_ns)
-        assert instants == (1010 * MS, 1010 * MS, 1112 * MS)
-        assert (truth.admitted_ns, truth.first_token_ns) == (1000 * MS, 1122 * MS)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("reached", "not_yet"),
-    [
-        ("admitted_ns", "prefilled_ns"),
-        ("prefilled_ns", "transfer_begun_ns"),
-        ("transfer_begun_ns", "transfer_ended_ns"),
-        ("transfer_ended_ns", "first_token_ns"),
-        ("first_token_ns", "finish_reason"),
-    ],
-)
-def test_an_abort_between_two_engines_frees_what_is_held_in_either(reached: str, not_yet: str) -> None:
-    """The decode worker has blocks for one request, so the second waits while the first is there."""
-
-    async def scenario() -> None:
-        alarm, log = VirtualAlarm(), GroundTruthLog()
-        driver = two_stages(alarm, log, "&kv_blocks=102&context_limit_tokens=1632")
-        running = asyncio.create_task(driver.run())
-        replies = {name: KeptReply(alarm, name) for name in ("first", "gone", "after")}
-        given(driver, EngineSequence("first", 1600, 4), replies["first"])
-        gone, truth = given(driver, EngineSequence("gone", 1600, 20), replies["gone"]), replies["gone"].truth
-        while getattr(truth, reached) is None:
-            await asyncio.sleep(0)
-        assert getattr(truth, not_yet) is None
-        driver.abort(gone)
-        driver.abort(gone)
-        given(driver, EngineSequence("after", 1600, 2), replies["after"])
-        await replies["first"].done.wait()
-        await replies["after"].done.wait()
-        for _ in range(10):  # a transfer that has begun goes on
-            await asyncio.sleep(0)
-        running.cancel()
-        truths = {truth.request_id: truth for truth in parse_ground_truth(log.json_lines().decode())}
-        assert {name: truth.aborted for name, truth in truths.items()} == {
-            "first": False,
-            "gone": True,
-            "after": False,
-        }
-        engines = [replica.engine for replica in driver.replicas]
-        assert [engine.kv_usage for engine in engines] == [0, 0]
-        assert [(engine.running, engine.waiting) for engine in engines] == [(0, 0)] * 2
-        assert [replica.requests for replica in driver.replicas] == [0, 0]
 
     asyncio.run(scenario())

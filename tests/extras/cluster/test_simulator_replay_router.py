@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_llmbench.extras.cluster.router import RouterPolicy
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.observation import TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import (
@@ -26,7 +27,6 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
-from pytest_llmbench.simulator.engine.router import RouterPolicy
 from pytest_llmbench.simulator.replay import run as replay_run
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.replay.load import Delays, arrivals_of, planned_of

@@ -1,5 +1,4 @@
-"""Several engines behind one address: which of them takes a request. Pure: it only decides, without a
-clock.
+"""How many engines of a scenario there are, and how the router before them chooses: its options.
 
 Replicas do all of a request; with prefill/decode disaggregation some engines compute prompts and hand the
 blocks of their KV cache over to others, which decode.
@@ -8,23 +7,23 @@ blocks of their KV cache over to others, which decode.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any
 
+from pytest_llmbench.extras.cluster.loop import ClusterLoop
+from pytest_llmbench.extras.cluster.router import MAX_LEAD, Router, RouterPolicy
 from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.deployment import At, Deployment
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.sequence import EngineSequence
-
-RouterPolicy = Literal["round_robin", "least_loaded", "prefix", "session"]
+from pytest_llmbench.simulator.engine.loop import EngineLoop, R
 
 _MOST_REPLICAS = 256
 _SEED_STEP = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
-class RouterOptions:
+class ClusterOptions(Deployment):
     """Options of how many engines there are, and how the router before them chooses.
 
     A request's load counts from when it is given to a replica until its last token. ``least_loaded`` goes to
@@ -37,12 +36,14 @@ class RouterOptions:
     With ``prefill_workers`` and ``decode_workers`` there are two stages, and ``router`` is before the first.
     """
 
+    title = "router"
+
     replicas: int = 1
     """Engines of the same figures; the router before several of them gives each request to one."""
     router: RouterPolicy | None = None
     """How the router chooses: round_robin (where none is named), least_loaded, prefix (longest cached prefix)
     or session (one replica for all turns)."""
-    router_max_lead: int = 16
+    router_max_lead: int = MAX_LEAD
     """How many requests more than the least loaded replica a replica may have before router=prefix gives it
     no further one."""
 
@@ -133,110 +134,50 @@ class RouterOptions:
         per_s = self.kv_transfer_gb_per_s * 1e9 * config.accelerator_count
         return round(self.kv_transfer_latency_us * 1e3 + sent_bytes / per_s * 1e9)
 
+    def started(self, config: EngineConfig) -> tuple[Engine, ...]:
+        """The engines, those that prefill before those that decode.
 
-_PLAIN = RouterOptions()
-
-
-def replicas_of(config: EngineConfig, options: RouterOptions) -> tuple[Engine, ...]:
-    """The engines of a scenario, prefill engines before decode engines.
-
-    The laws of the first that decodes have the scenario's own seed; no two draw the same lengths.
-    """
-    first = options.prefill_workers
-    seeds = (
-        config.seed + (number - first) % options.engines * _SEED_STEP for number in range(options.engines)
-    )
-    return tuple(Engine(replace(config, seed=seed)) for seed in seeds)
-
-
-class RoutedReplica(Protocol):
-    """A replica as the router sees it."""
-
-    @property
-    def requests(self) -> int:
-        """Number of requests that were given to it and have not ended."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Sum of the prompt tokens of its :attr:`requests`."""
-
-    def cached_tokens(self, sequence: EngineSequence) -> int:
-        """Number of tokens at the beginning of the prompt that its prefix cache holds; looking changes
-        nothing."""
-
-
-class Router:
-    """Chooses a replica for each request. Deterministic: the choice follows from the replicas' state and the
-    requests before."""
-
-    _MOST_SESSIONS = 65536
-    """Maximum number of sessions remembered. The one that asked longest ago is forgotten first; its next turn
-    is routed by load."""
-
-    def __init__(self, policy: RouterPolicy | None = None, max_lead: int = _PLAIN.router_max_lead) -> None:
-        self._max_lead = max_lead
-        self._choose = self._policies()[policy or "round_robin"]
-        self._next = 0
-        self._by_session: OrderedDict[Hashable, int] = OrderedDict()
-
-    def choose(
-        self,
-        replicas: Sequence[RoutedReplica],
-        up: Sequence[int],
-        sequence: EngineSequence,
-        session: Hashable | None,
-    ) -> int:
-        """The number of the replica that takes ``sequence``: one of ``up``, which is in order and not empty.
-
-        ``session``: the session that the request says it belongs to.
+        The laws of the first that decodes have the scenario's own seed; no two draw the same lengths.
         """
-        return self._choose(replicas, up, sequence, session)
+        first = self.prefill_workers
+        seeds = (config.seed + (number - first) % self.engines * _SEED_STEP for number in range(self.engines))
+        return tuple(Engine(replace(config, seed=seed)) for seed in seeds)
 
-    def _policies(self) -> dict[RouterPolicy, Callable[..., int]]:
-        return {
-            "round_robin": self._in_turn,
-            "least_loaded": self._by_load,
-            "prefix": self._by_prefix,
-            "session": self._by_pin,
-        }
+    def loop(self, replicas: Sequence[R], at: At) -> EngineLoop[Any, R]:
+        return ClusterLoop(
+            replicas,
+            Router(self.policy, self.router_max_lead),
+            at,
+            prefill_workers=self.prefill_workers,
+            decode_router=Router(self.decode_policy),
+            transfer_ns=self.transfer_ns,
+        )
 
-    def _in_turn(self, replicas: Sequence[RoutedReplica], up: Sequence[int], *_: object) -> int:
-        chosen = min(up, key=lambda number: (number - self._next) % len(replicas))
-        self._next = chosen + 1
-        return chosen
+    def components(self) -> list[str]:
+        if self.policy is None:
+            return []
+        lead = f", lead {self.router_max_lead}" if self.policy == "prefix" else ""
+        if not self.disaggregated:
+            return [f"router ({self.policy}{lead}) before {self.replicas} replicas"]
+        return [
+            f"router ({self.policy}{lead}) before {self.prefill_workers} prefill workers",
+            f"KV transfer at {self.kv_transfer_gb_per_s:g} GB/s per accelerator and "
+            f"{self.kv_transfer_latency_us:g} us",
+            f"router ({self.decode_policy}) before {self.decode_workers} decode workers",
+        ]
 
-    def _by_load(self, replicas: Sequence[RoutedReplica], up: Sequence[int], *_: object) -> int:
-        return min(up, key=lambda number: _load(replicas[number]))
+    def policies(self) -> str:
+        if not self.disaggregated:
+            return self.policy or "none"
+        return f"{self.policy} to prefill, {self.decode_policy} to decode"
 
-    def _by_prefix(
-        self,
-        replicas: Sequence[RoutedReplica],
-        up: Sequence[int],
-        sequence: EngineSequence,
-        _: Hashable | None,
-    ) -> int:
-        most = min(replicas[number].requests for number in up) + self._max_lead
-        near = [number for number in up if replicas[number].requests <= most]
-        cached = {number: replicas[number].cached_tokens(sequence) for number in near}
-        return min(near, key=lambda number: (-cached[number], _load(replicas[number])))
-
-    def _by_pin(
-        self,
-        replicas: Sequence[RoutedReplica],
-        up: Sequence[int],
-        _: EngineSequence,
-        session: Hashable | None,
-    ) -> int:
-        if session is None:
-            return self._by_load(replicas, up)
-        pinned = self._by_session.get(session)
-        chosen = self._by_load(replicas, up) if pinned is None or pinned not in up else pinned
-        self._by_session[session] = chosen
-        self._by_session.move_to_end(session)
-        if len(self._by_session) > self._MOST_SESSIONS:
-            self._by_session.popitem(last=False)
-        return chosen
+    def in_words(self) -> list[str]:
+        if self.policy is None:
+            return []
+        if not self.disaggregated:
+            return [f"{self.replicas} replicas behind a router ({self.policy})"]
+        workers = f"{self.prefill_workers} prefill and {self.decode_workers} decode workers"
+        return [f"{workers} behind routers ({self.policies()})"]
 
 
-def _load(replica: RoutedReplica) -> tuple[int, int]:
-    return replica.requests, replica.prompt_tokens
+_PLAIN = ClusterOptions()

@@ -88,7 +88,7 @@ def test_what_the_client_measured_is_what_the_two_engines_did() -> None:
         assert {truth.replica, (truth.decode_replica or 0) - 2} <= {0, 1}
         *_, begun_ns, ended_ns, _, _, _ = instants(truth)
         blocks = -(-truth.prompt_tokens // BLOCK)
-        assert ended_ns - begun_ns >= scenario.router.transfer_ns(scenario.engine, blocks)
+        assert ended_ns - begun_ns >= scenario.deployment.transfer_ns(scenario.engine, blocks)
     admitted = np.array([truth.admitted_ns for truth in truths])
     queued = np.array([truth.queued_ns for truth in truths])
     first = np.array([truth.first_token_ns for truth in truths])

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.extras.cluster import EXTRA
+from pytest_llmbench.extras.cluster.options import ClusterOptions
+from pytest_llmbench.extras.cluster.router import Router, RouterPolicy
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.router import Router, RouterOptions, RouterPolicy, replicas_of
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.scenario import overridden, parse_scenario
+from pytest_llmbench.simulator.scenario.scenario import option_meanings, overridden, parse_scenario
+from pytest_llmbench.simulator.scenario.variants import disclosure
 
 
 @dataclass
@@ -143,11 +146,9 @@ def test_looking_does_not_save_a_block_from_eviction() -> None:
 
 
 def test_the_first_replica_draws_as_one_engine_does_and_the_others_otherwise() -> None:
-    config, options = parse_scenario("fast").engine, RouterOptions(replicas=50)
+    config, options = parse_scenario("fast").engine, ClusterOptions(replicas=50)
     seeds = [
-        engine.config.seed
-        for seed in range(50)
-        for engine in replicas_of(replace(config, seed=seed), options)
+        engine.config.seed for seed in range(50) for engine in options.started(replace(config, seed=seed))
     ]
     assert seeds[0::50] == list(range(50))
     assert len(set(seeds)) == 2500
@@ -185,10 +186,27 @@ def test_options_that_cannot_be(options: str, said: str) -> None:
 
 
 def test_a_router_is_named_or_takes_turns() -> None:
-    assert parse_scenario("fast").router.policy is None
-    assert parse_scenario("fast?replicas=1&router=none").router.policy is None
-    assert parse_scenario("fast?replicas=3").router.policy == "round_robin"
-    routed = parse_scenario("fast?replicas=3&router=prefix&router_max_lead=2")
-    assert routed.router == RouterOptions(replicas=3, router="prefix", router_max_lead=2)
-    alone = overridden(routed, {"replicas": "1", "router": "none", "router_max_lead": "16"})
-    assert alone == parse_scenario("fast")
+    found = {
+        options: parse_scenario(f"fast?{options}").deployment
+        for options in ("replicas=1&router=none", "replicas=3", "replicas=3&router=prefix&router_max_lead=2")
+    }
+    assert list(found.values()) == [
+        ClusterOptions(),
+        ClusterOptions(replicas=3),
+        ClusterOptions(replicas=3, router="prefix", router_max_lead=2),
+    ]
+    assert [each.policies() for each in found.values()] == ["none", "round_robin", "prefix"]
+
+
+def test_options_over_those_of_a_scenario() -> None:
+    routed = overridden(parse_scenario("fast"), {"replicas": "3", "router": "prefix"})
+    assert routed.deployment == ClusterOptions(replicas=3, router="prefix")
+    assert overridden(routed, {"router": "session"}).deployment.policies() == "session"
+    assert overridden(routed, {"seed": "4"}).deployment == routed.deployment
+    alone = overridden(routed, {"replicas": "1", "router": "none"})
+    assert disclosure(alone.engine, alone.deployment) == disclosure(alone.engine)
+
+
+def test_every_option_is_named_and_has_a_meaning() -> None:
+    assert EXTRA.deployments.keys() == option_meanings(ClusterOptions).keys()
+    assert all(option_meanings(ClusterOptions).values())
