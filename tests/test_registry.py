@@ -75,6 +75,18 @@ def test_a_format_of_traces(acme: Path) -> None:
     assert "line 1: prompt is -1" in run.stdout + run.stderr
 
 
+def test_a_deployment_of_the_embedded_engine(acme: Path) -> None:
+    measured = [each for each in MEASURED if "endpoint" not in each]
+    given = (*measured, "--llm-endpoint=replay:fast?spares=2", "--llm-report=spares", "test_acme.py")
+    run = python(*given, path=acme)
+    assert "1 passed" in run.stdout, run.stdout + run.stderr
+    (entry,) = json.loads((acme / "spares" / "report.json").read_text("utf-8"))["tests"]
+    facts = {name: entry["facts"][f"sut.{name}"]["value"] for name in ("replicas", "boundary")}
+    assert facts == {"replicas": 3, "boundary": "application_gateway"}
+    run = python(*measured, "--llm-endpoint=replay:fast?spares=2&replicas=2", "test_acme.py", path=acme)
+    assert "option 'replicas' does not go with those of the spare engines" in run.stdout + run.stderr
+
+
 @pytest.mark.parametrize(
     ("part", "broken", "said"),
     [
