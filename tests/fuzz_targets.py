@@ -58,9 +58,9 @@ from pytest_llmbench.store.objects import encoded, rebuilt
 from pytest_llmbench.store.perf_catalogue import INPUT, OUTPUT, SYSTEM, read_catalogue
 from pytest_llmbench.store.record_line import RECORDS_SCHEMA
 from pytest_llmbench.store.records_reader import read_records
+from pytest_llmbench.store.rows import Rows
 from pytest_llmbench.store.schema import Environment, Generator, Report, Sut
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
-from pytest_llmbench.store.traces.rows import Rows
 from pytest_llmbench.wire.catalogue import DIALECTS
 from pytest_llmbench.wire.claims import refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed

@@ -5,32 +5,19 @@ Only values come out of here; which workload is made of them is decided elsewher
 
 from __future__ import annotations
 
-import csv
-import errno
 import hashlib
-import io
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_unpacked
+from pytest_llmbench.input_files import MOST_BYTES, open_file
 from pytest_llmbench.model.answers import ExpectedAnswer, scorer_mistakes
+from pytest_llmbench.store.rows import Broken, FileFormat, rows_of, unreadable
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.conversation import Conversation
 from pytest_llmbench.workloads.dataset import Prompt
 
-FileFormat = Literal["json", "jsonl", "csv", "parquet"]
-_SUFFIXES: Mapping[str, FileFormat] = {
-    ".json": "json",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".parquet": "parquet",
-}
 _READ_AT_ONCE = 1 << 20
 
 _HUMAN = ("human", "user")
@@ -49,8 +36,6 @@ MAX_ANSWER_TOKENS: Final = 256
 """Output limit of a question: room for a model that thinks aloud before it answers."""
 _MOST_TOLD = 10
 """Mistakes in the rows of one file that are told."""
-_PARQUET_ROWS = 256
-"""Rows that are unpacked at once."""
 
 
 def file_sha256(path: Path) -> str:
@@ -61,7 +46,7 @@ def file_sha256(path: Path) -> str:
             while piece := file.read(_READ_AT_ONCE):
                 digest.update(piece)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return digest.hexdigest()
 
 
@@ -71,10 +56,15 @@ def read_rows(path: Path, format_: FileFormat | None = None) -> Iterator[Mapping
     The format is that of the suffix, ``.gz`` aside, unless it is given. Raises SuiteError that names the
     file and the line for what cannot be read.
     """
-    chosen = format_ or format_of(path)
-    if chosen == "parquet":
-        return _parquet_rows(path)
-    return {"json": _json_rows, "jsonl": _jsonl_rows, "csv": _csv_rows}[chosen](path)
+    return _unbroken(rows_of(path, format_), path)
+
+
+def _unbroken(rows: Iterable[tuple[str, Any]], path: Path) -> Iterator[Mapping[str, Any]]:
+    for place, row in rows:
+        if not isinstance(row, Mapping):
+            why = row if isinstance(row, Broken) else Broken("is no JSON object")
+            raise SuiteError(f"{place} {why}", where=str(path), remedy=why.remedy)
+        yield row
 
 
 def conversations(rows: Iterable[Mapping[str, Any]], path: Path) -> list[Conversation]:
@@ -207,136 +197,3 @@ def _text(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
 def _names(row: Mapping[str, Any]) -> str:
     """The names of the fields of a row. Cells beyond the header of a CSV file have the name None."""
     return shorten(", ".join(map(str, row)), 200) or "nothing"
-
-
-def format_of(path: Path) -> FileFormat:
-    """The file format by the suffix, without ``.gz``. SuiteError if the suffix is not known."""
-    name = path.name.lower().removesuffix(".gz")
-    found = _SUFFIXES.get(Path(name).suffix)
-    if found is None:
-        known = ", ".join(_SUFFIXES)
-        raise SuiteError(
-            f"the suffix says nothing about the format: {known} are known",
-            where=str(path),
-            remedy='say it: format = "jsonl"',
-        )
-    return found
-
-
-def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        content = parse_json(unpacked_bytes(path))
-    except ValueError as error:
-        raise SuiteError(f"no JSON: {error}", where=str(path), remedy="check the file") from error
-    if isinstance(content, dict):  # {"data": […]}, as some exports have it
-        lists = [value for value in content.values() if isinstance(value, list)]
-        content = lists[0] if len(lists) == 1 else content
-    if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        raise SuiteError("no JSON array of objects", where=str(path), remedy="check the file, or its format")
-    for number, row in enumerate(content, start=1):
-        if unsendable(row):
-            raise SuiteError(f"row {number} {HALF}", where=str(path), remedy=HALF_REMEDY)
-        yield row
-
-
-def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(unpacked_bytes(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise SuiteError(f"line {number} is no JSON: {error}", where=str(path)) from error
-        if not isinstance(row, dict):
-            raise SuiteError(f"line {number} is no JSON object", where=str(path))
-        if unsendable(row, line):
-            raise SuiteError(f"line {number} {HALF}", where=str(path), remedy=HALF_REMEDY)
-        yield row
-
-
-def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        text = unpacked_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SuiteError(f"not UTF-8 text: {error}", where=str(path)) from error
-    for line, row in csv_rows(text):
-        if isinstance(row, csv.Error):
-            raise SuiteError(
-                f"line {line} is no CSV: {row}", where=str(path), remedy="convert it to JSON Lines"
-            ) from row
-        yield row
-
-
-def csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any] | csv.Error]]:
-    """The rows of a CSV text, each with the line on which it begins; last, where it is broken, why. Cells may
-    be as long as the text."""
-    before = csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))  # of the whole interpreter
-    reader, begins, found, broken = csv.reader(io.StringIO(text, newline="")), 1, [], None
-    try:
-        for row in reader:
-            found.append((begins, row))
-            begins = reader.line_num + 1
-    except csv.Error as error:
-        broken = error
-    finally:
-        csv.field_size_limit(before)
-    kept = [(line, row) for line, row in found if row]
-    for line, row in kept[1:]:
-        names = kept[0][1]
-        cells: dict[Any, Any] = dict(zip_longest(names, row[: len(names)]))
-        yield line, cells | ({None: row[len(names) :]} if len(row) > len(names) else {})
-    if broken is not None:
-        yield begins, broken
-
-
-def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise SuiteError(
-            "Parquet files need pyarrow, which is not installed",
-            where=str(path),
-            remedy="pip install 'pytest-llmbench[parquet]', or convert the file to JSON Lines",
-        ) from error
-    try:
-        with open_file(path, MOST_BYTES) as raw, parquet.ParquetFile(raw) as file:
-            # Neither the size of a file nor what it says of itself bounds what repetitions unpack to.
-            unpacked = 0
-            for batch in file.iter_batches(_PARQUET_ROWS):
-                if (unpacked := unpacked + batch.nbytes) > MOST_BYTES:
-                    raise OSError(errno.EFBIG, f"its rows are more than {MOST_BYTES >> 30} GiB")
-                yield from batch.to_pylist()
-    except (OSError, ValueError, RuntimeError) as error:  # pyarrow's own errors are of these
-        raise SuiteError(f"no Parquet file: {error}", where=str(path), remedy="check the file") from error
-
-
-HALF: Final = "holds half a character (a lone surrogate such as \\ud83d), which no request can carry"
-HALF_REMEDY: Final = "write the whole character, or leave the row out"
-_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-def unsendable(row: Any, raw: bytes | None = None) -> bool:
-    """Whether a row of JSON holds text that no request can carry. ``raw``: its bytes, where there are any;
-    those of most rows rule it out."""
-    if raw is not None and _HALVES.search(raw) is None:
-        return False
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def unpacked_bytes(path: Path) -> bytes:
-    """All bytes of a file, unpacked if it is gzipped. SuiteError if it cannot be read, or is too long."""
-    try:
-        return read_unpacked(path)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> SuiteError:
-    reason = getattr(error, "strerror", None) or str(error)
-    too_long = getattr(error, "errno", None) == errno.EFBIG
-    remedy = "give an extract of it" if too_long else "check the path"
-    return SuiteError(f"cannot be read: {reason}", where=str(path), remedy=remedy)

@@ -53,7 +53,7 @@ def test_csv_rows_and_a_format_that_the_suffix_does_not_say(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.json", "[1]", "no JSON array of objects"),
+        ("a.json", "[1]", "row 1 is no JSON object"),
         ("a.json", "{", "no JSON: "),
         ("a.jsonl", '{"a": 1}\n{"a":', "line 2 is no JSON"),
         ("a.jsonl", "[1]", "line 1 is no JSON object"),
@@ -175,7 +175,7 @@ def test_what_a_parquet_file_may_hold(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"a": ["x" * 10_000] * 20_000}), path, compression="zstd")
     assert path.stat().st_size < 10_000
-    monkeypatch.setattr("pytest_llmbench.store.datasets.MOST_BYTES", 50_000_000)
+    monkeypatch.setattr("pytest_llmbench.store.rows.MOST_BYTES", 50_000_000)
     with pytest.raises(SuiteError, match="its rows are more than"):
         for _ in read_rows(path):
             pass

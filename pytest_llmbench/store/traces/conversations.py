@@ -23,6 +23,7 @@ from pytest_llmbench.model.messages import (
     nothing_asked,
 )
 from pytest_llmbench.model.structured import compact
+from pytest_llmbench.store.rows import Rows
 from pytest_llmbench.store.traces.messages import (
     ASSISTANT,
     BLOCK_TOKENS,
@@ -41,7 +42,6 @@ from pytest_llmbench.store.traces.request import (
     pause_of,
     refuse,
 )
-from pytest_llmbench.store.traces.rows import Rows
 from pytest_llmbench.workloads.trace_sessions import encoded_text, ids_of
 
 _SHAREGPT: Final[Mapping[str, Role]] = {"human": "user", **dict.fromkeys(ASSISTANT, "assistant")}

@@ -8,10 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.registry import every, named, names
-from pytest_llmbench.store.datasets import FileFormat
+from pytest_llmbench.store.rows import FileFormat, Rows, numbered_rows
 from pytest_llmbench.store.traces import conversations, messages, mooncake, sources, spans, tables
 from pytest_llmbench.store.traces.request import Trace, TraceRequest, made_trace, name_of, refuse
-from pytest_llmbench.store.traces.rows import Rows, numbered_rows
 from pytest_llmbench.store.traces.sources import Meaning, TimeUnit
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.trace import MOONCAKE_BLOCK
