@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from however_late import LIMITS
 from selftest_cases import MS, SCRIPT, TINY, US, late_by, level, observed, request, result
-from three_attempts import three_attempts
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.selftest import certificate as certified
@@ -370,7 +370,7 @@ def test_where_nothing_held_every_load_is_beyond() -> None:
 
 
 def measured(endpoint: str) -> TestResult:
-    session = BenchSession(Settings(endpoint=endpoint, scale="quick"))
+    session = BenchSession(Settings(endpoint=endpoint, scale="quick", host_limits=LIMITS))
     chosen = definition("ttft", where="here")
     parameters = build(chosen.parameters, {"rate": 40.0, "requests": 12}, where="here")
     try:
@@ -379,8 +379,6 @@ def measured(endpoint: str) -> TestResult:
         session.close()
 
 
-@pytest.mark.timing
-@three_attempts
 def test_a_session_cites_the_selftest_and_flags_what_is_beyond_it() -> None:
     store(result(rate=30.0).plain())
     seen = measured("sim")
