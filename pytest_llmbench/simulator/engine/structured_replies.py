@@ -68,7 +68,7 @@ class StructuredAnswer:
             ids = tokenizer.encode(self._text(tokens - len(ids)))
             if len(ids) > tokens:
                 ids = tokenizer.encode(self._text(0))
-        pieces = [tokenizer.decode([token]) for token in ids[:tokens]]
+        pieces = tokenizer.decode_each([[token] for token in ids[:tokens]])
         pieces += [" "] * (tokens - len(pieces))  # behind JSON, white space means nothing
         text = "".join(pieces)
         tool = self._tool
