@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals.schedule import arrival_seed, offsets_ns
 from pytest_llmbench.arrivals.sessions import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -33,22 +33,17 @@ from pytest_llmbench.generator.limits import (
     refuse_too_much,
 )
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop, result_of
-from pytest_llmbench.generator.loops import Extent, Pacer, keep_full, keep_schedule
+from pytest_llmbench.generator.loops import Extent, JobLoop, Pacer
 from pytest_llmbench.generator.measurement import Gate, Load, Measurement
-from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests, kept_prompt
+from pytest_llmbench.generator.prepared import Prepare, PreparedJobs, PreparedRequest, kept_prompt
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
-from pytest_llmbench.generator.session_loop import Prepare, SessionLoop, SessionSupply
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.plan import (
-    ClosedLoop,
-    LoadPlan,
-    OpenLoop,
-)
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
@@ -201,14 +196,11 @@ class LoadGenerator:
         if mistakes := plan.mistakes():
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
         planned, count = self._planned(plan)
-        sessions = (
-            SessionSupply(sessions_of(planned), self._preparer(plan)) if plan.load.of_sessions else None
-        )
-        if sessions is not None:
-            self._answers = LiveAnswers() if sessions.live else None
-            load, connections = self._session_load(plan, sessions)
-        else:
-            load, connections = self._load_of(plan, PreparedRequests(planned, count, self._preparer(plan)))
+        of_sessions, self._answers = plan.load.of_sessions, None
+        supply = PreparedJobs(sessions_of(planned) if of_sessions else planned, self._preparer(plan))
+        if supply.live:
+            self._answers = LiveAnswers()
+        load, connections = self._load_of(plan, supply, count)
         taken_at = anchor(self._clock)
         rows = RowLog(keeps=self._keeps)
         try:
@@ -228,8 +220,8 @@ class LoadGenerator:
             selfcheck=self_check(plan.load, records, counters),
             in_flight_at_end=measurement.left_in_flight,
             interrupted=measurement.interrupted,
-            sequence_sha256=self._digest(plan, measurement.submitted if sessions is None else sessions.begun),
-            facts=self._facts(counters.clock_resolution_ns, of_sessions=sessions is not None),
+            sequence_sha256=self._digest(plan, supply.begun if of_sessions else measurement.submitted),
+            facts=self._facts(counters.clock_resolution_ns, of_sessions=of_sessions),
             load_ended_ns=measurement.load_ended_ns if plan.duration_s is not None else None,
             stopped=measurement.stopped,
         )
@@ -313,37 +305,6 @@ class LoadGenerator:
         refuse_too_much(peak_connections(plan, tokens), limits, plan.label)
         return planned, count
 
-    @contextmanager
-    def _pacer(self) -> Iterator[Pacer]:
-        """What waits for instants, on the event loop that runs."""
-        with closing(best_alarm(asyncio.get_running_loop(), self._clock)) as alarm:
-            yield Pacer(self._clock, alarm, most_behind_ns=self._limits.most_behind_ns)
-
-    def _session_load(self, plan: LoadPlan, supply: SessionSupply) -> tuple[Load, int]:
-        load = plan.load
-        slots = load.in_flight or 0
-        starts: Iterator[int] = iter(())
-        if isinstance(load, OpenLoop) and isinstance(plan.workload, DealtWorkload):
-            starts = plan.workload.instants_ns(plan.requests)
-        elif isinstance(load, OpenLoop):
-            starts = starts_ns(load, supply.first_number, arrival_seed(plan.schedule_seed))
-
-        async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
-            with self._pacer() as pacer:
-                loop = SessionLoop(
-                    dispatcher,
-                    supply,
-                    pacer,
-                    self._clock,
-                    start_ns,
-                    slots=slots,
-                    starts_ns=starts,
-                    answers=self._answers,
-                )
-                return await loop.run()
-
-        return load_, min(plan.requests, slots or _LEAST_OPEN_LOOP_CONNECTIONS)
-
     def _preparer(self, plan: LoadPlan) -> Prepare:
         options = EncodeOptions(
             model=self._model,
@@ -389,41 +350,44 @@ class LoadGenerator:
 
         return prepare if self._dialect.text_replies else _refusing_live(prepare, self._dialect.name)
 
-    def _load_of(self, plan: LoadPlan, requests: PreparedRequests) -> tuple[Load, int]:
+    def _load_of(self, plan: LoadPlan, supply: PreparedJobs, count: int) -> tuple[Load, int]:
         """The load that sends the plan, and how many connections to open before it."""
-        if isinstance(plan.load, OpenLoop):
-            rate = math.ceil(plan.load.rate)
-            usual = max(_LEAST_OPEN_LOOP_CONNECTIONS, min(_MOST_OPEN_LOOP_CONNECTIONS, rate))
-            return self._open_loop(plan, plan.load, requests), min(plan.requests, usual)
-        assert isinstance(plan.load, ClosedLoop)
-        return self._closed_loop(plan, plan.load, requests), min(len(requests), plan.load.concurrency)
-
-    def _open_loop(self, plan: LoadPlan, load: OpenLoop, requests: PreparedRequests) -> Load:
-        if isinstance(plan.workload, DealtWorkload):
-            offsets_ns = plan.workload.instants_ns(plan.requests)
-        else:
-            whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
-            # A plan that takes up a sequence in the middle takes up its schedule there too.
-            offsets_ns = _numbers(whole[plan.first :], int(whole[plan.first - 1]) if plan.first else 0)
+        asked, timed_s = plan.load, plan.duration_s
+        extent = Extent(plan.requests, timed_s) if asked.model == "closed" and timed_s is not None else None
+        starts = self._starts(plan, supply)
 
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
-            with self._pacer() as pacer:
-                await keep_schedule(
-                    dispatcher, requests, start_ns=start_ns, offsets_ns=offsets_ns, pacer=pacer
+            with closing(best_alarm(asyncio.get_running_loop(), self._clock)) as alarm:
+                loop = JobLoop(
+                    dispatcher,
+                    supply,
+                    Pacer(self._clock, alarm, most_behind_ns=self._limits.most_behind_ns),
+                    self._clock,
+                    start_ns,
+                    slots=asked.in_flight or 0,
+                    starts_ns=starts,
+                    of_sessions=asked.of_sessions,
+                    extent=extent,
+                    answers=self._answers,
                 )
-            if plan.duration_s is None:
-                return self._clock.monotonic_ns()
-            return start_ns + round(plan.duration_s * 1e9)
+                ended_ns = await loop.run()
+            if timed_s is None or extent is not None:
+                return ended_ns
+            return start_ns + round(timed_s * 1e9)
 
-        return load_
+        usual = min(_MOST_OPEN_LOOP_CONNECTIONS, math.ceil(asked.request_rate or 0))
+        return load_, min(count, asked.in_flight or max(_LEAST_OPEN_LOOP_CONNECTIONS, usual))
 
-    def _closed_loop(self, plan: LoadPlan, load: ClosedLoop, requests: PreparedRequests) -> Load:
-        extent = Extent(load.concurrency, plan.requests, plan.duration_s or 0.0)
-
-        async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
-            return await keep_full(dispatcher, requests, self._clock, start_ns=start_ns, extent=extent)
-
-        return load_
+    def _starts(self, plan: LoadPlan, supply: PreparedJobs) -> Iterator[int]:
+        """The starts of the plan's jobs, in nanoseconds from the start of the load; of a closed loop none."""
+        load = plan.load
+        if not isinstance(load, OpenLoop):
+            return iter(())
+        if isinstance(plan.workload, DealtWorkload):
+            return plan.workload.instants_ns(plan.requests)
+        if load.of_sessions:
+            return starts_ns(load, supply.first_number, arrival_seed(plan.schedule_seed))
+        return _numbers(offsets_ns(plan, load))
 
     def _facts(self, clock_resolution_ns: int, *, of_sessions: bool) -> Facts:
         told = {"wire.session_header": self._head.session_header or "none"} if of_sessions else {}
@@ -496,7 +460,7 @@ def _refusing_live(prepare: Prepare, name: str) -> Prepare:
     return checked
 
 
-def _numbers(instants_ns: npt.NDArray[np.int64], base_ns: int) -> Iterator[int]:
-    """The numbers of an array, less ``base_ns``, as Python integers, without a list of all of them."""
+def _numbers(instants_ns: npt.NDArray[np.int64]) -> Iterator[int]:
+    """The numbers of an array as Python integers, without a list of all of them."""
     for first in range(0, len(instants_ns), _INSTANTS_AT_ONCE):
-        yield from (instants_ns[first : first + _INSTANTS_AT_ONCE] - base_ns).tolist()
+        yield from instants_ns[first : first + _INSTANTS_AT_ONCE].tolist()

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.prepared import PreparedRequest, weight
-from pytest_llmbench.generator.session_loop import SessionSupply
+from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest, weight
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
 
@@ -43,8 +42,14 @@ def sessions(*turns: int) -> list[list[PlannedRequest]]:
     return found
 
 
-def supply(encode: Encoder, turns: Sequence[int], room: int) -> SessionSupply:
-    return SessionSupply(iter(sessions(*turns)), encode, budget_bytes=room * WEIGHT)
+def supply(encode: Encoder, turns: Sequence[int], room: int) -> PreparedJobs:
+    return PreparedJobs(iter(sessions(*turns)), encode, budget_bytes=room * WEIGHT)
+
+
+def begin(made: PreparedJobs) -> Sequence[PlannedRequest]:
+    session = made.take()
+    assert not isinstance(session, PreparedRequest)
+    return session
 
 
 def test_a_plan_within_the_budget_is_encoded_before_it_starts() -> None:
@@ -54,7 +59,7 @@ def test_a_plan_within_the_budget_is_encoded_before_it_starts() -> None:
     assert (made.exhausted, made.begun, made.first_number) == (False, 0, 0)
     assert not made.lacks
     for session in sessions(2, 3):
-        assert [each.index for each in made.take()] == [each.index for each in session]
+        assert [each.index for each in begin(made)] == [each.index for each in session]
         for request in session:
             made.keep(request)
             assert made.ready(request).index == request.index
@@ -68,20 +73,20 @@ def test_of_a_larger_plan_so_much_as_has_room() -> None:
     assert encode.asked == [0, 1, 2, 3]
     assert not made.top_up()
     first, second, _ = sessions(3, 3, 3)
-    made.take()
+    begin(made)
     for request in first:
         made.ready(request)
         made.top_up()
     assert encode.asked == [0, 1, 2, 3, 4, 5, 6]
     assert made.lacks
-    made.take()
+    begin(made)
     assert [made.ready(request).index for request in second] == [3, 4, 5]
 
 
 def test_turns_of_a_session_that_is_begun_are_encoded_when_they_are_needed() -> None:
     encode = Encoder()
     made = supply(encode, (4, 2), 2)
-    begun = made.take()
+    begun = begin(made)
     made.ready(begun[0])
     made.top_up()
     assert encode.asked == [0, 1, 4], "the rest of the first would come when it is needed"
@@ -93,7 +98,7 @@ def test_turns_of_a_session_that_is_begun_are_encoded_when_they_are_needed() -> 
 def test_what_is_forgotten_makes_room() -> None:
     encode = Encoder()
     made = supply(encode, (3, 3), 3)
-    made.take()
+    begin(made)
     made.forget(0)
     made.forget(7)
     while made.top_up():
@@ -113,7 +118,7 @@ def test_every_turn_is_encoded_once_and_in_the_end_there_is_as_much_room_as_befo
     made = supply(encode, turns, room)
     sent = []
     while not made.exhausted:
-        session = made.take()
+        session = begin(made)
         number = session[0].turn.session if session[0].turn is not None else 0
         for request in session[:1] if number in cut else session:
             made.keep(request)
@@ -130,9 +135,9 @@ def test_every_turn_is_encoded_once_and_in_the_end_there_is_as_much_room_as_befo
 def test_a_turn_of_no_session_has_no_place_here() -> None:
     made = supply(Encoder(), (), 1)
     assert made.exhausted
-    alone = SessionSupply(iter([[PlannedRequest(0, 1, 1, text="x")]]), Encoder(), budget_bytes=0)
+    alone = PreparedJobs(iter([[PlannedRequest(0, 1, 1, text="x")]]), Encoder(), budget_bytes=0)
     with pytest.raises(SuiteError, match="belongs to no session"):
-        alone.take()
+        begin(alone)
 
 
 def live_sessions(*turns: int) -> list[list[PlannedRequest]]:
@@ -149,10 +154,10 @@ def live_sessions(*turns: int) -> list[list[PlannedRequest]]:
 
 def test_turns_that_wait_for_live_answers_are_not_encoded_ahead() -> None:
     encode = Encoder()
-    made = SessionSupply(iter(live_sessions(3, 2)), encode)
+    made = PreparedJobs(iter(live_sessions(3, 2)), encode)
     assert encode.asked == [0, 3]
     assert made.live
-    first, second, third = made.take()
+    first, second, third = begin(made)
     assert [made.ready(each).index for each in (first, second)] == [0, 1]
     made.keep(third)
     made.keep(third)
@@ -164,11 +169,11 @@ def test_they_take_up_room_all_the_same_and_give_it_back() -> None:
     """So sessions of a long plan are not all taken from it."""
     long = [[replace(each, input_tokens=1_000) for each in one] for one in live_sessions(2, 2, 2, 2)]
     encode = Encoder()
-    made = SessionSupply(iter(long), encode, budget_bytes=WEIGHT + 5_000 + 1)
+    made = PreparedJobs(iter(long), encode, budget_bytes=WEIGHT + 5_000 + 1)
     assert encode.asked == [0, 2]
     assert made.lacks
     for session in range(4):
-        for request in made.take():
+        for request in begin(made):
             made.ready(request)
         made.forget(session)
         while made.top_up():

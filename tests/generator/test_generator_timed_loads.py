@@ -26,12 +26,13 @@ from scripted_server import (
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.transport import End, Exchange
-from pytest_llmbench.generator.loops import Extent, keep_full
-from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
+from pytest_llmbench.generator.loops import Extent, JobLoop, Pacer
+from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.timing.alarm import LoopAlarm
 from pytest_llmbench.timing.clock import VirtualClock
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
@@ -186,24 +187,25 @@ class Answering:
     async def close(self) -> None: ...
 
 
-def closed_loop(extent: Extent, there_are: int, service_ns: int = 10) -> tuple[list[int], int, int]:
-    """Offsets at which requests were due, offset of the load's end, and what was not sent and not dropped."""
+def closed_loop(extent: Extent, there_are: int, service_ns: int = 10) -> tuple[list[int], int, bool]:
+    """Offsets at which requests were due, offset of the load's end, and whether what was not sent was
+    dropped."""
     clock = VirtualClock()
     transport = Answering(clock, service_ns)
-    planned = [PlannedRequest(index, 8, 1, text="x") for index in range(there_are)]
-    requests = PreparedRequests(
-        planned, there_are, lambda one: PreparedRequest(f"r-{one.index}", b"x", one.index, 8, 1)
-    )
+    planned = iter([PlannedRequest(index, 8, 1, text="x") for index in range(there_are)])
+    requests = PreparedJobs(planned, lambda one: PreparedRequest(f"r-{one.index}", b"x", one.index, 8, 1))
     start = clock.now_ns
 
     async def scenario() -> int:
         dispatcher = Dispatcher(transport, clock, lambda _: None)
-        ended = await keep_full(dispatcher, requests, clock, start_ns=start, extent=extent)
+        pacer = Pacer(clock, LoopAlarm(clock))
+        loop = JobLoop(dispatcher, requests, pacer, clock, start, slots=1, starts_ns=iter(()), extent=extent)
+        ended = await loop.run()
         await dispatcher.drained()
         return ended
 
     ended_ns = asyncio.run(scenario())
-    return [sent.scheduled_ns - start for sent in transport.sent], ended_ns - start, len(requests)
+    return [sent.scheduled_ns - start for sent in transport.sent], ended_ns - start, requests.exhausted
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,8 @@ def closed_loop(extent: Extent, there_are: int, service_ns: int = 10) -> tuple[l
 def test_where_a_closed_loop_ends(
     requests: int, duration_ns: int, there_are: int, due: list[int], ended: int
 ) -> None:
-    found = closed_loop(Extent(1, requests, duration_ns / 1e9), there_are)
-    assert found == (due, ended, 0)
+    found = closed_loop(Extent(requests, duration_ns / 1e9), there_are)
+    assert found == (due, ended, True)
 
 
 # --- what a record says

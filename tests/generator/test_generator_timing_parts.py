@@ -14,8 +14,8 @@ from pytest_llmbench.generator.host_watch import BEAT_NS, Heartbeat
 from pytest_llmbench.generator.http.transport import End, Exchange, Stamping
 from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.loops import Pacer, keep_schedule
-from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
+from pytest_llmbench.generator.loops import JobLoop, Pacer
+from pytest_llmbench.generator.prepared import PreparedJobs, PreparedRequest
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import Phase, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
@@ -94,9 +94,9 @@ def test_the_schedule_is_kept_in_virtual_time() -> None:
     async def scenario() -> None:
         dispatcher = Dispatcher(transport, clock, ended.append)
         planned = [PlannedRequest(index, 8, 1, text="x") for index in range(len(offsets))]
-        requests = PreparedRequests(planned, len(planned), lambda plan: request(plan.index))
+        requests = PreparedJobs(iter(planned), lambda plan: request(plan.index))
         pacer = Pacer(clock, LoopAlarm(clock))
-        await keep_schedule(dispatcher, requests, start_ns=clock.now_ns, offsets_ns=offsets, pacer=pacer)
+        await JobLoop(dispatcher, requests, pacer, clock, clock.now_ns, starts_ns=iter(offsets)).run()
 
     start = clock.now_ns
     asyncio.run(scenario())
@@ -286,33 +286,39 @@ def test_requests_are_encoded_ahead_up_to_the_budget() -> None:
             yield PlannedRequest(index, 8, 1, text="x")
 
     # A request counts as its bytes, its prompt where that is kept, and 1 KiB.
-    requests = PreparedRequests(planned(), 6, prepare, budget_bytes=2 * (100 + 1024) + 1)
-    assert given == encoded == [0, 1, 2]
-    assert len(requests) == 6
+    requests = PreparedJobs(planned(), prepare, budget_bytes=2 * (100 + 1024) + 1)
+    assert encoded == [0, 1, 2]
+    assert requests.lacks
     taken = []
-    while len(requests):
-        taken.append(requests.take().index)
+    while not requests.exhausted:
+        taken.append(taken_from(requests).index)
         requests.top_up()
-        assert len(given) <= len(taken) + 3, "nothing is drawn before there is room for it"
+        assert len(encoded) <= len(taken) + 3, "nothing is encoded before there is room for it"
+        assert len(given) <= len(encoded) + 1
     assert taken == encoded == given == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(IndexError):
-        requests.take()
+    assert requests.begun == 6
+
+
+def taken_from(requests: PreparedJobs) -> PreparedRequest:
+    taken = requests.take()
+    assert isinstance(taken, PreparedRequest)
+    return taken
 
 
 def test_requests_that_are_dropped_are_not_drawn() -> None:
     planned = iter([PlannedRequest(index, 8, 1, text="x") for index in range(9)])
-    requests = PreparedRequests(planned, 9, lambda plan: request(plan.index), budget_bytes=1)
-    assert len(requests) == 9
+    requests = PreparedJobs(planned, lambda plan: request(plan.index), budget_bytes=1)
     requests.drop()
-    requests.top_up(5)
-    assert len(requests) == 0
-    assert len(list(planned)) == 8
+    assert not requests.top_up()
+    assert requests.exhausted
+    assert len(list(planned)) == 7  # one is encoded, one is the next
 
 
 def test_requests_beyond_any_budget_are_encoded_when_they_are_due() -> None:
-    planned = [PlannedRequest(index, 8, 1, text="x") for index in range(3)]
-    requests = PreparedRequests(planned, 3, lambda plan: request(plan.index), budget_bytes=0)
-    assert [requests.take().index for _ in range(3)] == [0, 1, 2]
+    planned = iter([PlannedRequest(index, 8, 1, text="x") for index in range(3)])
+    requests = PreparedJobs(planned, lambda plan: request(plan.index), budget_bytes=0)
+    assert [taken_from(requests).index for _ in range(3)] == [0, 1, 2]
+    assert requests.exhausted
 
 
 def test_nothing_is_sent_after_a_halt() -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals.schedule import arrival_seed, offsets_ns
 from pytest_llmbench.arrivals.sessions import starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.records.supply import FRAME_LENGTH, DealtWorkload
@@ -73,12 +73,12 @@ class Deal:
         self._plan = plan
         self._as_text = as_text
         self._shares = [_Share() for _ in range(self.workers)]
-        self._offsets_ns = None
+        self._offsets_ns: npt.NDArray[np.int64] | None = None
         self._sessions: _Sessions | None = None
         if plan.load.of_sessions:
             self._sessions = _Sessions(plan)
         elif isinstance(plan.load, OpenLoop):
-            self._offsets_ns = _offsets_ns(plan, plan.load)
+            self._offsets_ns = offsets_ns(plan, plan.load)
         self._block_bytes = min(BLOCK_BYTES, all_blocks_bytes // self.workers)
         self._tokens = 0
 
@@ -212,14 +212,6 @@ def active_workers(plan: LoadPlan, workers: int) -> int:
 def split(total: int, parts: int) -> list[int]:
     """``total`` in ``parts`` whole numbers that differ by one at most, the larger ones first."""
     return [total // parts + (part < total % parts) for part in range(parts)]
-
-
-def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> npt.NDArray[np.int64]:
-    """Instants from the start. A plan that takes up a sequence in the middle does so with its schedule."""
-    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
-    base_ns = int(whole[plan.first - 1]) if plan.first else 0
-    offsets: npt.NDArray[np.int64] = whole[plan.first :] - base_ns
-    return offsets
 
 
 def _some(requests: Iterator[PlannedRequest]) -> Iterator[list[PlannedRequest]]:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals.schedule import arrival_seed, offsets_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest
@@ -264,16 +264,7 @@ def arrivals_of(
             return SlotArrivals(planned, load.concurrency, start_ns, delays)
         last_ns = start_ns + round(plan.duration_s * 1e9)
         return SlotArrivals(planned, load.concurrency, start_ns, delays, least=plan.requests, last_ns=last_ns)
-    return ScheduledArrivals(planned, _offsets_ns(plan, load), start_ns, delays)
-
-
-def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> IntColumn:
-    """The offsets of the requests in nanoseconds, as the load generator draws them.
-
-    A plan that takes up a sequence in the middle takes up its schedule there.
-    """
-    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
-    return whole[plan.first :] - (int(whole[plan.first - 1]) if plan.first else 0)
+    return ScheduledArrivals(planned, offsets_ns(plan, load), start_ns, delays)
 
 
 STRIKES: dict[FaultKind, tuple[Outcome, str]] = {
