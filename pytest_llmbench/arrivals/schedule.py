@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ARRIVALS, OpenLoop
 from pytest_llmbench.registry import named, names
 
 
@@ -74,15 +74,6 @@ def schedule_ns(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.int64]:
     offsets_ns = np.rint(offsets_s * 1e9).astype(np.int64)
     offsets_ns.setflags(write=False)
     return offsets_ns
-
-
-def offsets_ns(plan: LoadPlan, load: OpenLoop) -> npt.NDArray[np.int64]:
-    """Offsets of the plan's requests from the start of its load, integer nanoseconds. ``load``: the plan's.
-
-    A plan that takes up a sequence in the middle takes up its schedule there too.
-    """
-    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.schedule_seed))
-    return whole[plan.first :] - (int(whole[plan.first - 1]) if plan.first else 0)
 
 
 def arrival_seed(workload_seed: int) -> int:

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pytest_llmbench.arrivals.schedule import schedule_ns
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
 
@@ -254,12 +257,28 @@ def turn_of(request: PlannedRequest) -> Turn:
 
 
 _STARTS_AT_ONCE = 256
+_NUMBERS_AT_ONCE = 512
+"""How many instants become Python integers together while load is running: some microseconds."""
 
 
-def starts_ns(load: OpenLoop, first: int, seed: int) -> Iterator[int]:
-    """The starts of a load's sessions, in nanoseconds from the start of the load: as many as a trace has,
-    endless otherwise. ``first``: the number of the first session in the sequence; the schedule is taken up
-    there. ``seed``: the seed of the schedule."""
+def starts_ns(plan: LoadPlan, first_session: int) -> Iterator[int]:
+    """The starts of the plan's jobs, in nanoseconds from the start of the load; of a closed loop none.
+
+    A plan that takes up a sequence in the middle takes up its schedule there too. ``first_session``: the
+    number of its first session; only read where jobs are sessions. The starts of requests are drawn now, so
+    that nothing is drawn while load is running; those of sessions, whose number nobody knows, as they are
+    needed. A trace has as many as it has.
+    """
+    load, seed = plan.load, arrival_seed(plan.schedule_seed)
+    if not isinstance(load, OpenLoop):
+        return iter(())
+    if load.of_sessions:
+        return _session_starts_ns(load, first_session, seed)
+    whole = schedule_ns(load, plan.first + plan.requests, seed)
+    return _numbers(whole[plan.first :], int(whole[plan.first - 1]) if plan.first else 0)
+
+
+def _session_starts_ns(load: OpenLoop, first: int, seed: int) -> Iterator[int]:
     given, base_ns = first, 0
     trace = load.arrival == "trace"
     while True:
@@ -271,6 +290,12 @@ def starts_ns(load: OpenLoop, first: int, seed: int) -> Iterator[int]:
         if trace:
             return
         given = upto
+
+
+def _numbers(instants_ns: npt.NDArray[np.int64], base_ns: int) -> Iterator[int]:
+    """The numbers of an array, less ``base_ns``, as Python integers, without a list of all of them."""
+    for first in range(0, len(instants_ns), _NUMBERS_AT_ONCE):
+        yield from (instants_ns[first : first + _NUMBERS_AT_ONCE] - base_ns).tolist()
 
 
 def sessions_of(requests: Iterable[PlannedRequest]) -> Iterator[tuple[PlannedRequest, ...]]:

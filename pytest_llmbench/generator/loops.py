@@ -208,6 +208,9 @@ class JobLoop:
         self._dispatcher.dispatch(request, due_ns)
         if self._supply.lacks:
             self._supply.top_up()
+        now_ns = self._clock.monotonic_ns()
+        if self._supply.exhausted or self._is_enough(now_ns):
+            self._finish(now_ns)
 
     def _send(self, due: Due) -> None:
         if not self._flow.take(due.session):
@@ -244,10 +247,6 @@ class JobLoop:
             self._waiting = job
         else:
             self._send_alone(job, at_ns)
-            if self._extent is not None and self._is_enough(sent_ns := self._clock.monotonic_ns()):
-                self._finish(sent_ns)
-            elif self._supply.exhausted:
-                self._finish(self._clock.monotonic_ns())
 
     def _replace(self, ended: Exchange) -> None:
         """Send the next request in the slot of one that has ended: it is due at that instant."""

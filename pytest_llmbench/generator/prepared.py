@@ -63,6 +63,7 @@ def prompt_of(request: PreparedRequest) -> str | None:
 
 
 Prepare = Callable[[PlannedRequest], PreparedRequest]
+_Job = PlannedRequest | Sequence[PlannedRequest]
 
 
 def weight(request: PreparedRequest) -> int:
@@ -81,13 +82,13 @@ class PreparedJobs:
 
     def __init__(
         self,
-        jobs: Iterator[PlannedRequest] | Iterator[Sequence[PlannedRequest]],
+        jobs: Iterator[_Job],
         prepare: Prepare,
         *,
         budget_bytes: int = BUDGET_BYTES,
     ) -> None:
-        self._jobs: Iterator[PlannedRequest | Sequence[PlannedRequest]] = jobs
-        self._next = next(self._jobs, None)
+        self._jobs = jobs
+        self._next: _Job | None = next(jobs, None)
         self._prepare = prepare
         self._room = budget_bytes
         self._ahead: deque[PreparedRequest | Sequence[PlannedRequest]] = deque()
@@ -115,7 +116,7 @@ class PreparedJobs:
     @property
     def _first(self) -> Turn | None:
         """The first turn of the next session; None where there is no session."""
-        following = self._ahead[0] if self._ahead else self._next
+        following: PreparedRequest | _Job | None = self._ahead[0] if self._ahead else self._next
         if following is None or isinstance(following, PreparedRequest | PlannedRequest):
             return None
         return turn_of(following[0])
@@ -133,6 +134,7 @@ class PreparedJobs:
     def take(self) -> PreparedRequest | Sequence[PlannedRequest]:
         """Take the next job: a request of its own, encoded, or the turns of a session. Ask ``exhausted``
         first."""
+        taken: PreparedRequest | Sequence[PlannedRequest]
         taken = self._ahead.popleft() if self._ahead else self._off_plan()
         if isinstance(taken, PreparedRequest):
             self._room += weight(taken)
@@ -179,11 +181,11 @@ class PreparedJobs:
 
     def _off_plan(self) -> PreparedRequest | Sequence[PlannedRequest]:
         """The next job of the plan; a request of its own is encoded, and takes up room."""
-        taken, self._next = self._next, next(self._jobs, None)
-        assert taken is not None
-        if not isinstance(taken, PlannedRequest):
-            return taken
-        prepared = self._prepare(taken)
+        job, self._next = self._next, next(self._jobs, None)
+        assert job is not None
+        if not isinstance(job, PlannedRequest):
+            return job
+        prepared = self._prepare(job)
         self._room -= weight(prepared)
         return prepared
 

@@ -13,10 +13,6 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from pytest_llmbench.arrivals.schedule import arrival_seed, offsets_ns
 from pytest_llmbench.arrivals.sessions import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -43,7 +39,7 @@ from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
@@ -73,8 +69,6 @@ _STAMPED = {"http/1.1": "read", "websocket": "message", "http/2": "frame", "grpc
 _LEAST_OPEN_LOOP_CONNECTIONS = 16
 _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
-_INSTANTS_AT_ONCE = 512
-"""How many instants become Python integers together while load is running: some microseconds."""
 
 
 class LoadGenerator:
@@ -354,7 +348,10 @@ class LoadGenerator:
         """The load that sends the plan, and how many connections to open before it."""
         asked, timed_s = plan.load, plan.duration_s
         extent = Extent(plan.requests, timed_s) if asked.model == "closed" and timed_s is not None else None
-        starts = self._starts(plan, supply)
+        if isinstance(plan.workload, DealtWorkload):
+            starts = plan.workload.instants_ns(plan.requests if asked.in_flight is None else 0)
+        else:
+            starts = starts_ns(plan, supply.first_number)
 
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
             with closing(best_alarm(asyncio.get_running_loop(), self._clock)) as alarm:
@@ -377,17 +374,6 @@ class LoadGenerator:
 
         usual = min(_MOST_OPEN_LOOP_CONNECTIONS, math.ceil(asked.request_rate or 0))
         return load_, min(count, asked.in_flight or max(_LEAST_OPEN_LOOP_CONNECTIONS, usual))
-
-    def _starts(self, plan: LoadPlan, supply: PreparedJobs) -> Iterator[int]:
-        """The starts of the plan's jobs, in nanoseconds from the start of the load; of a closed loop none."""
-        load = plan.load
-        if not isinstance(load, OpenLoop):
-            return iter(())
-        if isinstance(plan.workload, DealtWorkload):
-            return plan.workload.instants_ns(plan.requests)
-        if load.of_sessions:
-            return starts_ns(load, supply.first_number, arrival_seed(plan.schedule_seed))
-        return _numbers(offsets_ns(plan, load))
 
     def _facts(self, clock_resolution_ns: int, *, of_sessions: bool) -> Facts:
         told = {"wire.session_header": self._head.session_header or "none"} if of_sessions else {}
@@ -458,9 +444,3 @@ def _refusing_live(prepare: Prepare, name: str) -> Prepare:
         return prepare(planned)
 
     return checked
-
-
-def _numbers(instants_ns: npt.NDArray[np.int64]) -> Iterator[int]:
-    """The numbers of an array as Python integers, without a list of all of them."""
-    for first in range(0, len(instants_ns), _INSTANTS_AT_ONCE):
-        yield from instants_ns[first : first + _INSTANTS_AT_ONCE].tolist()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import pytest
 
-from pytest_llmbench.arrivals.schedule import schedule_ns
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.arrivals.sessions import Due, SessionFlow, sessions_of, starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import OpenLoop, SessionStarts
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
+
+PLAN = LoadPlan("measure", SYNTHETIC_UNIFORM, OpenLoop(5.0), 8, seed=7)
 
 
 def session(*waits: tuple[int, ...], number: int = 0, pause_ns: int = 10) -> list[PlannedRequest]:
@@ -177,11 +181,17 @@ def test_requests_are_taken_apart_into_sessions() -> None:
 
 
 def test_starts_are_those_of_the_schedule_and_go_on_where_a_sequence_is_taken_up() -> None:
-    whole = schedule_ns(OpenLoop(5.0), 1000, 7).tolist()
-    assert list(islice(starts_ns(SessionStarts(5.0), 0, 7), 1000)) == whole
-    assert list(islice(starts_ns(SessionStarts(5.0), 300, 7), 500)) == [
-        instant - whole[299] for instant in whole[300:800]
-    ]
+    def starts(load: Load, first_session: int, **changes: Any) -> list[int]:
+        return list(islice(starts_ns(PLAN.with_(load=load, **changes), first_session), 500))
+
+    whole = schedule_ns(OpenLoop(5.0), 1000, arrival_seed(7)).tolist()
+    moved = [instant - whole[299] for instant in whole[300:800]]
+    assert starts(SessionStarts(5.0), 0) == whole[:500]
+    assert starts(SessionStarts(5.0), 300) == moved
+    assert starts(OpenLoop(5.0), 0, requests=500) == whole[:500]
+    assert starts(OpenLoop(5.0), 0, first=300, requests=500) == moved
+    assert starts(OpenLoop(5.0), 0, first=300, requests=3) == moved[:3]
     trace = SessionStarts(5.0, "trace", offsets_ns=(1, 5, 9))
-    assert list(starts_ns(trace, 0, 7)) == [1, 5, 9]
-    assert list(starts_ns(trace, 1, 7)) == [4, 8]
+    assert starts(trace, 0) == [1, 5, 9]
+    assert starts(trace, 1) == [4, 8]
+    assert starts(ClosedLoop(3), 0) == starts(SessionSlots(3), 0) == []

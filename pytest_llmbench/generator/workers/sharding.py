@@ -21,13 +21,10 @@ import pickle
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from pytest_llmbench.arrivals.schedule import arrival_seed, offsets_ns
 from pytest_llmbench.arrivals.sessions import starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.records.supply import FRAME_LENGTH, DealtWorkload
@@ -73,31 +70,29 @@ class Deal:
         self._plan = plan
         self._as_text = as_text
         self._shares = [_Share() for _ in range(self.workers)]
-        self._offsets_ns: npt.NDArray[np.int64] | None = None
-        self._sessions: _Sessions | None = None
-        if plan.load.of_sessions:
-            self._sessions = _Sessions(plan)
-        elif isinstance(plan.load, OpenLoop):
-            self._offsets_ns = offsets_ns(plan, plan.load)
+        # What defines no schedule is refused before anything is dealt; sessions have their numbers first.
+        self._starts_ns = None if plan.load.of_sessions else starts_ns(plan, 0)
         self._block_bytes = min(BLOCK_BYTES, all_blocks_bytes // self.workers)
         self._tokens = 0
 
     def blocks(self, wanted: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, Requests]]:
         """Goes through the sequence and gives what each worker is to be told. ``wanted``: asked before each
         request. Raises SuiteError for requests that cannot be handed over, and for a sequence that ends."""
-        plan, dealt = self._plan, 0
+        plan, dealt, job, session = self._plan, 0, -1, -1
         cycle = plan.load.in_flight or self.workers
         for request, frame in self._packed():
             if not wanted():
                 return
-            place = dealt if self._sessions is None else self._sessions.place(request)
-            number = place % cycle % self.workers
+            before, session = session, turn_of(request).session if plan.load.of_sessions else dealt
+            begins = session != before
+            job += begins
+            number = job % cycle % self.workers
             share = self._shares[number]
             share.add(frame)
-            if self._offsets_ns is not None:
-                share.instants.append(int(self._offsets_ns[dealt]))
-            elif self._sessions is not None:
-                share.instants.extend(self._sessions.starts_of(request))
+            if self._starts_ns is None:
+                self._starts_ns = starts_ns(plan, session)
+            if begins:
+                share.instants.extend(islice(self._starts_ns, 1))
             share.least += dealt < plan.requests
             self._tokens += request.max_tokens
             dealt += 1
@@ -109,7 +104,6 @@ class Deal:
                 where=f"workload {plan.workload.name!r}",
                 remedy="let requests(count, seed) give as many as it is asked for, or ask for fewer",
             )
-        self._offsets_ns = None
         for number, share in enumerate(self._shares):
             # One without requests has to be told too.
             if share.waiting_bytes or share.instants or not share.size:
@@ -144,34 +138,6 @@ class Deal:
             changes["load"] = replace(load, concurrency=split(load.concurrency, self.workers)[number])
             changes["max_requests"] = share.count if plan.duration_s is not None else None
         return plan.with_(**changes)
-
-
-class _Sessions:
-    """The sessions of a plan as they come by: all turns of one go to one worker, with the instant of its
-    start."""
-
-    def __init__(self, plan: LoadPlan) -> None:
-        self._load, self._seed = plan.load, arrival_seed(plan.schedule_seed)
-        self._first: int | None = None
-        self._last: int | None = None
-        self._starts_ns: Iterator[int] = iter(())
-
-    def place(self, request: PlannedRequest) -> int:
-        """The number of its session in the plan, from 0. Raises SuiteError for a request of none."""
-        session = turn_of(request).session
-        if self._first is None:
-            self._first = session
-            if isinstance(self._load, OpenLoop):
-                self._starts_ns = starts_ns(self._load, session, self._seed)
-        return session - self._first
-
-    def starts_of(self, request: PlannedRequest) -> tuple[int, ...]:
-        """The start of its session, with the first turn of it that comes by; of an open loop."""
-        session = turn_of(request).session
-        if session == self._last or not isinstance(self._load, OpenLoop):
-            return ()
-        self._last = session
-        return (next(self._starts_ns),)
 
 
 class _Share:

@@ -9,7 +9,6 @@ one's; about a real engine it says what its figures say.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping
 from dataclasses import fields
@@ -27,7 +26,7 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule, StreamOptions
 from pytest_llmbench.simulator.engine.scheduling import EngineTotals
-from pytest_llmbench.simulator.replay.load import DELAYS, STRIKES, Arrivals, Delays, arrivals_of, planned_of
+from pytest_llmbench.simulator.replay.load import DELAYS, STRIKES, Arrivals, Delays, PlannedJobs
 from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
@@ -286,11 +285,12 @@ class ReplayEngine:
         """Do nothing: no resource is held."""
 
     def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
-        _require_possible(plan)
-        requests = planned_of(plan)
+        if mistakes := plan.mistakes():
+            raise SuiteError.from_mistakes(mistakes, where=plan.label)
+        jobs = PlannedJobs(plan)
         self.clock.now_ns += _PAUSE_NS
         started_ns, taken_at = self.clock.now_ns, self.clock.anchor()
-        arrivals = arrivals_of(plan, requests, started_ns, self.delays)
+        arrivals = Arrivals(plan, jobs, started_ns, self.delays.to_engine_ns)
         if plan.fresh_state:
             self._restart()
         before = self._read_totals()
@@ -314,7 +314,7 @@ class ReplayEngine:
             selfcheck=_self_check(plan, records, run.peak_in_flight),
             in_flight_at_end=run.left_in_flight,
             interrupted=interrupted,
-            sequence_sha256=requests.sha256(),
+            sequence_sha256=jobs.sha256(),
             facts=run_facts(self.scenario, generates=self.generates)
             | (variant_facts(self.scenario) if self.name else Facts()),
             engine=readings,
@@ -362,15 +362,6 @@ class ReplayEngine:
             generates=self.generates,
         )
         return ReplayLog(recording, on_record)
-
-
-def _require_possible(plan: LoadPlan) -> None:
-    if plan.first < 0 or plan.requests < 0:
-        raise SuiteError(f"a plan of {plan.requests} requests from number {plan.first} on", where=plan.label)
-    if plan.load.of_sessions and (mistakes := plan.mistakes()):
-        raise SuiteError.from_mistakes(mistakes, where=plan.label)
-    if plan.duration_s is not None and not (math.isfinite(plan.duration_s) and plan.duration_s >= 0):
-        raise SuiteError(f"a plan of {plan.duration_s:g} seconds", where=plan.label)
 
 
 def _load_ended_ns(plan: LoadPlan, records: Records, started_ns: int, cut_short: bool) -> int | None:

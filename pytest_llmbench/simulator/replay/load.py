@@ -1,8 +1,11 @@
-"""The load generator's part of a replay, as arithmetic: the arrival of requests, the client's deadlines, and
-what a client makes of a fault.
+"""The load generator's part of a replay, as arithmetic: its delays, when what is sent, the client's
+deadlines, and what a client makes of a fault.
 
 The generator's end of the wire is a constant: a request is received ``submit_to_received_us`` after it was
 submitted, and what the engine writes is read ``write_to_read_us`` later. Nothing is ever late.
+
+What the engine says stands where later turns of a session read it. It generates lengths and has no words, so
+these are random ones, the same each time.
 """
 
 from __future__ import annotations
@@ -11,102 +14,24 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_llmbench.arrivals.schedule import arrival_seed, offsets_ns
+from pytest_llmbench.arrivals.sessions import Due, LiveAnswers, SessionFlow, sessions_of, starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
+from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import Turn
 from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions
 from pytest_llmbench.simulator.replay.records import InFlight
-from pytest_llmbench.workloads.sequence import LoadDigest, drawn
-from pytest_llmbench.workloads.stream import StreamedWorkload
-
-if TYPE_CHECKING:
-    from pytest_llmbench.simulator.replay.sessions import PlanSessions
-
-AT_ONCE = 8192
-"""Maximum number of requests that are drawn together."""
-TOKENS_AT_ONCE = 8_000_000
-"""Approximate maximum of their prompts' tokens (32 MB as ids): 8192 long prompts would be gigabytes."""
-_FIRST = 64
-
-
-class PlanRequests:
-    """The plan's requests in order, to be taken one by one, and which of them were taken.
-
-    They are drawn a slice at a time: a long plan has no room for all of them, and a closed loop with a
-    duration may send ``plan.ceiling`` requests and mostly sends far fewer. Each further slice is as long as
-    all before it, up to :data:`AT_ONCE` and about :data:`TOKENS_AT_ONCE`.
-    """
-
-    def __init__(self, plan: LoadPlan) -> None:
-        self._plan = plan
-        self._most = plan.most_requests
-        self._slice: Sequence[PlannedRequest] = ()
-        self._slice_start = 0
-        self._drawn = self._tokens = 0
-        self.taken = 0
-        self._digest = _digest_of(plan)
-        self._draw(
-            min(plan.requests, _FIRST) if isinstance(plan.workload, StreamedWorkload) else plan.requests
-        )
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether there are no more requests; a workload of ours never ends before the plan does."""
-        if self.taken < self._drawn:
-            return False
-        if self.taken < self._most:
-            fitting = TOKENS_AT_ONCE * self.taken // max(self._tokens, 1)
-            self._draw(min(max(self.taken, _FIRST), AT_ONCE, max(fitting, 1)))
-        return self.taken >= self._drawn
-
-    def __len__(self) -> int:
-        """Maximum number of requests."""
-        return self._most
-
-    def take(self) -> PlannedRequest:
-        """Take the next request; ask ``exhausted`` before."""
-        request = self._slice[self.taken - self._slice_start]
-        self.taken += 1
-        self._digest.add(request)
-        return request
-
-    def sha256(self) -> str:
-        """SHA-256 of the requests that were taken, in appendix A.1.4's format; ask for it when no more are
-        taken."""
-        return self._digest.end()
-
-    def _draw(self, count: int) -> None:
-        start, plan = self._drawn, self._plan
-        count = min(count, self._most - start)
-        self._slice, self._slice_start = drawn(plan.workload, plan.first + start, count, plan.seed), start
-        self._drawn = start + len(self._slice)
-        self._tokens += sum(request.input_tokens for request in self._slice)
-        if len(self._slice) < count:
-            self._most = self._drawn
-
-
-def _digest_of(plan: LoadPlan) -> LoadDigest:
-    return LoadDigest(plan.workload, plan.seed, plan.first, follows=plan.phase is Phase.MEASURE)
-
-
-def planned_of(plan: LoadPlan) -> PlanRequests | PlanSessions:
-    """The requests or sessions that the plan is to send."""
-    if not plan.load.of_sessions:
-        return PlanRequests(plan)
-    from pytest_llmbench.simulator.replay.sessions import PlanSessions  # few loads are of sessions
-
-    return PlanSessions(plan, _digest_of(plan))
-
-
-_AT_ONCE = 4096
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
+from pytest_llmbench.workloads.sequence import LoadDigest, passing
+from pytest_llmbench.workloads.stream import derived_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,138 +58,192 @@ class Delays:
         return round(self.write_to_read_us * 1000.0)
 
 
-class Arrivals(Protocol):
-    """Requests on their way to the engine, in the order in which they arrive."""
+class PlannedJobs:
+    """The plan's jobs in order, to be taken one by one: requests, or sessions, each with the requests that
+    are its turns. They are drawn as they are taken: a long plan has no room for all of them."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        requests = passing(plan.workload, plan.first, plan.most_requests, plan.seed)
+        self._jobs: Iterator[Sequence[PlannedRequest]] = (
+            sessions_of(requests) if plan.load.of_sessions else ((request,) for request in requests)
+        )
+        self._next = next(self._jobs, None)
+        self.taken = 0
+        """Number of requests that were taken."""
+        self._digest = LoadDigest(plan.workload, plan.seed, plan.first, follows=plan.phase is Phase.MEASURE)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there are no more jobs; a workload of ours never ends before the plan does."""
+        return self._next is None
+
+    @property
+    def first_session(self) -> int:
+        """The number of the next session in the sequence; 0 where jobs are requests, or none is left."""
+        turn = None if self._next is None else self._next[0].turn
+        return 0 if turn is None else turn.session
+
+    def take(self) -> Sequence[PlannedRequest]:
+        """Take the next job; ask ``exhausted`` before."""
+        job, self._next = self._next, next(self._jobs, None)
+        assert job is not None
+        for request in job:
+            self._digest.add(request)
+        self.taken += len(job)
+        return job
+
+    def sha256(self) -> str:
+        """SHA-256 of the requests that were taken, in appendix A.1.4's format; of sessions that were cut off
+        with all their turns. Ask for it when no more are taken."""
+        return self._digest.end()
+
+
+class Arrivals:
+    """Requests on their way to the engine, in the order in which they arrive.
+
+    In a closed loop with a duration a slot that is free from the end of it on sends only while fewer requests
+    than the plan's were sent.
+    """
+
+    def __init__(self, plan: LoadPlan, jobs: PlannedJobs, start_ns: int, to_engine_ns: int) -> None:
+        """``start_ns``: the start of the load. ``to_engine_ns``: the time from the submission of a request
+        until the engine has it."""
+        self._jobs, self._to_engine_ns = jobs, to_engine_ns
+        self._of_sessions, slots = plan.load.of_sessions, plan.load.in_flight
+        self._closed, self._start_ns = slots is not None, start_ns
+        self._flow, self._answers = SessionFlow(), LiveAnswers()
+        self._due: list[Due] = []
+        """Heap of the turns that are due."""
+        timed_s = plan.duration_s if self._closed else None
+        self._last_ns = None if timed_s is None else start_ns + round(timed_s * 1e9)
+        self._least = plan.requests
+        self._stopped = False
+        self._schedule = starts_ns(plan, jobs.first_session)
+        self._free_ns = [start_ns] * min(slots or 0, plan.most_requests)
+        """Heap of the instants at which a job may start: of a closed loop those from which a slot is free,
+        since ends are reported step by step, but deadlines run out in between; of an open loop the next
+        one."""
+        self._schedule_next()
+        self._next_ns: int | None = None
+        """Cached result of :meth:`next_ns`, which is asked at every step; known until something is sent or
+        ends."""
+        self._look()
 
     def all_sent(self, now_ns: int) -> bool:
         """Whether nothing is left to be sent, now or after further ends."""
+        if self._stopped or self._jobs.exhausted:
+            return self._stopped or not self._flow.unsent
+        if self._last_ns is None or self._jobs.taken < self._least:
+            return False
+        return now_ns >= self._last_ns and self._next_ns is None
 
     def next_ns(self) -> int | None:
         """The instant at which the next request arrives; None while none is on its way."""
+        return None if self._stopped else self._next_ns
 
     def take(self) -> InFlight:
         """Take the next request, as a flight."""
-
-    def ended(self, flight: InFlight) -> None:
-        """Note that a request has ended, in whatever way."""
+        if not self._of_sessions:
+            due_ns = heapq.heappop(self._free_ns)
+            (request,) = self._jobs.take()
+            self._schedule_next()
+        else:
+            due_ns, _, request, session = heapq.heappop(self._due)
+            self._flow.take(session)
+        self._look()
+        if self._of_sessions and request.reads_answers:
+            request = _with_ids(self._answers.asked(request))
+        return InFlight(request, due_ns, due_ns + self._to_engine_ns)
 
     def stop(self) -> None:
         """Send nothing more."""
-
-
-class ScheduledArrivals:
-    """Open loop: requests are sent by schedule, whatever becomes of earlier ones (section 4.2)."""
-
-    def __init__(self, planned: PlanRequests, offsets_ns: IntColumn, start_ns: int, delays: Delays) -> None:
-        self._planned = planned
-        self._offsets_ns, self._start_ns = offsets_ns, start_ns
-        self._due_ns: list[int] = []
-        """Due instants of some requests from ``_slice`` on, as Python's numbers: a long plan has no room for
-        all."""
-        self._slice = 0
-        self._to_engine_ns = delays.to_engine_ns
-        self._next = 0
-        self._end = len(planned)
-
-    def all_sent(self, now_ns: int) -> bool:  # noqa: ARG002 - a closed loop needs it
-        return self._next == self._end or self._planned.exhausted
-
-    def next_ns(self) -> int | None:
-        if self._next == self._end or self._planned.exhausted:
-            return None
-        return self._due() + self._to_engine_ns
-
-    def take(self) -> InFlight:
-        due_ns = self._due()
-        flight = InFlight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
-        self._next += 1
-        return flight
-
-    def stop(self) -> None:
-        self._end = self._next
-
-    def ended(self, flight: InFlight) -> None:
-        """Do nothing: that is what makes the loop an open one."""
-
-    def _due(self) -> int:
-        place = self._next - self._slice
-        if place >= len(self._due_ns):
-            self._slice, place = self._next, 0
-            own = self._offsets_ns[self._next : self._next + _AT_ONCE]
-            self._due_ns = (own + self._start_ns).tolist()
-        return self._due_ns[place]
-
-
-class SlotArrivals:
-    """Closed loop: ``concurrency`` requests in flight; the end of each, as the client sees it, sends the
-    next.
-
-    With ``last_ns`` a slot that is free from that instant on sends only while fewer than ``least`` were sent.
-    """
-
-    def __init__(
-        self,
-        planned: PlanRequests,
-        concurrency: int,
-        start_ns: int,
-        delays: Delays,
-        *,
-        least: int = 0,
-        last_ns: int | None = None,
-    ) -> None:
-        self._planned = planned
-        self._to_engine_ns = delays.to_engine_ns
-        self._least, self._last_ns = least, last_ns
-        self._free_ns = [start_ns] * min(concurrency, len(planned))
-        """Heap of the instants from which a slot is free: ends are reported step by step, but deadlines run
-        out in between."""
-        self._stopped = False
-
-    def all_sent(self, now_ns: int) -> bool:
-        if self._stopped or self._planned.exhausted:
-            return True
-        if self._last_ns is None or self._planned.taken < self._least:
-            return False
-        return now_ns >= self._last_ns and self.next_ns() is None
-
-    def next_ns(self) -> int | None:
-        if not self._free_ns or self._stopped or self._planned.exhausted:
-            return None
-        free_ns = self._free_ns[0]
-        if self._last_ns is not None and free_ns >= self._last_ns and self._planned.taken >= self._least:
-            return None
-        return free_ns + self._to_engine_ns
-
-    def take(self) -> InFlight:
-        due_ns = heapq.heappop(self._free_ns)
-        return InFlight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
-
-    def stop(self) -> None:
         self._stopped = True
 
     def ended(self, flight: InFlight) -> None:
-        heapq.heappush(self._free_ns, flight.finished_ns)
+        """Note that a request has ended, in whatever way, as its client sees it."""
+        over = True
+        if self._of_sessions:
+            ok = flight.outcome is Outcome.OK or flight.cut_ns is not None
+            turn = turn_of(flight.planned)
+            if turn.live:
+                self._answers.note(turn, *_said(flight))
+            after = self._flow.ended(turn, flight.finished_ns, ok=ok)
+            for due in after.due:
+                heapq.heappush(self._due, due)
+            if over := after.over:
+                self._answers.forget(turn.session)
+        elif not self._closed:
+            return
+        if over and self._closed:
+            heapq.heappush(self._free_ns, flight.finished_ns)
+        self._look()
+
+    def _schedule_next(self) -> None:
+        for start_ns in self._schedule:
+            self._free_ns.append(self._start_ns + start_ns)
+            return
+
+    def _look(self) -> None:
+        """Begin the sessions that may start, and find the next request."""
+        if not self._of_sessions:
+            start_ns = self._next_start_ns()
+            self._next_ns = None if start_ns is None else start_ns + self._to_engine_ns
+            return
+        due = self._due
+        while due and self._flow.is_cut(due[0].session):
+            heapq.heappop(due)
+        while (start_ns := self._next_start_ns()) is not None and (
+            self._closed or not due or start_ns <= due[0].at_ns
+        ):
+            heapq.heappop(self._free_ns)
+            self._schedule_next()
+            if not self._stopped:
+                for turn in self._flow.begin(self._jobs.take(), start_ns):
+                    heapq.heappush(due, turn)
+        self._next_ns = due[0].at_ns + self._to_engine_ns if due else None
+
+    def _next_start_ns(self) -> int | None:
+        """The next instant at which a job may start; None while there is none."""
+        if not self._free_ns or self._jobs.exhausted:
+            return None
+        start_ns = self._free_ns[0]
+        if self._last_ns is not None and start_ns >= self._last_ns and self._jobs.taken >= self._least:
+            return None
+        return start_ns
 
 
-def arrivals_of(
-    plan: LoadPlan, planned: PlanRequests | PlanSessions, start_ns: int, delays: Delays
-) -> Arrivals:
-    """The plan's load from ``start_ns`` on. Raises SuiteError for one that cannot be run."""
-    load = plan.load
-    if load.of_sessions:
-        from pytest_llmbench.simulator.replay.sessions import PlanSessions, SessionArrivals
+def _said(flight: InFlight) -> tuple[str, int]:
+    """The visible answer to a turn that has ended, as far as its client had read it, and its number of
+    tokens."""
+    turn, tokens = flight.planned.turn, _visible_tokens(flight)
+    assert turn is not None
+    return _in_words(turn, tokens), tokens
 
-        assert isinstance(planned, PlanSessions)
-        return SessionArrivals(planned, load, arrival_seed(plan.schedule_seed), start_ns, delays.to_engine_ns)
-    assert isinstance(planned, PlanRequests)
-    if isinstance(load, ClosedLoop):
-        if load.concurrency < 1:
-            raise SuiteError(f"concurrency is {load.concurrency}, least is 1", where=plan.label)
-        if plan.duration_s is None:
-            return SlotArrivals(planned, load.concurrency, start_ns, delays)
-        last_ns = start_ns + round(plan.duration_s * 1e9)
-        return SlotArrivals(planned, load.concurrency, start_ns, delays, least=plan.requests, last_ns=last_ns)
-    return ScheduledArrivals(planned, offsets_ns(plan, load), start_ns, delays)
+
+def _with_ids(request: PlannedRequest) -> PlannedRequest:
+    """A request whose messages have live answers, with the token ids that an engine would make of its
+    texts."""
+    from pytest_llmbench.workloads.trace_sessions import ids_of  # few sessions have live answers
+
+    assert request.messages is not None
+    ids = ids_of(request.messages)
+    return replace(request, token_ids=ids, input_tokens=len(ids))
+
+
+def _visible_tokens(flight: InFlight) -> int:
+    sequence = flight.sequence
+    if sequence is None:
+        return 0
+    read = flight.read_ns
+    every = sequence.output_tokens - sequence.withheld_tokens if read is None else len(read)
+    return max(0, every - sequence.think_tokens)
+
+
+def _in_words(turn: Turn, tokens: int) -> str:
+    if not tokens:
+        return ""
+    generator = BulkRandom(derived_seed(turn.session, f"answer to turn {turn.number}"))
+    return reference_tokenizer().decode(starting_with_a_word(readable_ids(generator, tokens)).tolist())
 
 
 STRIKES: dict[FaultKind, tuple[Outcome, str]] = {

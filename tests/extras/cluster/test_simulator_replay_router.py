@@ -29,7 +29,7 @@ from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
 from pytest_llmbench.simulator.replay import run as replay_run
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
-from pytest_llmbench.simulator.replay.load import Delays, arrivals_of, planned_of
+from pytest_llmbench.simulator.replay.load import Arrivals, Delays, PlannedJobs
 from pytest_llmbench.simulator.replay.records import RecordOptions, ReplayLog
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
@@ -79,7 +79,7 @@ def played(preset: str, plan: LoadPlan, *, alone: bool) -> list[object]:
     log = ReplayLog(RecordOptions(plan.phase, "r", scenario.stream, 0, prefix_caching=True), None)
     playing = ReplayRun(
         (engine,),
-        arrivals_of(plan, planned_of(plan), 1000, delays),
+        Arrivals(plan, PlannedJobs(plan), 1000, delays.to_engine_ns),
         plan,
         faults=FaultSchedule(scenario.faults, scenario.engine.seed),
         delays=delays,

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_llmbench.arrivals import sessions
 from pytest_llmbench.columns import log
 from pytest_llmbench.columns.log import StoredRecords
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.simulator.replay import load as replay_load
 from pytest_llmbench.simulator.replay import run as replay_run
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.workloads import sequence
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import drawn
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -69,8 +70,8 @@ def test_handing_over_in_batches_changes_nothing(
     whole, in_order = _replayed(scenario, plan)
     # Sizes of buffers in four layers of the replay, which nobody else has a reason to choose.
     monkeypatch.setattr(replay_run, "BATCH", 13)
-    monkeypatch.setattr(replay_load, "AT_ONCE", 50)
-    monkeypatch.setattr(replay_load, "_AT_ONCE", 17)
+    monkeypatch.setattr(sequence, "AT_ONCE", 50)
+    monkeypatch.setattr(sessions, "_NUMBERS_AT_ONCE", 17)
     monkeypatch.setattr(log, "MEMORY_BYTES", 5000)
     cut, told = _replayed(scenario, plan)
     assert isinstance(cut.records, StoredRecords)
@@ -96,10 +97,9 @@ def test_long_prompts_are_drawn_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch)
         counts.append(count)
         return drawn(workload, first, count, seed)
 
-    monkeypatch.setattr(replay_load, "drawn", noting)
-    monkeypatch.setattr(replay_load, "TOKENS_AT_ONCE", 5000)
+    monkeypatch.setattr(sequence, "drawn", noting)
     few, _ = _replayed("fast", plan)
-    assert counts == [64, 50, 50, 50, 50, 36]
+    assert counts == [64, 64, 64, 64, 44]
     assert few.sequence_sha256 == whole.sequence_sha256
     _same(few.records, whole.records)
 

@@ -65,7 +65,7 @@ def test_the_end_of_an_open_loop_is_the_nominal_one() -> None:
 
 
 def test_a_duration_has_to_be_one() -> None:
-    with pytest.raises(SuiteError, match="a plan of nan seconds"):
+    with pytest.raises(SuiteError, match="the duration is nan s"):
         run(PLAN.with_(duration_s=float("nan")))
 
 
