@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.embedded import Preset
     from pytest_llmbench.harness.sut.launched import LaunchedServer
     from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
+    from pytest_llmbench.probes.token_count import ServerTokenCount
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
 
@@ -133,10 +134,17 @@ class OpenSUT:
         asking = self.access.asking
         if asking.prompt_form == "token_ids" or not self.over_http:
             return None
-        from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
+        from pytest_llmbench.harness.workloads.exact_lengths import MOST_CALLS, TokenCounter
 
-        at, own = self.opened, self.access.tokenizer
-        return TokenCounter.of(at.base_url, at.model, at.api, self.access.access, asking.extra_body, own)
+        at, access = self.opened, self.access.access
+
+        def make() -> ServerTokenCount:
+            from pytest_llmbench.probes.token_count import ServerTokenCount
+
+            more: dict[str, Any] = {"extra_body": asking.extra_body, "most_calls": MOST_CALLS}
+            return ServerTokenCount(at.base_url, at.model, at.api, access, **more)
+
+        return TokenCounter(make, at.base_url, self.access.tokenizer)
 
     @property
     def vocabulary(self) -> HuggingFaceTokenizer | None:

@@ -111,26 +111,27 @@ class Shape:
 def shape_of_trace(trace: Trace, title: str) -> Shape:
     """The shape of all requests of a trace."""
     seen: set[int] = set()
-    shared = [
-        min(shared_blocks(each.hash_ids, seen) * trace.block_tokens, each.input_tokens)
+    lengths = [
+        (
+            each.input_tokens,
+            each.output_tokens,
+            min(shared_blocks(each.hash_ids, seen) * trace.block_tokens, each.input_tokens),
+        )
         for each in trace.requests
     ]
     sessions = _sessions(trace.requests)
-    pauses = [each.pause_ms / 1000 for each in trace.requests if each.pause_ms is not None]
-    grown = [after.input_tokens - before.input_tokens for own in sessions for before, after in pairwise(own)]
-    return Shape(
-        title=f"{title}: {trace.format}",
-        input_tokens=_floats(each.input_tokens for each in trace.requests),
-        output_tokens=_floats(each.output_tokens for each in trace.requests),
-        shared_tokens=_floats(shared),
+    offsets = [each.offset_ms / 1000 for each in trace.requests if each.offset_ms is not None]
+    return _shape(
+        f"{title}: {trace.format}",
+        lengths,
         sharing_known=bool(seen),
         left_out=trace.left_out,
-        arrivals=_arrivals([each.offset_ms / 1000 for each in trace.requests if each.offset_ms is not None])
-        if trace.is_timed
-        else None,
-        turns=_floats(map(len, sessions)) if sessions else None,
-        pauses_s=_floats(pauses) if pauses else None,
-        growth_tokens=_floats(grown) if grown else None,
+        arrivals=_arrivals(offsets) if trace.is_timed else None,
+        turns=_floats(map(len, sessions)),
+        pauses_s=_floats(each.pause_ms / 1000 for each in trace.requests if each.pause_ms is not None),
+        growth_tokens=_floats(
+            after.input_tokens - before.input_tokens for own in sessions for before, after in pairwise(own)
+        ),
     )
 
 
@@ -139,38 +140,38 @@ def shape_of_workload(workload: Workload, title: str, count: int, seed: int) -> 
     of a trace are included whole."""
     if isinstance(workload, TraceSessionWorkload):
         return _shape_of_sessions(workload, title)
+    offsets: Sequence[int] = ()
     trace = isinstance(workload, TraceWorkload)
     if isinstance(workload, TraceWorkload):
         count = min(count, len(workload.entries))
-    inputs, outputs, shared = [], [], []
+        offsets = workload.offsets_ns[:count]
     seen: set[int | None] = set()
-    for request in islice(stream_of(workload, seed), count):
-        inputs.append(request.input_tokens)
-        outputs.append(request.max_tokens)
-        shared.append(_shared(request, seen, known=trace))
-    offsets = workload.offsets_ns[:count] if isinstance(workload, TraceWorkload) else ()
-    return Shape(
-        title=f"{title}{workload.name} (drawn with seed {seed})",
-        input_tokens=_floats(inputs),
-        output_tokens=_floats(outputs),
-        shared_tokens=_floats(shared),
-        arrivals=_arrivals([offset / 1e9 for offset in offsets]),
-    )
+    lengths = [
+        (request.input_tokens, request.max_tokens, _shared(request, seen, known=trace))
+        for request in islice(stream_of(workload, seed), count)
+    ]
+    arrivals = _arrivals([offset / 1e9 for offset in offsets])
+    return _shape(f"{title}{workload.name} (drawn with seed {seed})", lengths, arrivals=arrivals)
 
 
 def _shape_of_sessions(workload: TraceSessionWorkload, title: str) -> Shape:
     every = [turn for session in workload.sessions for turn in session.turns]
     requests = islice(stream_of(workload, 0), len(every))
-    pauses = [turn.pause_ms / 1000 for turn in every if turn.wait_for]
-    return Shape(
-        title=f"{title}{workload.name} (sessions of a trace)",
-        input_tokens=_floats(turn.input_tokens for turn in every),
-        output_tokens=_floats(turn.output_tokens for turn in every),
-        shared_tokens=_floats(request.shared_prefix_tokens for request in requests),
+    return _shape(
+        f"{title}{workload.name} (sessions of a trace)",
+        [
+            (turn.input_tokens, turn.output_tokens, request.shared_prefix_tokens)
+            for turn, request in zip(every, requests, strict=True)
+        ],
         arrivals=_arrivals([offset / 1e9 for offset in workload.offsets_ns], "sessions"),
         turns=_floats(len(session.turns) for session in workload.sessions),
-        pauses_s=_floats(pauses) if pauses else None,
+        pauses_s=_floats(turn.pause_ms / 1000 for turn in every if turn.wait_for),
     )
+
+
+def _shape(title: str, lengths: Sequence[tuple[int, int, int]], **about: Any) -> Shape:
+    """A shape of requests with these numbers of input, output and shared tokens."""
+    return Shape(title, *np.array(lengths, dtype=np.float64).reshape(-1, 3).T, **about)
 
 
 def _shared(request: PlannedRequest, seen: set[int | None], *, known: bool) -> int:
@@ -191,11 +192,13 @@ def _sessions(requests: Sequence[TraceRequest]) -> list[list[TraceRequest]]:
 
 
 def _arrivals(at_s: Sequence[float], what: str = "requests") -> Arrivals | None:
-    return Arrivals(_floats(at_s), what) if len(at_s) > 1 and at_s[-1] > 0 else None
+    return Arrivals(np.array(at_s), what) if len(at_s) > 1 and at_s[-1] > 0 else None
 
 
-def _floats(values: Iterable[float]) -> Floats:
-    return np.array(list(values), dtype=np.float64)
+def _floats(values: Iterable[float]) -> Floats | None:
+    """The values as a vector; None without any."""
+    found = np.array(list(values), dtype=np.float64)
+    return found if len(found) else None
 
 
 _PIXELS = (720, 380)
@@ -207,13 +210,14 @@ def described(shape: Shape, columns: int) -> list[str]:
     """The lines that describe a shape. What the format does not say is reported as unknown."""
     left = f" (rows without tokens left out: {shape.left_out:,})" if shape.left_out else ""
     lines = [f"{shape.title}, {len(shape.input_tokens):,} requests{left}", ""]
-    rows = [_row("input tokens", shape.input_tokens), _row("output tokens", shape.output_tokens)]
-    if shape.turns is not None:
-        rows.append(_row("requests a session", shape.turns))
-    if shape.growth_tokens is not None:
-        rows.append(_row("growth of input a turn", shape.growth_tokens))
-    if shape.pauses_s is not None:
-        rows.append(_row("pause (s)", shape.pauses_s))
+    known = (
+        ("input tokens", shape.input_tokens),
+        ("output tokens", shape.output_tokens),
+        ("requests a session", shape.turns),
+        ("growth of input a turn", shape.growth_tokens),
+        ("pause (s)", shape.pauses_s),
+    )
+    rows = [_row(name, values) for name, values in known if values is not None]
     head = ("", "mean", *(f"P{each}" for each in PERCENTILES), "max", "n")
     lines += [*text_table(head, rows, width=columns), ""]
     told = [_arrivals_line(shape), _sharing(shape), *_sessions_lines(shape)]

@@ -15,7 +15,6 @@ import numpy as np
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.probes.access import Access
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import highest_id, lengths_seed_of, with_lengths_of
 from pytest_llmbench.workloads.bulk_random import BulkRandom
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
 Count = Callable[[str], int]
-_MOST_CALLS = 100_000
+MOST_CALLS = 100_000
 _LIKE_PROMPTS = (8, 40, 120)
 """Lengths in words of the prompts for which the server is asked."""
 _WORDS = " the early train would always wait beside our quiet harbor while two people carry heavy paper boxes"
@@ -61,25 +60,6 @@ class TokenCounter:
         if self.tokenizer is None:
             return self._url
         return f"{self._url}, by {self.tokenizer.name}; the template as far as the server counts it"
-
-    @classmethod
-    def of(
-        cls,
-        base_url: str,
-        model: str,
-        api: str,
-        access: Access,
-        extra_body: Mapping[str, Any],
-        tokenizer: HuggingFaceTokenizer | None = None,
-    ) -> TokenCounter:
-        def make() -> ServerTokenCount:
-            from pytest_llmbench.probes.token_count import ServerTokenCount
-
-            return ServerTokenCount(
-                base_url, model, api, access, extra_body=extra_body, most_calls=_MOST_CALLS
-            )
-
-        return cls(make, base_url, tokenizer)
 
     def __call__(self, text: str) -> int:
         if self.tokenizer is None:
