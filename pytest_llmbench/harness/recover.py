@@ -24,7 +24,7 @@ from pytest_llmbench.harness.report_files import (
 )
 from pytest_llmbench.harness.session_record import why_incomplete
 from pytest_llmbench.redaction import terminal_text
-from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.document import ReportView
 from pytest_llmbench.reports.terminal import overview
 from pytest_llmbench.store.files import document_of
 from pytest_llmbench.store.journal import ASIDE_PREFIX, JOURNAL_NAME, ReadJournal, claimed, held_journal

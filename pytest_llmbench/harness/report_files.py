@@ -149,12 +149,12 @@ _RENDERERS: Mapping[str, str] = MappingProxyType(
         "summary.md": "markdown.job_summary",
         "minimum.txt": "minimum.minimum_report",
         "ci/buildkite-annotation.md": "markdown.buildkite_annotation",
-        "ci/github-annotations.txt": "ci.github.annotations_text",
-        "ci/gitlab-metrics.txt": "ci.figures.gitlab_metrics",
-        "ci/bencher.json": "ci.figures.bencher",
-        "ci/github-action-benchmark-smaller.json": "ci.figures.smaller_is_better",
-        "ci/github-action-benchmark-bigger.json": "ci.figures.bigger_is_better",
-        "ci/ctrf-report.json": "ci.ctrf.ctrf",
+        "ci/github-annotations.txt": "ci_files.annotations_text",
+        "ci/gitlab-metrics.txt": "ci_files.gitlab_metrics",
+        "ci/bencher.json": "ci_files.bencher",
+        "ci/github-action-benchmark-smaller.json": "ci_files.smaller_is_better",
+        "ci/github-action-benchmark-bigger.json": "ci_files.bigger_is_better",
+        "ci/ctrf-report.json": "ci_files.ctrf",
     }
 )
 """File → function in ``reports`` that makes its text from the report in plain JSON types."""
@@ -351,7 +351,7 @@ def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | 
 
     ``path``: where the whole report is, None if it was not written.
     """
-    from pytest_llmbench.reports.ci.github import workflow_commands
+    from pytest_llmbench.reports.ci_files import workflow_commands
     from pytest_llmbench.reports.markdown import job_summary
 
     lines, name = [], environment.get(_SUMMARY)

@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
-from pytest_llmbench.plugin import collection, fixtures, interplay, markers, options, outgoing, verdicts
+from pytest_llmbench.plugin import collection, fixtures, interplay, markers, options, verdicts
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
     llm_client,
@@ -73,7 +73,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     if report.failed:
         mark_mistake(report)
-    outgoing.clean_report(report)
+    interplay.clean_report(report)
     return report
 
 

@@ -17,8 +17,8 @@ import pytest
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.failures import FailedVerdicts, NotMeasured
+from pytest_llmbench.plugin.interplay import clean_report, clean_warnings, print_internal_error
 from pytest_llmbench.plugin.interruption import Interruption
-from pytest_llmbench.plugin.outgoing import clean_report, clean_warnings, print_internal_error
 from pytest_llmbench.plugin.progress import ProgressReporter, announce, display_for, own_output
 from pytest_llmbench.redaction import outward, terminal_text, without_credentials
 
@@ -436,7 +436,7 @@ class SessionReport:
             terminalreporter.write_line(f"llmbench: exit status {self._status:d}: {self._status.meaning}")
 
     def _show_results(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from pytest_llmbench.reports.report_view import incomplete_text
+        from pytest_llmbench.reports.document import incomplete_text
 
         terminalreporter.section("LLM serving benchmarks", sep="=")
         for line in self._section(min(terminalreporter._tw.fullwidth, _WIDEST)):

@@ -17,8 +17,7 @@ from typing import Literal, NamedTuple
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
-from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
-from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.document import TONES, ReportView, TestView, measured_text, objective_text, words
 
 State = Literal["broken", "undecided", "kept", "shown"]
 """How a limit or comparison came out. ``shown``: a comparison that decides nothing."""

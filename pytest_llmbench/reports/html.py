@@ -15,11 +15,10 @@ from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks, summaries
-from pytest_llmbench.reports.document import TONES, TestView, fact_text, words
+from pytest_llmbench.reports.document import TONES, ReportView, TestView, fact_text, warnings_of, words
 from pytest_llmbench.reports.first_screen import STATE_TONES, Card, FirstScreen, Held, first_of, limits_of
 from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip, metric_strips
 from pytest_llmbench.reports.markup import Html, asset, details, element, fragment, pairs, table
-from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.summaries import SECTIONS
 
 MOST_PICTURES = 60

@@ -16,8 +16,8 @@ from pytest_llmbench.reports.document import (
     objective_text,
     words,
 )
-from pytest_llmbench.reports.levels import Rows, level_table
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, paragraphs, table
+from pytest_llmbench.reports.summaries import Rows, level_table
 from pytest_llmbench.reports.vocabulary import metric_label
 
 _SHOWN_LINES = 8

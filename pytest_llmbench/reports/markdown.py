@@ -19,7 +19,7 @@ from functools import partial
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons, summaries
-from pytest_llmbench.reports.document import TestView
+from pytest_llmbench.reports.document import ReportView, TestView, warnings_of
 from pytest_llmbench.reports.first_screen import WORST_FIRST, Card, FirstScreen, Held, limits_of
 from pytest_llmbench.reports.markdown_text import (
     bar,
@@ -33,7 +33,6 @@ from pytest_llmbench.reports.markdown_text import (
     row,
     text_table,
 )
-from pytest_llmbench.reports.report_view import ReportView, warnings_of
 
 MAX_BYTES = 20_000
 ICONS: Mapping[str, str] = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫",

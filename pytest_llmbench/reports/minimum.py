@@ -13,9 +13,8 @@ from typing import NamedTuple
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.estimate import Reason
 from pytest_llmbench.model.numbers import Entry
-from pytest_llmbench.reports import levels
-from pytest_llmbench.reports.document import TestView, fact_text, words
-from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.document import ReportView, TestView, fact_text, words
+from pytest_llmbench.reports.summaries import level_name, load_text
 from pytest_llmbench.reports.vocabulary import metric_label
 
 FIRST_LINE = "=== LLM Benchmark Report (Minimum) ==="
@@ -103,7 +102,7 @@ def _configuration(source: _Source | None) -> list[str]:
     if source is None or load is None:
         model, requests, seconds = absent, absent, absent
     elif (level := source.level or source.test.reported_level) is not None:
-        model, requests = levels.load_text(level), str(level["n_submitted"])
+        model, requests = load_text(level), str(level["n_submitted"])
         seconds = f"{numbers.number(level['duration_s'])} seconds"
     else:
         model, requests = source.test.load_text, str(source.test.entry["counts"].get("submitted"))
@@ -153,7 +152,7 @@ def _provenance(source: _Source | None, constrained: TestView | None) -> list[st
     lines = []
     if source is not None and source.test.entry["test"] != "ttft":
         level = source.level or source.test.reported_level
-        at = f", at {levels.level_name(level)}" if level is not None else ""
+        at = f", at {level_name(level)}" if level is not None else ""
         lines.append(f"- Latencies: from the test {words(str(source.test.entry['test']))}{at}")
     others = {} if constrained is None else dict(_constraints(constrained))
     others = {name: limit for name, limit in others.items() if name != "ttft_p99_ms" and limit is not None}

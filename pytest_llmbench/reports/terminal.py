@@ -16,15 +16,16 @@ from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import (
     TONES,
+    ReportView,
     TestView,
     finding_word,
     measured_text,
     objective_text,
     views,
+    warnings_of,
     words,
 )
 from pytest_llmbench.reports.first_screen import first_of
-from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.text_table import cut_within
 from pytest_llmbench.reports.vocabulary import metric_label
 

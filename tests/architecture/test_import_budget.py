@@ -98,7 +98,6 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
         "pytest_llmbench.plugin.interruption",
         "pytest_llmbench.plugin.markers",
         "pytest_llmbench.plugin.options",
-        "pytest_llmbench.plugin.outgoing",
         "pytest_llmbench.plugin.progress",
         "pytest_llmbench.plugin.session",
         "pytest_llmbench.plugin.verdicts",

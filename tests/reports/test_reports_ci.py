@@ -12,15 +12,16 @@ import pytest
 from outcome_samples import failed, regressed, void
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from pytest_llmbench.reports.ci.ctrf import ctrf
-from pytest_llmbench.reports.ci.figures import (
+from pytest_llmbench.reports.ci_files import (
+    annotations_text,
     bencher,
     bigger_is_better,
+    ctrf,
     figures,
     gitlab_metrics,
     smaller_is_better,
+    workflow_commands,
 )
-from pytest_llmbench.reports.ci.github import annotations_text, workflow_commands
 from pytest_llmbench.reports.markdown import MOST_OF_ANNOTATION, buildkite_annotation
 
 Entry = dict[str, Any]

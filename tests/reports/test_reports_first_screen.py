@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.reports.document import ReportView
 from pytest_llmbench.reports.first_screen import FirstScreen, Span, distance_text, held_of
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip
-from pytest_llmbench.reports.report_view import ReportView
 
 Entry = dict[str, Any]
 

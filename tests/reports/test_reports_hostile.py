@@ -26,9 +26,14 @@ from pytest_llmbench.model.observation import EngineReadings
 from pytest_llmbench.model.result import Plot, TestResult
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports import junit, plots, pytest_html
-from pytest_llmbench.reports.ci.ctrf import ctrf
-from pytest_llmbench.reports.ci.figures import bencher, bigger_is_better, gitlab_metrics, smaller_is_better
-from pytest_llmbench.reports.ci.github import annotations_text
+from pytest_llmbench.reports.ci_files import (
+    annotations_text,
+    bencher,
+    bigger_is_better,
+    ctrf,
+    gitlab_metrics,
+    smaller_is_better,
+)
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import MAX_BYTES, buildkite_annotation, job_summary, markdown_report
 from pytest_llmbench.reports.minimum import FIRST_LINE, LAST_LINE, minimum_report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from pytest_llmbench.reports.levels import level_name, level_table, load_text, offered
+from pytest_llmbench.reports.summaries import level_name, level_table, load_text, offered
 
 Entry = dict[str, Any]
 

@@ -9,8 +9,7 @@ from urllib.parse import quote
 
 from pytest_llmbench.redaction import Redactor
 from pytest_llmbench.reports import junit, pytest_html
-from pytest_llmbench.reports.ci.ctrf import ctrf
-from pytest_llmbench.reports.ci.github import annotations_text
+from pytest_llmbench.reports.ci_files import annotations_text, ctrf
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import buildkite_annotation, markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
