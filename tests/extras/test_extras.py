@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -27,42 +28,36 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
-def test_without_extras_the_core_measures(bare: Path, tmp_path: Path) -> None:
-    (tmp_path / "test_suite.py").write_text(SUITE)
-    given = ("--llm-endpoint=replay", "--llm-inconclusive=pass")
-    run = python("-m", "pytest", "-p", "no:cacheprovider", "-q", *given, path=tmp_path, package=bare)
-    assert "1 passed" in run.stdout, run.stdout + run.stderr
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("--llm-endpoint=ws://127.0.0.1:1/v1",), "ws:// is spoken by an extra"),
-        (
-            ("--llm-endpoint=grpc://127.0.0.1:1",),
-            "grpc:// is spoken by an extra",
-        ),
-        (
-            ("--llm-endpoint=http://127.0.0.1:1/v1", "--llm-http=2"),
-            "http/2 is spoken by an extra",
-        ),
-        (
-            ("--llm-endpoint=sim", "--llm-workers=ray"),
-            "workers on a Ray cluster are an extra",
-        ),
-        (
-            ("--llm-endpoint=replay:fast?replicas=2",),
-            "unknown option 'replicas'; several engines behind a router are an extra",
-        ),
-        (("--llm-import=serving-tests.json",), "lists of tests are read by an extra"),
+REFUSED = {
+    "ws:// is spoken by an extra": ["--llm-endpoint=ws://127.0.0.1:1/v1"],
+    "grpc:// is spoken by an extra": ["--llm-endpoint=grpc://127.0.0.1:1"],
+    "http/2 is spoken by an extra": ["--llm-endpoint=http://127.0.0.1:1/v1", "--llm-http=2"],
+    "workers on a Ray cluster are an extra": ["--llm-endpoint=sim", "--llm-workers=ray"],
+    "unknown option 'replicas'; several engines behind a router are an extra": [
+        "--llm-endpoint=replay:fast?replicas=2"
     ],
-)
-def test_without_extras_what_they_do_is_refused_in_words(
-    bare: Path, tmp_path: Path, given: tuple[str, ...], said: str
+    "lists of tests are read by an extra": ["--llm-import=serving-tests.json"],
+}
+"""What a session without extras says, and of which options."""
+SESSIONS = """
+import json, sys, pytest
+sys.stderr = sys.stdout
+for given in json.loads(sys.argv[1]):
+    pytest.main(["-p", "no:cacheprovider", "-q", "test_suite.py", *given])
+    print("END OF SESSION", flush=True)
+"""
+
+
+def test_without_extras_the_core_measures_and_refuses_in_words_what_they_do(
+    bare: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
-    run = python("-m", "pytest", "-p", "no:cacheprovider", "-q", *given, path=tmp_path, package=bare)
-    assert f"{said} that this installation lacks" in run.stdout + run.stderr
+    measured = ["--llm-endpoint=replay", "--llm-inconclusive=pass"]
+    run = python("-c", SESSIONS, json.dumps([measured, *REFUSED.values()]), path=tmp_path, package=bare)
+    first, *others = run.stdout.split("END OF SESSION")
+    assert "1 passed" in first, first
+    for said, told in zip(REFUSED, others[: len(REFUSED)], strict=True):
+        assert f"{said} that this installation lacks" in told
 
 
 def test_no_module_of_the_core_names_one_of_an_extra() -> None:
