@@ -24,27 +24,31 @@ from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 
-Serve = Callable[..., ScriptedServer]
 MakePlan = Callable[..., LoadPlan]
 
 DEALING = 400
 """Requests after which drawing has gone on beyond what is drawn while workers come up."""
 
 
-@pytest.fixture
-def generator(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[DistributedLoadGenerator]:
-    """Two workers; a parameter: further options. Nothing of their files, and no process, is left at the
-    end."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workers")
+
+
+@pytest.fixture(scope="module")
+def generator(folder: Path, request: pytest.FixtureRequest) -> Iterator[DistributedLoadGenerator]:
+    """Two workers for test after test; a parameter: further options, and two of their own. Nothing of their
+    files, and no process, is left at the end."""
     before = processes_below()
-    server = serve(lambda conversation: conversation.send(REPLY))
+    server = ScriptedServer(lambda conversation: conversation.send(REPLY))
     options = {"workers": 2, "model": "m"} | getattr(request, "param", {})
-    with DistributedLoadGenerator(Address(server.url), "openai-chat", **options) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(folder))
+        with DistributedLoadGenerator(Address(server.url), "openai-chat", **options) as made:
+            yield made
+    server.stop()
     assert processes_below() <= before
-    assert list(tmp_path.glob("llmbench-*")) == []
+    assert list(folder.glob("llmbench-*")) == []
 
 
 def worker_pids() -> list[int]:
@@ -152,8 +156,9 @@ def test_what_is_known_once_all_are_drawn_is_refused_then(
         generator.run(plan(200, load=OpenLoop(100.0)))
 
 
+@pytest.mark.parametrize("generator", [{}], indirect=True)
 def test_a_plan_that_no_worker_holds_as_a_whole(
-    generator: DistributedLoadGenerator, plan: MakePlan, tmp_path: Path
+    generator: DistributedLoadGenerator, plan: MakePlan, folder: Path
 ) -> None:
     """Each of two workers is sent 80 MB of prompts, and encodes 64 MiB of it ahead."""
     whole = plan(160, load=ClosedLoop(8), workload=Prompts(1_000_000), first=3)
@@ -164,6 +169,6 @@ def test_a_plan_that_no_worker_holds_as_a_whole(
     for number in (0, 1):  # each in the order of the sequence
         share = seen.records.index[seen.records.index % 2 == number]
         assert sorted(share) == pytest.approx(share, abs=16)
-    assert list(tmp_path.glob("*/llmbench-*")) == []
+    assert list(folder.glob("*/llmbench-*")) == []
     held = [psutil.Process(pid).memory_info().rss for pid in worker_pids()]
     assert max(held) < 200 * 2**20
