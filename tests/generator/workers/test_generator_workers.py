@@ -31,14 +31,12 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.measurement import SESSION_DEADLINE
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.workers import distributed
 from pytest_llmbench.generator.workers import pool as worker_pool
 from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.generator.workers.sharding import Deal
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP, Observation
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
@@ -295,8 +293,7 @@ def test_workers_ask_as_they_were_told(serve: Serve, workers_for: WorkersFor, pl
         assert (said["model"], said["top_k"], said["ignore_eos"]) == ("mine", 3, True)
 
 
-@pytest.mark.parametrize("place", [0, 5])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("place", "workers"), [(5, 1), (0, 2), (5, 2)])
 def test_a_request_that_cannot_be_encoded_is_told_from_every_process(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan, place: int, workers: int
 ) -> None:
@@ -355,58 +352,9 @@ def test_stopping_and_closing_keep_what_was_measured(
         assert counts["ok"] + counts["cancelled"] == counts["submitted"] == len(kept)
 
 
-def test_a_stop_while_requests_are_drawn_is_not_lost(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = workers_for(serve(reply()))
-
-    def stopped_meanwhile(*arguments: Any, **options: Any) -> Deal:
-        generator.stop("too early")
-        return Deal(*arguments, **options)
-
-    monkeypatch.setattr(distributed, "Deal", stopped_meanwhile)
-    seen = generator.run(plan(1000, load=OpenLoop(10.0)))
-    assert seen.interrupted == "too early"
-    assert len(seen.records) == 0
-
-
-def test_ctrl_c_is_told_and_does_not_reach_the_workers(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan
-) -> None:
-    kept: list[RequestRecord] = []
-
-    def interrupt() -> None:
-        wait_for(lambda: len(kept) > 10)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    generator = workers_for(serve(reply()))
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    seen = generator.run(plan(1500, load=OpenLoop(100.0)), kept.append)
-    thread.join()
-    assert seen.interrupted == INTERRUPTED_BY_CTRL_C
-    assert seen.records.counts()["ok"] > 10
-    assert len(worker_pids()) == 2
-
-
-def test_an_error_of_the_caller_ends_the_run(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
-    def broken(record: RequestRecord) -> None:
-        raise ZeroDivisionError("of the caller")
-
-    generator = workers_for(serve(reply()))
-    with pytest.raises(GeneratorError, match="ZeroDivisionError: of the caller"):
-        generator.run(plan(1500, load=OpenLoop(100.0)), broken)
-
-
 def test_the_session_deadline_ends_all(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     generator = workers_for(serve(reply()), session_deadline_ns=time.monotonic_ns())
     assert generator.run(plan(10, load=ClosedLoop(2))).interrupted == SESSION_DEADLINE
-
-
-def test_all_workers_keep_the_time_of_the_load(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
-    seen = workers_for(serve(reply())).run(plan(1500, load=OpenLoop(100.0), most_s=1.0))
-    assert seen.interrupted == TIME_IS_UP
-    assert 20 <= len(seen.records) <= 1000
 
 
 def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for: WorkersFor, plan: MakePlan) -> None:

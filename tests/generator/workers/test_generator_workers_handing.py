@@ -1,4 +1,5 @@
-"""Requests on their way to the workers: what ends the dealing, and a plan that no worker holds as a whole."""
+"""What ends a load of the same two workers, while it is dealt to them and later, and they go on; and a plan
+that no worker holds as a whole."""
 
 from __future__ import annotations
 
@@ -15,14 +16,18 @@ import pytest
 from command_lines import measuring_processes, processes_below
 from planned_load import Prompts
 from scripted_server import REPLY, ScriptedServer
+from waiting import wait_for
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.limits import Limits
+from pytest_llmbench.generator.workers import distributed
 from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.generator.workers.sharding import Deal
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
 
 MakePlan = Callable[..., LoadPlan]
 
@@ -144,6 +149,56 @@ def test_an_error_of_the_workload_is_raised_as_it_is(
     with pytest.raises(ZeroDivisionError, match="of the suite"):
         generator.run(dealt(plan, workload=Prompts(at=at, happens=fail)))
     assert worker_pids() == workers
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_a_stop_while_requests_are_drawn_is_not_lost(
+    generator: DistributedLoadGenerator, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def stopped_meanwhile(*arguments: Any, **options: Any) -> Deal:
+        generator.stop("too early")
+        return Deal(*arguments, **options)
+
+    monkeypatch.setattr(distributed, "Deal", stopped_meanwhile)
+    seen = generator.run(plan(1000, load=OpenLoop(10.0)))
+    assert seen.interrupted == "too early"
+    assert len(seen.records) == 0
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_ctrl_c_is_told_and_does_not_reach_the_workers(
+    generator: DistributedLoadGenerator, plan: MakePlan
+) -> None:
+    kept: list[RequestRecord] = []
+
+    def interrupt() -> None:
+        wait_for(lambda: len(kept) > 10)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    seen = generator.run(plan(1500, load=OpenLoop(100.0)), kept.append)
+    thread.join()
+    assert seen.interrupted == INTERRUPTED_BY_CTRL_C
+    assert seen.records.counts()["ok"] > 10
+    assert len(worker_pids()) == 2
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_an_error_of_the_caller_ends_the_run(generator: DistributedLoadGenerator, plan: MakePlan) -> None:
+    def broken(record: RequestRecord) -> None:
+        raise ZeroDivisionError("of the caller")
+
+    with pytest.raises(GeneratorError, match="ZeroDivisionError: of the caller"):
+        generator.run(plan(1500, load=OpenLoop(100.0)), broken)
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_all_workers_keep_the_time_of_the_load(generator: DistributedLoadGenerator, plan: MakePlan) -> None:
+    seen = generator.run(plan(1500, load=OpenLoop(100.0), most_s=1.0))
+    assert seen.interrupted == TIME_IS_UP
+    assert 20 <= len(seen.records) <= 1000
 
 
 @pytest.mark.usefixtures("goes_on")
