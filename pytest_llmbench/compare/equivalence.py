@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.model.cells import Amount
+from pytest_llmbench.model.fact_keys import ComparisonFact, LoadFact, SUTFact, TokenizerFact, WorkloadFact
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.sentences import Note
@@ -87,19 +88,17 @@ def cache_apart(baseline: float | None, candidate: float | None) -> Finding | No
     return Finding.of(case, ok, apart, MOST_CACHED_APART, **about)
 
 
-HARDWARE = ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
-"""The facts that make hardware comparable (AMB-48)."""
 _LOAD = (
-    "load.model",
-    "load.arrival",
-    "load.burstiness",
-    "load.rate_rps",
-    "load.concurrency",
-    "load.levels_percent",
-    "load.duration_s",
-    "load.capacity_found",
+    LoadFact.MODEL,
+    LoadFact.ARRIVAL,
+    LoadFact.BURSTINESS,
+    LoadFact.RATE_RPS,
+    LoadFact.CONCURRENCY,
+    LoadFact.LEVELS_PERCENT,
+    LoadFact.DURATION_S,
+    LoadFact.CAPACITY_FOUND,
 )
-_BY_CAPACITY = ("load.rate_rps", "load.concurrency", "load.duration_s")
+_BY_CAPACITY = (LoadFact.RATE_RPS, LoadFact.CONCURRENCY, LoadFact.DURATION_S)
 """Facts that may differ in a test that takes percentages of each system's own capacity."""
 
 Evidence = Mapping[str, Mapping[str, Any]]
@@ -112,26 +111,27 @@ def evidence(facts: Mapping[str, Facts], schedules: Mapping[str, str | None]) ->
     ``schedules``: digest of the arrivals of each system; None for a closed loop.
     """
     return {
-        "comparison.sequences": {
+        ComparisonFact.SEQUENCES: {
             name: {
-                "sequence_sha256": own.value("workload.sequence_sha256"),
-                "seed": own.value("workload.seed"),
+                "sequence_sha256": own.value(WorkloadFact.SEQUENCE_SHA256),
+                "seed": own.value(WorkloadFact.SEED),
             }
             | ({} if schedules[name] is None else {"schedule_sha256": schedules[name]})
             for name, own in facts.items()
         },
-        "comparison.boundaries": {
-            name: {"boundary": own.value("sut.boundary"), "components": own.value("sut.components")}
+        ComparisonFact.BOUNDARIES: {
+            name: {"boundary": own.value(SUTFact.BOUNDARY), "components": own.value(SUTFact.COMPONENTS)}
             for name, own in facts.items()
         },
-        "comparison.hardware": {
-            name: {key: own.value(f"sut.hardware.{key}") for key in HARDWARE} for name, own in facts.items()
+        ComparisonFact.HARDWARE: {
+            name: {key.rpartition(".")[2]: own.value(key) for key in SUTFact.ACCELERATORS}
+            for name, own in facts.items()
         },
-        "comparison.loads": {
+        ComparisonFact.LOADS: {
             name: {key: own.value(key) for key in _LOAD if own.value(key) is not None}
             for name, own in facts.items()
         },
-        "comparison.tokenizers": {
+        ComparisonFact.TOKENIZERS: {
             name: {key: fact.value for key, fact in own.under("tokenizer").items()}
             for name, own in facts.items()
         },
@@ -140,30 +140,30 @@ def evidence(facts: Mapping[str, Facts], schedules: Mapping[str, str | None]) ->
 
 def rules(found: Mapping[str, Evidence]) -> list[Finding]:
     """The rules of section 6.1 as warnings: what is not equal, or not known to be."""
-    loads = found["comparison.loads"]
-    if all(load.get("load.levels_percent") for load in loads.values()):
+    loads = found[ComparisonFact.LOADS]
+    if all(load.get(LoadFact.LEVELS_PERCENT) for load in loads.values()):
         loads = {
             name: {key: value for key, value in load.items() if key not in _BY_CAPACITY}
             for name, load in loads.items()
         }
     tokenizers = {
-        name: {"name": own.get("tokenizer.name")} for name, own in found["comparison.tokenizers"].items()
+        name: {"name": own.get(TokenizerFact.NAME)} for name, own in found[ComparisonFact.TOKENIZERS].items()
     }
     boundaries = {
         name: {"boundary": own["boundary"], "components": sorted(own["components"] or [])}
-        for name, own in found["comparison.boundaries"].items()
+        for name, own in found[ComparisonFact.BOUNDARIES].items()
     }
     return [
-        _rule("same_requests", found["comparison.sequences"]),
+        _rule("same_requests", found[ComparisonFact.SEQUENCES]),
         _rule("same_load", loads),
         _rule("same_boundary", boundaries),
-        _rule("same_hardware", found["comparison.hardware"]),
+        _rule("same_hardware", found[ComparisonFact.HARDWARE]),
         _rule("same_tokenizer", tokenizers),
     ]
 
 
 def hardware_is_equal(found: Mapping[str, Evidence]) -> bool:
-    return _rule("same_hardware", found["comparison.hardware"]).ok
+    return _rule("same_hardware", found[ComparisonFact.HARDWARE]).ok
 
 
 def _rule(check: str, entries: Evidence) -> Finding:

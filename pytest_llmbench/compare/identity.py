@@ -15,20 +15,21 @@ from typing import Any
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD
+from pytest_llmbench.model.fact_keys import EndpointFact, GuardrailFact, RequestFact, SUTFact, WireFact
 
 Identity = Mapping[str, Any]
 
 REQUIRED = (
-    "test", "model", "api", "wire.http_version", "request.extra_body", "scale", "seed",
+    "test", "model", "api", WireFact.HTTP_VERSION, RequestFact.EXTRA_BODY, "scale", "seed",
     "workload", "workload.sha256", "load", "criteria",
-    "sut.boundary", "sut.model.name", "sut.model.version", "sut.model.quantization",
-    "sut.hardware.accelerator_type", "sut.hardware.accelerator_count", "sut.hardware.accelerator_memory_gib",
-    "sut.prefix_caching", "guardrails.input_filter", "guardrails.output_filter",
+    SUTFact.BOUNDARY, SUTFact.MODEL_NAME, SUTFact.MODEL_VERSION, SUTFact.MODEL_QUANTIZATION,
+    SUTFact.ACCELERATOR_TYPE, SUTFact.ACCELERATOR_COUNT, SUTFact.ACCELERATOR_MEMORY_GIB,
+    SUTFact.PREFIX_CACHING, GuardrailFact.INPUT_FILTER, GuardrailFact.OUTPUT_FILTER,
     "host.machine", "host.cpu", "host.cpus",
 )  # fmt: skip
 """Fields that have to be equal. One that a side does not know counts as different; ``wire.http_version`` is
 known for HTTP/2 alone."""
-IF_KNOWN = ("endpoint.answered_by", "warmup", "figures")
+IF_KNOWN = (EndpointFact.ANSWERED_BY, "warmup", "figures")
 """Fields that have to be equal where both sides know them."""
 GOODPUT_LIMITS = "goodput.limits"
 OF_METRICS = (ITL_METHOD, COUNTED_BY, GOODPUT_LIMITS)
@@ -54,8 +55,8 @@ _UNDER_LIMITS = (
     "max_concurrency", "max_sessions",
 )  # fmt: skip
 SHOWN = (
-    "endpoint", "endpoint.models", "sut.software.engine", "sut.software.version", "sut.context_limit_tokens",
-    "generator.version", "host.python", "host.platform",
+    "endpoint", EndpointFact.MODELS, SUTFact.SOFTWARE_ENGINE, SUTFact.SOFTWARE_VERSION,
+    SUTFact.CONTEXT_LIMIT_TOKENS, "generator.version", "host.python", "host.platform",
 )  # fmt: skip
 """Fields that are shown where they differ: the software is what one compares."""
 DEFINITIONS = "definitions"

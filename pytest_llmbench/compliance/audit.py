@@ -209,11 +209,11 @@ def status_of(entry: Requirement, evidence: Evidence) -> RequirementStatus:
     if predicate is None or condition is None:
         return _entered(entry, Status.UNMET, Answer(False, "no evidence: this version does not check it", {}))
     view = EvidenceView(evidence)
-    if not condition(view):
-        reason = f"its condition does not hold: {_document()['conditions'][entry.condition]}"
-        return _entered(entry, Status.NOT_APPLICABLE, view.unmet(reason))
-    cut_off = latencies_cut_off(view) if entry.id in LATENCIES else None
     try:
+        if not condition(view):
+            reason = f"its condition does not hold: {_document()['conditions'][entry.condition]}"
+            return _entered(entry, Status.NOT_APPLICABLE, view.unmet(reason))
+        cut_off = latencies_cut_off(view) if entry.id in LATENCIES else None
         answer = predicate(view) if cut_off is None else view.unmet(cut_off)
     except NoEvidenceError as missing:
         answer = view.unmet(str(missing))

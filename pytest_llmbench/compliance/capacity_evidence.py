@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.compliance.tested_levels import Tested, tested
+from pytest_llmbench.model.fact_keys import WorkloadFact
 from pytest_llmbench.model.result import PROBE, TestResult
 
 _SAME_RATE = 0.01
@@ -35,11 +36,11 @@ def measurement_behind(view: EvidenceView, rate: float) -> str | None:
     """
     if _found_by_search(view, rate):
         return "found by this test's search"
-    name = view.need("workload.name")
+    name = view.need(WorkloadFact.NAME)
     rates = [
         found
         for sibling in view.evidence.others("throughput")
-        if sibling.facts.value("workload.name") == name
+        if sibling.facts.value(WorkloadFact.NAME) == name
         for found in _sustainable(sibling)
     ]
     view.note("throughput_tests_rps", rates)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,20 @@ from pytest_llmbench.metrics.itl import server_clock_holds
 from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.model.draft import FEWEST_LENGTHS
 from pytest_llmbench.model.estimate import Reason
+from pytest_llmbench.model.fact_keys import (
+    COLD_START,
+    ClockFact,
+    ComparisonFact,
+    GuardrailFact,
+    Key,
+    LoadFact,
+    NetworkFact,
+    PublicationFact,
+    StreamingFact,
+    SUTFact,
+    TimingFact,
+    WorkloadFact,
+)
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import MOST_FAILED_SHARE
 from pytest_llmbench.model.records import MISSING
@@ -46,7 +61,7 @@ def _always(_: EvidenceView) -> bool:
     return True
 
 
-def _fact_is(key: str, value: object) -> Condition:
+def _fact_is(key: Key[Any], value: object) -> Condition:
     return lambda view: bool(view.fact(key) == value)
 
 
@@ -62,11 +77,11 @@ def _from_dataset(view: EvidenceView) -> bool:
 
     The name of a reference workload tells: Long Context draws its lengths from a list of its own.
     """
-    if view.fact("workload.name") in DATASET_WORKLOADS or view.fact("workload.dataset") is not None:
+    if view.fact(WorkloadFact.NAME) in DATASET_WORKLOADS or view.fact(WorkloadFact.DATASET) is not None:
         return True
-    if view.fact("workload.standard") is True:
+    if view.fact(WorkloadFact.STANDARD) is True:
         return False
-    laws = (view.fact("workload.input_length", {}), view.fact("workload.output_length", {}))
+    laws = (view.fact(WorkloadFact.INPUT_LENGTH, {}), view.fact(WorkloadFact.OUTPUT_LENGTH, {}))
     return any(law.get("type") == "empirical" for law in laws)
 
 
@@ -75,7 +90,7 @@ def _input_varies(view: EvidenceView) -> bool:
     known = known[known != MISSING]
     if len(known):
         return bool(known.min() != known.max())
-    return bool(view.fact("workload.input_length", {}).get("type") != "fixed")
+    return bool(view.fact(WorkloadFact.INPUT_LENGTH, {}).get("type") != "fixed")
 
 
 def _produced(tokens: int) -> Condition:
@@ -99,11 +114,11 @@ def _several_tokens(view: EvidenceView) -> bool:
 
 
 def _client_side(view: EvidenceView) -> bool:
-    return bool(view.fact("streaming.itl_option") != "C")
+    return bool(view.fact(StreamingFact.ITL_OPTION) != "C")
 
 
 def _server_instants(view: EvidenceView) -> bool:
-    available = view.fact("streaming.server_timestamps_available")
+    available = view.fact(StreamingFact.SERVER_TIMESTAMPS_AVAILABLE)
     if available is None:
         records = view.evidence.records
         available = len(records.server_token_ns) > 0 and server_clock_holds(records)
@@ -119,7 +134,7 @@ def _seen_cold(view: EvidenceView) -> bool:
     They do where the first reply was far slower than those of the second half. A run that only leaves the
     warm-up out has not measured a cold start.
     """
-    if view.fact("cold_start") is not True or view.evidence.test != "ttft":
+    if view.fact(COLD_START) is not True or view.evidence.test != "ttft":
         return False
     records = view.evidence.records
     started = records.select(has_first_token(records))
@@ -131,23 +146,23 @@ def _seen_cold(view: EvidenceView) -> bool:
 
 
 def _distributed(view: EvidenceView) -> bool:
-    return bool(view.fact("clock.topology") != "single_machine") or measured_apart(view)
+    return bool(view.fact(ClockFact.TOPOLOGY) != "single_machine") or measured_apart(view)
 
 
 def _sub_ms_required(view: EvidenceView) -> bool:
     # Server instants (option C) beside client instants are the one case in which two clocks are subtracted.
-    return bool(view.fact("clock.sub_ms_required", view.fact("streaming.itl_option") == "C"))
+    return bool(view.fact(ClockFact.SUB_MS_REQUIRED, view.fact(StreamingFact.ITL_OPTION) == "C"))
 
 
 def _significant_network(view: EvidenceView) -> bool:
     """Whether the network matters: as declared, or else where the system is distributed and the RTT P50 is
     above 1 ms or 1 % of the TTFT P50."""
-    declared = view.fact("network.significant")
+    declared = view.fact(NetworkFact.SIGNIFICANT)
     if declared is not None:
         return declared is True
     if not _distributed(view):
         return False
-    rtt = view.fact("network.rtt_ms", {}).get("p50")
+    rtt = view.fact(NetworkFact.RTT_MS, {}).get("p50")
     if rtt is None:
         return True
     ttft = view.result.metrics.get("ttft.p50")
@@ -159,14 +174,14 @@ def _significant_network(view: EvidenceView) -> bool:
 
 
 def _names_known(view: EvidenceView) -> bool:
-    filters = (view.fact("guardrails.input_filter"), view.fact("guardrails.output_filter"))
-    if filters == ("absent", "absent") and view.fact("guardrails.systems") is None:
+    filters = (view.fact(GuardrailFact.INPUT_FILTER), view.fact(GuardrailFact.OUTPUT_FILTER))
+    if filters == ("absent", "absent") and view.fact(GuardrailFact.SYSTEMS) is None:
         return False
-    return bool(view.fact("guardrails.systems") != "not known")
+    return bool(view.fact(GuardrailFact.SYSTEMS) != "not known")
 
 
 def _something_disabled(view: EvidenceView) -> bool:
-    return "disabled" in (view.fact("guardrails.input_filter"), view.fact("guardrails.output_filter"))
+    return "disabled" in (view.fact(GuardrailFact.INPUT_FILTER), view.fact(GuardrailFact.OUTPUT_FILTER))
 
 
 # Levels, and what the server tells of them.
@@ -199,8 +214,7 @@ def _batch_size(view: EvidenceView) -> bool:
 
 
 def _accelerators(view: EvidenceView) -> bool:
-    count = view.fact("sut.hardware.accelerator_count")
-    return isinstance(count, int) and not isinstance(count, bool) and count >= 1
+    return view.fact(SUTFact.ACCELERATOR_COUNT, 0) >= 1
 
 
 def _preemptions_by_request(view: EvidenceView) -> bool:
@@ -231,10 +245,10 @@ def _hardware_differs(view: EvidenceView) -> bool:
 def _gateway_inside(view: EvidenceView) -> bool:
     """Whether the boundary contains the application gateway: a compound system is one and more, and a
     boundary of one's own frees of nothing (AMB-49)."""
-    return view.fact("sut.boundary") not in (None, _ENGINE)
+    return view.fact(SUTFact.BOUNDARY) not in (None, _ENGINE)
 
 
-_PRODUCTION = _both(_gateway_inside, _fact_is("guardrails.production_claim", True))
+_PRODUCTION = _both(_gateway_inside, _fact_is(GuardrailFact.PRODUCTION_CLAIM, True))
 
 CONDITIONS: Mapping[str, Condition] = MappingProxyType(
     {
@@ -242,47 +256,47 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "p999-reported": lambda view: reported(view.result, "p99_9"),
         "one-token": _produced(1),
         "two-tokens": _produced(2),
-        "custom-workload": lambda view: view.fact("workload.standard") is not True,
+        "custom-workload": lambda view: view.fact(WorkloadFact.STANDARD) is not True,
         "dataset": _from_dataset,
-        "synthetic-uniform": _fact_is("workload.name", "synthetic-uniform"),
-        "synthetic-skewed": _fact_is("workload.name", "synthetic-skewed"),
-        "conversation": _fact_is("workload.name", "conversation"),
-        "code-completion": _fact_is("workload.name", "code-completion"),
-        "long-context": _fact_is("workload.name", "long-context"),
+        "synthetic-uniform": _fact_is(WorkloadFact.NAME, "synthetic-uniform"),
+        "synthetic-skewed": _fact_is(WorkloadFact.NAME, "synthetic-skewed"),
+        "conversation": _fact_is(WorkloadFact.NAME, "conversation"),
+        "code-completion": _fact_is(WorkloadFact.NAME, "code-completion"),
+        "long-context": _fact_is(WorkloadFact.NAME, "long-context"),
         "input-varies": _input_varies,
-        "load-open": _fact_is("load.model", "open"),
-        "load-closed": _fact_is("load.model", "closed"),
-        "engine": _fact_is("sut.boundary", _ENGINE),
+        "load-open": _fact_is(LoadFact.MODEL, "open"),
+        "load-closed": _fact_is(LoadFact.MODEL, "closed"),
+        "engine": _fact_is(SUTFact.BOUNDARY, _ENGINE),
         "gateway": _gateway_inside,
         "warm": lambda view: not _seen_cold(view),
-        "cold-start": _fact_is("cold_start", True),
+        "cold-start": _fact_is(COLD_START, True),
         "cold-start-shown": lambda view: (
-            view.fact("cold_start") is True or bool(cold_starts(view.evidence.records).any())
+            view.fact(COLD_START) is True or bool(cold_starts(view.evidence.records).any())
         ),
         "distributed": _distributed,
         "distributed-sub-ms": _both(_distributed, _sub_ms_required),
-        "distributed-ntp": _both(_distributed, _fact_is("clock.method", "ntp")),
+        "distributed-ntp": _both(_distributed, _fact_is(ClockFact.METHOD, "ntp")),
         "gateway-network": _both(_gateway_inside, _significant_network),
-        "ttft-adjusted": lambda view: view.fact("network.ttft_adjustment", {}).get("applied") is True,
-        "http": lambda view: view.fact("streaming.protocol") not in ("grpc", "websocket"),
-        "sse": lambda view: bool(view.fact("streaming.protocol", "sse") == "sse"),
-        "grpc": _fact_is("streaming.protocol", "grpc"),
-        "server-timing": lambda view: bool(view.fact("timing.server_side", [])),
+        "ttft-adjusted": lambda view: view.fact(NetworkFact.TTFT_ADJUSTMENT, {}).get("applied") is True,
+        "http": lambda view: view.fact(StreamingFact.PROTOCOL) not in ("grpc", "websocket"),
+        "sse": lambda view: bool(view.fact(StreamingFact.PROTOCOL, "sse") == "sse"),
+        "grpc": _fact_is(StreamingFact.PROTOCOL, "grpc"),
+        "server-timing": lambda view: bool(view.fact(TimingFact.SERVER_SIDE, [])),
         "server-queue-or-prefill": lambda view: (
-            not {"queue_wait", "prefill"}.isdisjoint(view.fact("timing.server_side", []))
+            not {"queue_wait", "prefill"}.isdisjoint(view.fact(TimingFact.SERVER_SIDE, []))
         ),
         "noncontent-first": lambda view: bool(first_output_before_content(view.evidence.records).any()),
         "guardrails-known": _names_known,
         "production": _PRODUCTION,
         "production-disabled": _both(_PRODUCTION, _something_disabled),
-        "published": _fact_is("publication.intended", True),
+        "published": _fact_is(PublicationFact.INTENDED, True),
         "itl-client": _client_side,
         "itl-option-due": lambda view: not _client_side(view) or _several_tokens(view),
         "server-instants": _server_instants,
-        "itl-a": _fact_is("streaming.itl_option", "A"),
-        "itl-b": _fact_is("streaming.itl_option", "B"),
+        "itl-a": _fact_is(StreamingFact.ITL_OPTION, "A"),
+        "itl-b": _fact_is(StreamingFact.ITL_OPTION, "B"),
         "latency-limits": lambda view: (
-            not {"ttft_p99_ms", "tpot_p99_ms"}.isdisjoint(view.fact("load.slo", {}))
+            not {"ttft_p99_ms", "tpot_p99_ms"}.isdisjoint(view.fact(LoadFact.SLO, {}))
         ),
         "queue-seen": lambda view: (
             _open_loop_level(view) or any(_gauge(run, "waiting") for run in view.evidence.runs)
@@ -294,7 +308,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "level-reported": _has_role("reported"),
         "accelerators": _accelerators,
         "batch-size": _batch_size,
-        "prefix-cache-on": lambda view: bool(view.fact("sut.prefix_caching") != "disabled"),
+        "prefix-cache-on": lambda view: bool(view.fact(SUTFact.PREFIX_CACHING) != "disabled"),
         "cached-counts": lambda view: bool(has(view.evidence.records.cached_tokens).any()),
         "preemptions": _preemptions,
         "preemptions-by-request": _preemptions_by_request,
@@ -304,7 +318,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "compared": lambda view: view.evidence.systems > 1,
         "tokenizers-differ": _tokenizers_differ,
         "hardware-differs": _hardware_differs,
-        "comparative-claim": lambda view: view.fact("comparison.claim") is not False,
+        "comparative-claim": lambda view: view.fact(ComparisonFact.CLAIM) is not False,
     }
 )
 """What decides whether a condition of the catalogue holds, by its id."""

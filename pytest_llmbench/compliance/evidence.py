@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.model.fact_keys import EndpointFact, SUTFact
 from pytest_llmbench.model.judgement import Status, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import PHASES, JoinedRecords, Records
-from pytest_llmbench.model.result import INSTANCE, TestResult
+from pytest_llmbench.model.result import TestResult
 
 PUBLISHED_DIGESTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -120,16 +121,16 @@ class Evidence:
     def simulated(self) -> bool:
         """Whether nothing was sent: by what the runs say of themselves, which nobody can declare away."""
         facts = (self.result.facts, *(run.facts for run in self.result.observations))
-        return any(known.value("sut.simulated") == VIRTUAL_TIME for known in facts)
+        return any(known.value(SUTFact.SIMULATED) == VIRTUAL_TIME for known in facts)
 
     @cached_property
     def same_system(self) -> tuple[TestResult, ...]:
         """Siblings of whatever test on the same SUT: a run that was shared was measured by one of them."""
-        own, number = self.result.disclosure, self.result.facts.value(INSTANCE)
+        own, number = self.result.disclosure, self.result.facts.value(EndpointFact.INSTANCE)
         return tuple(
             sibling
             for sibling in self.siblings
-            if sibling.disclosure == own and sibling.facts.value(INSTANCE) == number
+            if sibling.disclosure == own and sibling.facts.value(EndpointFact.INSTANCE) == number
         )
 
     def others(self, test: str) -> tuple[TestResult, ...]:

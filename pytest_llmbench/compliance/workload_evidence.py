@@ -22,6 +22,7 @@ from pytest_llmbench.metrics.server_side import (
     miscount,
     read_share,
 )
+from pytest_llmbench.model.fact_keys import RequestFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
@@ -41,14 +42,14 @@ from pytest_llmbench.workloads.stream import part_seed
 
 def further_fields(view: EvidenceView, run: Observation) -> Mapping[str, Any]:
     """The fields of every request of the run in addition to those of its workload."""
-    own: Mapping[str, Any] | None = run.facts.value("request.variant_body")
-    whole: Mapping[str, Any] = view.fact("request.extra_body", {})
+    own: Mapping[str, Any] | None = run.facts.value(RequestFact.VARIANT_BODY)
+    whole: Mapping[str, Any] = view.fact(RequestFact.EXTRA_BODY, {})
     return whole if own is None else own
 
 
 def against_workload(view: EvidenceView, names: Collection[str]) -> str | None:
     """A further field among ``names``, which the workload does not know of; None for none."""
-    found = present(view.fact("request.extra_body", {}), names)
+    found = present(view.fact(RequestFact.EXTRA_BODY, {}), names)
     found += [name for run in view.evidence.runs for name in present(further_fields(view, run), names)]
     if not found:
         return None
@@ -96,7 +97,7 @@ def counted_wrongly(view: EvidenceView) -> str | None:
 
 def unverified(view: EvidenceView) -> str | None:
     """Why the data set of this run may be another than it is called; None for the published one."""
-    view.fact("workload.dataset")
+    view.fact(WorkloadFact.DATASET)
     return doubt_about(view.result.facts, view.evidence.published_digests)
 
 
@@ -105,18 +106,18 @@ def doubt_about(facts: Facts, published: Mapping[str, frozenset[str]]) -> str | 
 
     Data that does not claim such a name cannot be mistaken for published data.
     """
-    dataset = facts.value("workload.dataset") or {}
+    dataset = facts.value(WorkloadFact.DATASET) or {}
     name, digest = str(dataset.get("name")), dataset.get("file_sha256")
-    if facts.value("workload.standard") is not True or name not in published or digest in published[name]:
+    if facts.value(WorkloadFact.STANDARD) is not True or name not in published or digest in published[name]:
         return None
     return f"{name} by name alone: its file (SHA-256 {digest}) is none whose digest is published"
 
 
 def sent_again(view: EvidenceView) -> str | None:
     """A data set of unknown identity that is too small for the run, so that its prompts were repeated."""
-    entries = view.fact("workload.input_length", {}).get("params", {}).get("entries")
-    sent = view.fact("workload.n_requests")
-    if unverified(view) is None or not isinstance(entries, int) or not isinstance(sent, int):
+    entries = view.fact(WorkloadFact.INPUT_LENGTH, {}).get("params", {}).get("entries")
+    sent = view.fact(WorkloadFact.N_REQUESTS)
+    if unverified(view) is None or not isinstance(entries, int) or sent is None:
         return None
     return f"{entries} entries for {sent} requests: the data set is not whole" if entries < sent else None
 
@@ -129,14 +130,14 @@ repeats of a data set, and templates counted by another vocabulary."""
 def alike_and_repeated(view: EvidenceView) -> tuple[float, float]:
     """The share of a data set's entries that begin like another one, and the expected share of the requests
     that send an entry again, also one of the warm-up: parts draw by themselves. 0 without a data set."""
-    sharing = view.fact("workload.prefix_sharing", {})
-    entries = view.fact("workload.input_length", {}).get("params", {}).get("entries")
-    distinct, sent = sharing.get("distinct_prompts", entries), view.fact("workload.n_requests")
-    if not isinstance(distinct, int) or distinct < 1 or not isinstance(sent, int) or sent < 1:
+    sharing = view.fact(WorkloadFact.PREFIX_SHARING, {})
+    entries = view.fact(WorkloadFact.INPUT_LENGTH, {}).get("params", {}).get("entries")
+    distinct, sent = sharing.get("distinct_prompts", entries), view.fact(WorkloadFact.N_REQUESTS)
+    if not isinstance(distinct, int) or distinct < 1 or sent is None or sent < 1:
         return 0.0, 0.0
-    parts = [count for _, count in view.fact("workload.slices", [[0, sent]])]
+    parts = [count for _, count in view.fact(WorkloadFact.SLICES, [[0, sent]])]
     unseen = [1 - min(1.0, count / distinct) for count in parts]
-    before = 1 - min(1.0, (view.fact("warmup.requests_ok") or 0) / distinct)
+    before = 1 - min(1.0, (view.fact(WarmupFact.REQUESTS_OK) or 0) / distinct)
     first_sent = distinct * before * (1 - float(np.prod(unseen)))
     return sharing.get("alike_fraction", 0.0), max(0.0, 1 - first_sent / sent)
 
@@ -170,12 +171,14 @@ def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None
     """
     if any(answers_of(run.plan.workload) != "recorded" for run in view.runs):
         return LIVE_ANSWERS
-    declared, seed, count = view.need_all("workload.sequence_sha256", "workload.seed", "workload.n_requests")
+    declared, seed, count = view.need_all(
+        WorkloadFact.SEQUENCE_SHA256, WorkloadFact.SEED, WorkloadFact.N_REQUESTS
+    )
     workload = _drawing(view, _declared_workload(view), by_reference)
     parts = _parts(view, workload, count, seed)
     again = _digest(parts)
     view.note("regenerated_sha256", again)
-    strange = [name for name, own in view.fact("workload.parts", []) if own != part_seed(seed, name)]
+    strange = [name for name, own in view.fact(WorkloadFact.PARTS, []) if own != part_seed(seed, name)]
     if strange:
         return f"the seed of {strange[0]!r} does not follow from seed {seed}"
     if again != declared or sum(length for _, _, length, _ in parts) != count:
@@ -187,7 +190,7 @@ def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None
 def _declared_workload(view: EvidenceView) -> Workload:
     """The workload of the first run that is drawn from the classes the facts name; a run may have one class
     alone."""
-    classes = view.fact("workload.classes")
+    classes = view.fact(WorkloadFact.CLASSES)
     workloads = [run.plan.workload for run in view.runs]
     same = (each for each in workloads if each.specification().get("classes") == classes)
     return next(same, workloads[0])
@@ -195,11 +198,11 @@ def _declared_workload(view: EvidenceView) -> Workload:
 
 def _parts(view: EvidenceView, workload: Workload, count: int, seed: int) -> list[Part]:
     """The stretches of the sequence that were sent; in the long-context test each has a length of its own."""
-    slices = [(first, length) for first, length in view.fact("workload.slices", [[0, count]])]
-    seeds = [own for _, own in view.fact("workload.parts", [])]
+    slices = [(first, length) for first, length in view.fact(WorkloadFact.SLICES, [[0, count]])]
+    seeds = [own for _, own in view.fact(WorkloadFact.PARTS, [])]
     if len(seeds) != len(slices):
         seeds = [seed] * len(slices)
-    targets = view.fact("workload.targets")
+    targets = view.fact(WorkloadFact.TARGETS)
     if targets is None or not isinstance(workload, LongContextWorkload) or len(targets) != len(slices):
         return [(workload, *part, own) for part, own in zip(slices, seeds, strict=True)]
     return [
@@ -234,7 +237,7 @@ def _unlike(view: EvidenceView, run: Observation, seed: int, by_reference: bool)
         return f"the run used seed {plan.seed}, which does not follow from the declared seed {seed}"
     if not run.sequence_sha256:
         raise NoEvidenceError("sequence_sha256 of the run")
-    name = view.fact("workload.name")
+    name = view.fact(WorkloadFact.NAME)
     if plan.workload.name != name:
         return f"{plan.label!r} sent requests of {plan.workload.name}, not of {name}"
     workload = _drawing(view, plan.workload, by_reference)
@@ -277,7 +280,7 @@ def _drawing(view: EvidenceView, workload: Workload, by_reference: bool) -> Work
     (AMB-11) and the lengths of Long Context are part of that."""
     if not by_reference:
         return workload
-    name = view.need("workload.name")
+    name = view.need(WorkloadFact.NAME)
     return reference_variant(name, workload.specification()) or reference_workload(name)
 
 

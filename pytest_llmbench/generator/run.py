@@ -37,6 +37,7 @@ from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
+from pytest_llmbench.model.fact_keys import StreamingFact, TimingFact, WireFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -376,29 +377,31 @@ class LoadGenerator:
         return load_, min(count, asked.in_flight or max(_LEAST_OPEN_LOOP_CONNECTIONS, usual))
 
     def _facts(self, clock_resolution_ns: int, *, of_sessions: bool) -> Facts:
-        told = {"wire.session_header": self._head.session_header or "none"} if of_sessions else {}
+        told: dict[str, Any] = {}
+        if of_sessions:
+            told[WireFact.SESSION_HEADER] = self._head.session_header or "none"
         if self._asks_form:
-            told["wire.structured_output"] = "fields" if self._dialect.structured_output else "prompt_words"
+            told[WireFact.STRUCTURED_OUTPUT] = "fields" if self._dialect.structured_output else "prompt_words"
         if self._has_roles:
-            told["wire.messages"] = "roles" if self._dialect.message_roles else "one_text"
+            told[WireFact.MESSAGES] = "roles" if self._dialect.message_roles else "one_text"
         calls = self._dialect.protocol == "grpc"
-        first = {
-            "timing.first_point": "first_token_message" if calls else "parsed_data_event",
-            "timing.first_token_kind": "content",
+        first: dict[str, Any] = {
+            TimingFact.FIRST_POINT: "first_token_message" if calls else "parsed_data_event",
+            TimingFact.FIRST_TOKEN_KIND: "content",
         }
         return Facts.of(
             Origin.GENERATOR,
             {
-                "streaming.protocol": self._dialect.protocol,
-                "wire.dialect": self._dialect.name,
-                "wire.http_version": _HTTP_VERSIONS.get(self._transport.name),
-                "wire.prompt_form": self._prompt_form,
+                StreamingFact.PROTOCOL: self._dialect.protocol,
+                WireFact.DIALECT: self._dialect.name,
+                WireFact.HTTP_VERSION: _HTTP_VERSIONS.get(self._transport.name),
+                WireFact.PROMPT_FORM: self._prompt_form,
                 **told,
-                "timing.stamp_unit": _STAMPED.get(self._transport.name),
-                "timing.submit_point": "message_sent" if calls else "last_request_byte",
+                TimingFact.STAMP_UNIT: _STAMPED.get(self._transport.name),
+                TimingFact.SUBMIT_POINT: "message_sent" if calls else "last_request_byte",
                 **({} if self._dialect.protocol == "json" else first),
-                "timing.clock_resolution_ns": clock_resolution_ns,
-                "timing.timestamp_format": "epoch_ms",
+                TimingFact.CLOCK_RESOLUTION_NS: clock_resolution_ns,
+                TimingFact.TIMESTAMP_FORMAT: "epoch_ms",
             },
             "load generator",
         )

@@ -41,6 +41,7 @@ from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
+from pytest_llmbench.model.fact_keys import GuardrailFact, SUTFact
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.numbers import rough_duration
 from pytest_llmbench.model.observation import Observation
@@ -122,8 +123,8 @@ def known_of(settings: Settings, offered: Offered = lambda _: {}) -> Known:
 
 def _options(facts: Facts) -> str:
     """The options of the embedded engine for what is declared of a cache and of filters."""
-    caching = {"enabled": "on", "disabled": "off"}.get(str(facts.value("sut.prefix_caching")))
-    filters = {name: facts.value(f"guardrails.{name}") for name in ("input_filter", "output_filter")}
+    caching = {"enabled": "on", "disabled": "off"}.get(str(facts.value(SUTFact.PREFIX_CACHING)))
+    filters = {f"{side}_filter": facts.value(key) for side, key in GuardrailFact.FILTERS.items()}
     given = {"prefix_caching": caching} | {
         name: state for name, state in filters.items() if state in ("absent", "disabled", "enabled")
     }

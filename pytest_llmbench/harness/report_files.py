@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from pytest_llmbench.errors import LLMBenchError, StoreError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.input_files import open_file
+from pytest_llmbench.model.fact_keys import EndpointFact
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.redaction import outward, outward_value, without_credentials
 from pytest_llmbench.registry import every, names
@@ -110,7 +111,7 @@ def _sut(told: Sut, tests: Sequence[TestEntry]) -> Sut:
     """The system under test of the report. Its disclosure is that of the first test that has one; each test
     carries its own facts as well."""
     facts: dict[str, FactEntry] = next((test.facts for test in tests if test.facts), {})
-    endpoint, model, api = (facts.get(f"endpoint.{name}") for name in ("url", "model", "api"))
+    endpoint, model, api = map(facts.get, (EndpointFact.URL, EndpointFact.MODEL, EndpointFact.API))
     found = str(endpoint.value) if endpoint else _NO_ENDPOINT
     return Sut(
         endpoint=found if told.endpoint == _NO_ENDPOINT else told.endpoint,

@@ -30,12 +30,13 @@ from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
 from pytest_llmbench.methodology.catalogue import definition as definition_of
 from pytest_llmbench.methodology.parameters import TestParameters, build
 from pytest_llmbench.methodology.procedure import TestDefinition, WarmupPolicy
+from pytest_llmbench.model.fact_keys import EndpointFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, HostLimits, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
-from pytest_llmbench.model.result import INSTANCE, TestResult
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.files import there_are_saved
@@ -259,7 +260,7 @@ class BenchSession:
         again = f" {self._times[key]}" if self._times[key] > 1 else ""
         own = f"{nodeid}{again}" if again or parameters.fresh else ""
         sut = SUT(opened.endpoint)
-        number = opened.facts.value(INSTANCE)
+        number = opened.facts.value(EndpointFact.INSTANCE)
         if number and sut.was_there_before and opened.launched is None and self.settings.prompts == AUTO:
             own = f"system {number} {own}".strip()
         return salt_of(sut, self.settings, own)
@@ -276,11 +277,11 @@ class BenchSession:
         beyond = () if opened.virtual else self._beyond(result, opened)
         again = (*self._sent_before.findings(nodeid), *self._sent_by_others(opened))
         found = [*result.findings, *(() if self._events is None else self._events.findings)]
-        if opened.facts.value("endpoint.certificate_checked") is False:
+        if opened.facts.value(EndpointFact.CERTIFICATE_CHECKED) is False:
             found.append(Finding.of("certificate_checked"))
-        if opened.facts.value("endpoint.key_in_clear"):
+        if opened.facts.value(EndpointFact.KEY_IN_CLEAR):
             found.append(Finding.of("key_encrypted"))
-        if (proxy := opened.facts.value("endpoint.proxy")) not in (None, "none"):
+        if (proxy := opened.facts.value(EndpointFact.PROXY)) not in (None, "none"):
             found.append(Finding.of("measured_through_proxy", proxy=proxy))
         found += [*beyond, *(() if definition.name in SENDS_AGAIN else again)]
         return replace(result, notes=(*opened.notes, *result.notes), findings=tuple(found))
@@ -406,7 +407,7 @@ class BenchSession:
             raise
         self._opened_at[role, opened.endpoint] += 1
         number = self._opened_at[role, opened.endpoint]
-        told = Facts.of(Origin.GENERATOR, {INSTANCE: number} if number > 1 else {})
+        told = Facts.of(Origin.GENERATOR, {EndpointFact.INSTANCE: number} if number > 1 else {})
         self._open[key] = opened = replace(opened, key=f"{given} {number}", facts=opened.facts | told)
         return opened
 

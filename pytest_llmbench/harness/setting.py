@@ -11,6 +11,7 @@ from pytest_llmbench.harness.settings import AUTO, BY_SEED, DEFAULT_SEED, Settin
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo, WarmupPolicy
+from pytest_llmbench.model.fact_keys import ManifestFact, WorkloadFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.workloads.catalogue import workload
@@ -81,10 +82,12 @@ def setting_on(
     if problems:
         raise SUTError("; ".join(problems), where="llm_warmup")
     digest = opened.facts.sha256()
-    frozen = Facts.of(Origin.GENERATOR, {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()})
+    frozen = Facts.of(
+        Origin.GENERATOR, {ManifestFact.SHA256: digest, ManifestFact.FROZEN_NS: opened.now_ns()}
+    )
     selftest = Facts() if opened.virtual else _selftest(opened, settings)
     name = prompts_of(SUT(opened.endpoint), settings)
-    named = Facts.of(Origin.GENERATOR, {"workload.prompts": name} if name else {})
+    named = Facts.of(Origin.GENERATOR, {WorkloadFact.PROMPTS: name} if name else {})
     setting = setting_for(
         parameters,
         settings,

@@ -23,6 +23,7 @@ from pytest_llmbench.methodology.measuring.validity import (
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.uncertainty import FULL_CORE_SHARE, spoiled
 from pytest_llmbench.metrics.latency import lag_limit_ns
+from pytest_llmbench.model.fact_keys import SUTFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -143,7 +144,7 @@ def same_requests_again(setting: Setting, variant: str) -> int:
     still hold them, since it cannot be emptied and is not known to be off."""
     info = setting.variants.get(variant)
     facts = setting.facts if info is None else setting.facts | info.facts
-    forgets = facts.value("sut.prefix_caching") == "disabled" or (info is not None and info.can_be_fresh)
+    forgets = facts.value(SUTFact.PREFIX_CACHING) == "disabled" or (info is not None and info.can_be_fresh)
     return setting.remeasure if forgets else 0
 
 

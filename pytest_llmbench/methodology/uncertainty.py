@@ -28,6 +28,7 @@ from pytest_llmbench.metrics.uncertainty import (
 )
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import StreamingFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -182,7 +183,7 @@ def with_uncertainty(result: TestResult) -> TestResult:
     runs = [run for index, run in enumerate(result.observations) if index not in aside]
     if all(map(is_exact, runs)):
         return result
-    served = result.facts.value("streaming.itl_option") == SERVER_INSTANTS
+    served = result.facts.value(StreamingFact.ITL_OPTION) == SERVER_INSTANTS
     of_level: dict[str, list[_Bounds]] = {}
     levels = []
     for level in result.levels:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.fact_keys import NetworkFact
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
@@ -340,11 +341,11 @@ def adjusted_ttft(metrics: Mapping[str, Estimate], facts: Facts) -> dict[str, Es
     Undefined where more is declared than the round trip that was measured, or than TTFT itself: that is no
     network time.
     """
-    adjustment = facts.value("network.ttft_adjustment") or {}
+    adjustment = facts.value(NetworkFact.TTFT_ADJUSTMENT) or {}
     amount = adjustment.get("amount_ms")
     if adjustment.get("applied") is not True or amount is None:
         return {}
-    measured = (facts.value("network.rtt_ms") or {}).get("p50")
+    measured = (facts.value(NetworkFact.RTT_MS) or {}).get("p50")
     if measured is not None and amount > measured + ROUND_TRIP_TOLERANCE_MS:
         why = f"declared are {amount:g} ms of network time, a round trip of {measured:g} ms was measured"
     elif any(

@@ -16,6 +16,7 @@ from pytest_llmbench.metrics.latency import by_blocks, streamed_tokens
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.fact_keys import TokenizerFact
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
@@ -117,8 +118,6 @@ def beyond_limit_share(records: Records) -> float:
     return int(beyond.sum()) / max(int(known.sum()), 1)
 
 
-TOKENS_OF_A_FILE = "tokenizer.tokens_per_reference"
-"""Key of the fact that says how many times the tokens of cl100k_base the tokenizer of a file makes."""
 MOST_TOKENS_OF_A_FILE = 2.0
 """The largest such factor with which counts by a file are taken. Vocabularies of language models are below
 1.7, of characters 2.3 and more, of bytes 3.4 and more."""
@@ -149,14 +148,15 @@ def miscount(seen: Iterable[Observation], facts: Facts) -> Miscount | None:
     """The first run with more output tokens than were asked for, than text came, or than any vocabulary makes
     of a text; None where all counts can be. Behind an end that is ignored, as was asked for, tokens have no
     text. ``facts``: of the tokenizer."""
-    per_reference = facts.value(TOKENS_OF_A_FILE, 0.0)
+    per_reference = facts.value(TokenizerFact.TOKENS_PER_REFERENCE, 0.0)
+    known = TokenizerFact.TOKENS_PER_REFERENCE.admits(per_reference)
     for run in seen:
         beyond, unshown = beyond_limit_share(run.records), unshown_share(run.records)
         if beyond > MOST_BEYOND_LIMIT:
             return Miscount(run, beyond, "beyond_limit_share")
         if unshown > MOST_UNSHOWN_SHARE and not run.plan.ignore_eos:
             return Miscount(run, unshown, "unshown_share")
-        if per_reference > MOST_TOKENS_OF_A_FILE and (run.records.token_source == _BY_FILE).any():
+        if known and per_reference > MOST_TOKENS_OF_A_FILE and (run.records.token_source == _BY_FILE).any():
             return Miscount(run, per_reference, "tokens_per_reference")
     return None
 

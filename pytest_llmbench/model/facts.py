@@ -1,7 +1,6 @@
 """The manifest: declared, detected and measured facts about a run, each with its origin.
 
-Keys are the dotted names of the evidence vocabulary in ``compliance/requirements.yaml``
-(``sut.model.name``, ``workload.seed``, ``clock.topology``). A key that is absent is "no evidence".
+Keys are those of ``fact_keys``. A key that is absent is "no evidence".
 """
 
 from __future__ import annotations
@@ -12,7 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, overload
+
+from pytest_llmbench.model.fact_keys import ClockFact, Key, ManifestFact, NetworkFact, SUTFact, Value
+
+Default = TypeVar("Default")
 
 
 class Origin(StrEnum):
@@ -46,9 +49,12 @@ class Facts(Mapping[str, Fact]):
         self._facts: Mapping[str, Fact] = MappingProxyType(dict(facts or {}))
 
     @classmethod
-    def of(cls, origin: Origin, values: Mapping[str, Any], source: str = "") -> Facts:
+    def of(
+        cls, origin: Origin, values: Mapping[Key[Any], Any] | Mapping[str, Any], source: str = ""
+    ) -> Facts:
         """Facts from plain values; ``None`` values are left out, since they state nothing."""
-        return cls({key: Fact(value, origin, source) for key, value in values.items() if value is not None})
+        stated = ((str(key), value) for key, value in values.items() if value is not None)
+        return cls({key: Fact(value, origin, source) for key, value in stated})
 
     def __getitem__(self, key: str) -> Fact:
         return self._facts[key]
@@ -65,7 +71,11 @@ class Facts(Mapping[str, Fact]):
     def __repr__(self) -> str:
         return f"Facts({dict(self._facts)!r})"
 
-    def value(self, key: str, default: Any = None) -> Any:
+    @overload
+    def value(self, key: Key[Value]) -> Value | None: ...
+    @overload
+    def value(self, key: Key[Value], default: Default) -> Value | Default: ...
+    def value(self, key: Key[Any], default: Any = None) -> Any:
         """The value under ``key``, or ``default`` when nothing is known."""
         fact = self._facts.get(key)
         return default if fact is None else fact.value
@@ -81,19 +91,16 @@ class Facts(Mapping[str, Fact]):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-CONTRADICTED = "manifest.contradicted"
-"""Key of the fact that lists what was declared otherwise than observed: key → ``declared``, ``observed``."""
-CONTEXT_LIMIT = "sut.context_limit_tokens"
 _OBSERVED_ALONE = "endpoint."
-_OF_THE_ENGINE = (CONTEXT_LIMIT, "network.rtt_ms", "sut.simulated")
+_OF_THE_ENGINE = (SUTFact.CONTEXT_LIMIT_TOKENS, NetworkFact.RTT_MS, SUTFact.SIMULATED)
 """Facts that nobody declares of the embedded engine; the others it only proposes."""
-_NAMED_OTHERWISE = frozenset({"sut.model.name", "clock.topology"})
+_NAMED_OTHERWISE = frozenset({SUTFact.MODEL_NAME, ClockFact.TOPOLOGY})
 """Detected facts that a tester knows better: the name behind an alias, the machine behind a tunnel."""
 
 
 def declared_beside(observed: Facts, declared: Facts) -> Facts:
     """The facts of both. What was observed stands over what was declared, and a contradiction is told by
-    :data:`CONTRADICTED`; what an endpoint says of itself nobody else can declare.
+    ``manifest.contradicted``; what an endpoint says of itself nobody else can declare.
 
     A context limit below the one that the engine states is kept, since requests have to fit into it, and is a
     contradiction all the same.
@@ -105,9 +112,9 @@ def declared_beside(observed: Facts, declared: Facts) -> Facts:
             found[key] = fact
             continue
         contradicted[key] = {"declared": fact.value, "observed": None if seen is None else seen.value}
-        if key == CONTEXT_LIMIT and seen is not None and _is_less(fact.value, seen.value):
+        if key == SUTFact.CONTEXT_LIMIT_TOKENS and seen is not None and _is_less(fact.value, seen.value):
             found[key] = fact
-    told = {CONTRADICTED: contradicted or None}
+    told = {ManifestFact.CONTRADICTED: contradicted or None}
     return Facts(found) | Facts.of(Origin.GENERATOR, told, "declarations beside what was observed")
 
 

@@ -24,8 +24,6 @@ NOT_OFFERED = " (not offered)"
 """End of the role of a level that this machine spoiled: it says nothing about the SUT."""
 GIVEN_UP = " (given up)"
 """End of the role of a level that was to be reported and did not hold."""
-INSTANCE = "endpoint.instance"
-"""Name of the fact that the system was not the first of its session at its endpoint: its number, from 2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
+from pytest_llmbench.model.fact_keys import NetworkFact, SUTFact, TokenizerFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.sut_schema import (
     SUTTables,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
 _NOT_FACTS = ("endpoint", "request", "prices", "variants")
-_WHOLE_FACTS = ("network.ttft_adjustment",)
+_WHOLE_FACTS = (NetworkFact.TTFT_ADJUSTMENT,)
 """Tables that are one fact each, instead of one for every key."""
 
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
@@ -214,13 +215,13 @@ def tokenizer_facts(tokenizer: HuggingFaceTokenizer, source: str) -> Facts:
     """The facts in a tokenizer's file, under the keys of ``[tokenizer]`` and some more. ``source``: its
     path."""
     values = {
-        "tokenizer.name": tokenizer.name,
-        "tokenizer.version": tokenizer.version,
-        "tokenizer.vocab_size": tokenizer.vocabulary_size,
-        "tokenizer.source": tokenizer.source,
-        "tokenizer.sha256": tokenizer.sha256,
-        "tokenizer.tokens_per_reference": round(tokenizer.tokens_per_reference, 3),
-        "tokenizer.special.tokens": dict(tokenizer.special_tokens),
+        TokenizerFact.NAME: tokenizer.name,
+        TokenizerFact.VERSION: tokenizer.version,
+        TokenizerFact.VOCAB_SIZE: tokenizer.vocabulary_size,
+        TokenizerFact.SOURCE: tokenizer.source,
+        TokenizerFact.SHA256: tokenizer.sha256,
+        TokenizerFact.TOKENS_PER_REFERENCE: round(tokenizer.tokens_per_reference, 3),
+        TokenizerFact.SPECIAL_TOKENS: dict(tokenizer.special_tokens),
     }
     return Facts.of(Origin.DETECTED, values, source)
 
@@ -246,7 +247,7 @@ def _told_by(tokenizer: HuggingFaceTokenizer | None, tables: SUTTables, path: Pa
     (section 4.4)."""
     if tokenizer is None:
         return Facts()
-    native = Facts.of(Origin.DECLARED, {"tokenizer.counting_option": "A"}, f"{path}: tokenizer.file")
+    native = Facts.of(Origin.DECLARED, {TokenizerFact.COUNTING_OPTION: "A"}, f"{path}: tokenizer.file")
     return tokenizer_facts(tokenizer, str(path.parent / str(tables.tokenizer.file))) | native
 
 
@@ -272,8 +273,8 @@ def _parse(path: Path) -> dict[str, Any]:
 def _facts(tables: SUTTables, path: Path) -> Facts:
     stated = tables.model_dump(exclude_unset=True, exclude=set(_NOT_FACTS))
     values = dict(_flat(stated, ""))
-    if values.get("sut.hardware.disclosed") is False:
-        values["sut.hardware.accelerator_type"] = "undisclosed"
+    if values.get(SUTFact.HARDWARE_DISCLOSED) is False:
+        values[SUTFact.ACCELERATOR_TYPE] = "undisclosed"
     return Facts.of(Origin.DECLARED, values, str(path))
 
 

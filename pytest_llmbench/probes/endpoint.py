@@ -17,6 +17,7 @@ import httpx
 
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.model.fact_keys import EndpointFact, StreamingFact, SUTFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.probes import api_detection as detection
@@ -66,13 +67,13 @@ def engine_facts(entry: Mapping[str, Any], server: str, fingerprint: str) -> dic
     if engine is None and server.lower().startswith("llama.cpp"):
         engine = "llama.cpp"
     if engine is not None:
-        facts["sut.software.engine"] = engine
+        facts[SUTFact.SOFTWARE_ENGINE] = engine
     pattern = {"vLLM": _VLLM_FINGERPRINT, "llama.cpp": _LLAMA_CPP_FINGERPRINT}.get(engine or "")
     if pattern is not None and (match := pattern.match(fingerprint)):
-        facts["sut.software.version"] = match[1]
+        facts[SUTFact.SOFTWARE_VERSION] = match[1]
     limit = entry.get("max_model_len")
     if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
-        facts["sut.context_limit_tokens"] = limit
+        facts[SUTFact.CONTEXT_LIMIT_TOKENS] = limit
     return facts
 
 
@@ -105,9 +106,9 @@ def told_by_pages(get: Callable[[str], Answer | SUTError], base_url: str, known:
     Asked is only what ``known`` lacks: of an engine that is known, its own page; of one that is not, those
     pages that prove whose they are. Five requests at most; a server that fails is asked no more.
     """
-    if "sut.software.version" in known:
+    if SUTFact.SOFTWARE_VERSION in known:
         return Facts()
-    engine = known.get("sut.software.engine")
+    engine = known.get(SUTFact.SOFTWARE_ENGINE)
     for page in _PAGES:
         if page.engine != engine if engine is not None else not page.marks:
             continue
@@ -121,7 +122,7 @@ def told_by_pages(get: Callable[[str], Answer | SUTError], base_url: str, known:
         said = _told(answer)
         version = said.get(page.key)
         if set(page.marks) <= set(said) and _is_version(version):
-            values = {"sut.software.engine": page.engine, "sut.software.version": version}
+            values = {SUTFact.SOFTWARE_ENGINE: page.engine, SUTFact.SOFTWARE_VERSION: version}
             return Facts.of(Origin.DETECTED, values, url)
     return Facts()
 
@@ -406,20 +407,20 @@ def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList
     server = found.answer.headers.get("server", listed.server)
     proxy = None if control.proxy is None else control.proxy.url
     values: dict[str, Any] = {
-        "sut.model.name": model,
-        "endpoint.models": list(dict.fromkeys([model, *_further_names(listed, model)])),
-        "streaming.protocol": found.dialect.protocol,
-        "endpoint.url": without_query(found.base_url),
-        "endpoint.api": found.dialect.name,
-        "endpoint.server": server or None,
-        "endpoint.proxy": proxy or "none",
+        SUTFact.MODEL_NAME: model,
+        EndpointFact.MODELS: list(dict.fromkeys([model, *_further_names(listed, model)])),
+        StreamingFact.PROTOCOL: found.dialect.protocol,
+        EndpointFact.URL: without_query(found.base_url),
+        EndpointFact.API: found.dialect.name,
+        EndpointFact.SERVER: server or None,
+        EndpointFact.PROXY: proxy or "none",
     }
     if found.base_url.startswith(("https:", "wss:", "grpcs:")):
-        values["endpoint.certificate_checked"] = not control.insecure
+        values[EndpointFact.CERTIFICATE_CHECKED] = not control.insecure
     if found.dialect.protocol != "grpc":
-        values["endpoint.answered_by"] = named_model([found.answer.body])
+        values[EndpointFact.ANSWERED_BY] = named_model([found.answer.body])
     if found.model_load_ms is not None:
-        values["endpoint.model_load_ms"] = found.model_load_ms
+        values[EndpointFact.MODEL_LOAD_MS] = found.model_load_ms
     values |= engine_facts(listed.entry(model), server, found.fingerprint)
     facts = Facts.of(Origin.DETECTED, values, without_query(found.base_url))
     return EndpointReport(

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from pytest_llmbench.installed import installed_version
+from pytest_llmbench.model.fact_keys import ClockFact
 from pytest_llmbench.model.facts import Facts, Origin
 
 CHRONY = ("chronyc", "-n", "-c", "tracking")
@@ -43,10 +44,10 @@ class ClockSync:
 
     def facts(self) -> Facts:
         values = {
-            "clock.method": self.method,
-            "clock.offset_ms": self.offset_ms,
-            "clock.accuracy_ms": self.accuracy_ms,
-            "clock.ntp_server": self.server,
+            ClockFact.METHOD: self.method,
+            ClockFact.OFFSET_MS: self.offset_ms,
+            ClockFact.ACCURACY_MS: self.accuracy_ms,
+            ClockFact.NTP_SERVER: self.server,
         }
         return Facts.of(Origin.DETECTED, values, self.source)
 
@@ -150,9 +151,9 @@ def host_facts(host: str, *, clock: ClockSync | None = None) -> Facts:
     """
     topology = topology_of(host, own_addresses())
     if topology == "single_machine":
-        values: Mapping[str, Any] = {"clock.topology": topology, "clock.method": "shared clock"}
+        values: Mapping[str, Any] = {ClockFact.TOPOLOGY: topology, ClockFact.METHOD: "shared clock"}
         return Facts.of(Origin.DETECTED, values, f"addresses of {host}")
-    found = Facts.of(Origin.DETECTED, {"clock.topology": topology}, f"addresses of {host}")
+    found = Facts.of(Origin.DETECTED, {ClockFact.TOPOLOGY: topology}, f"addresses of {host}")
     sync = clock or read_clock_sync()
     return found if sync is None else found | sync.facts()
 

@@ -8,6 +8,7 @@ import statistics
 import time
 from typing import Any
 
+from pytest_llmbench.model.fact_keys import NetworkFact
 from pytest_llmbench.model.facts import Facts, Origin
 
 SAMPLES = 11
@@ -42,7 +43,7 @@ def probe_rtt(
             else:
                 seen_ms.append((time.perf_counter_ns() - started_ns) / 1e6)
     return Facts.of(
-        Origin.DETECTED, {"network.rtt_ms": _summary(seen_ms, failed)}, f"TCP connect {host}:{port}"
+        Origin.DETECTED, {NetworkFact.RTT_MS: _summary(seen_ms, failed)}, f"TCP connect {host}:{port}"
     )
 
 

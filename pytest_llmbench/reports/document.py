@@ -16,6 +16,7 @@ from typing import Any
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
+from pytest_llmbench.model.fact_keys import COLD_START, Key, LoadFact, SUTFact, Value
 from pytest_llmbench.model.numbers import Entry, shown_unit
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.reports.vocabulary import headline_names, metric_label, metric_name, statistic_label
@@ -111,7 +112,7 @@ class TestView:
         title = f"{self.entry['section']} {self.entry.get('title') or ''}".strip()
         return f"{self.entry['test']} ({title})"
 
-    def fact(self, key: str) -> Any:
+    def fact(self, key: Key[Value]) -> Value | None:
         """The value of a fact that the test found or was told; None where there is none."""
         return ((self.entry.get("facts") or {}).get(key) or {}).get("value")
 
@@ -160,7 +161,7 @@ class TestView:
         """Whether nothing was sent: the embedded engine ran in virtual time."""
         if self.of_the_draft:
             return bool(self.entry["compliance"].get("simulated", False))
-        return bool(self.fact("sut.simulated") == _VIRTUAL_TIME)
+        return bool(self.fact(SUTFact.SIMULATED) == _VIRTUAL_TIME)
 
     @property
     def compliance_text(self) -> str:
@@ -367,7 +368,7 @@ class TestView:
     @property
     def load_text(self) -> str:
         """The load, and of a closed loop what its figures are of."""
-        load, wave = self.entry["load"], self.fact("load.first_wave")
+        load, wave = self.entry["load"], self.fact(LoadFact.FIRST_WAVE)
         if load is None:
             return numbers.NOT_MEASURED
         return str(load["description"]) + ("" if wave is None else f", {_FIRST_WAVES[wave]}")
@@ -446,7 +447,7 @@ def views(entries: Iterable[Entry]) -> list[TestView]:
 
 
 _SHOWN_TESTS = 10
-_OF_ONE_RUN = ("workload.", "load.", "warmup.", "timing.", "cold_start")
+_OF_ONE_RUN = ("workload.", "load.", "warmup.", "timing.", COLD_START)
 
 
 @dataclass(frozen=True)
@@ -499,27 +500,27 @@ class ReportView:
 
     @property
     def model(self) -> str:
-        name = self.fact("sut.model.name") or self.report["sut"]["model"]
-        parts = [name, self.fact("sut.model.version"), self.fact("sut.model.quantization")]
+        name = self.fact(SUTFact.MODEL_NAME) or self.report["sut"]["model"]
+        parts = [name, self.fact(SUTFact.MODEL_VERSION), self.fact(SUTFact.MODEL_QUANTIZATION)]
         return " ".join(str(part) for part in parts if part not in (None, "none")) or "not declared"
 
     @property
     def hardware(self) -> str:
-        if self.fact("sut.hardware.disclosed") is False:
+        if self.fact(SUTFact.HARDWARE_DISCLOSED) is False:
             return "undisclosed"
-        kind, count = self.fact("sut.hardware.accelerator_type"), self.fact("sut.hardware.accelerator_count")
+        kind, count = self.fact(SUTFact.ACCELERATOR_TYPE), self.fact(SUTFact.ACCELERATOR_COUNT)
         if kind is None:
             return "not declared"
         return f"{kind} x {count}" if count is not None else str(kind)
 
     @property
     def software(self) -> str:
-        parts = [self.fact("sut.software.engine"), self.fact("sut.software.version")]
+        parts = [self.fact(SUTFact.SOFTWARE_ENGINE), self.fact(SUTFact.SOFTWARE_VERSION)]
         return " ".join(str(part) for part in parts if part is not None) or "not declared"
 
     @property
     def boundary(self) -> str:
-        declared = self.fact("sut.boundary")
+        declared = self.fact(SUTFact.BOUNDARY)
         return _BOUNDARIES.get(str(declared), str(declared)) if declared is not None else "not declared"
 
 

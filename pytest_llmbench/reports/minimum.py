@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.model.estimate import Reason
+from pytest_llmbench.model.fact_keys import GuardrailFact, Key, LoadFact, SUTFact, WorkloadFact
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text, words
 from pytest_llmbench.reports.summaries import level_name, load_text
@@ -134,7 +135,7 @@ def _throughput_test(view: ReportView, ttft_p99_ms: float | None) -> TestView | 
 
 
 def _constraints(test: TestView) -> Entry:
-    value = test.fact("load.slo")
+    value = test.fact(LoadFact.SLO)
     return value if isinstance(value, dict) else {}
 
 
@@ -205,8 +206,8 @@ def _ended_early(test: TestView) -> list[str]:
 
 def _changes(test: TestView) -> list[str]:
     """Notes on declared changes to a reference workload, and on what is not disclosed."""
-    texts = [f"changed workload: {fact_text(change)}" for change in test.fact("workload.deviations") or ()]
-    if test.fact("sut.hardware.disclosed") is False:
+    texts = [f"changed workload: {fact_text(change)}" for change in test.fact(WorkloadFact.DEVIATIONS) or ()]
+    if test.fact(SUTFact.HARDWARE_DISCLOSED) is False:
         texts.append("hardware undisclosed (AMB-27)")
     return texts
 
@@ -241,13 +242,11 @@ def _failed(test: TestView) -> bool:
 
 
 def _guardrails(view: ReportView) -> str:
-    filters = [
-        f"{side} filter {_declared(view, f'guardrails.{side}_filter')}" for side in ("input", "output")
-    ]
-    systems = view.fact("guardrails.systems")
+    filters = [f"{side} filter {_declared(view, key)}" for side, key in GuardrailFact.FILTERS.items()]
+    systems = view.fact(GuardrailFact.SYSTEMS)
     return ", ".join([*filters, *([f"systems: {fact_text(systems)}"] if systems is not None else [])])
 
 
-def _declared(view: ReportView, key: str) -> str:
+def _declared(view: ReportView, key: Key[str]) -> str:
     value = view.fact(key)
     return "not declared" if value is None else str(value)

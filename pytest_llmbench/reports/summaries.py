@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pytest_llmbench.model import numbers
+from pytest_llmbench.model.fact_keys import LoadFact, WorkloadFact
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.reports.document import ReportView, TestView, fact_text
 from pytest_llmbench.reports.first_screen import counted
@@ -49,7 +50,7 @@ def configuration(test: TestView) -> Pairs:
         return []
     kind = "reference workload" if workload["standard"] else "custom workload"
     variants = dict.fromkeys(stretch.get("variant") for stretch in test.entry.get("stretches") or ())
-    objectives = test.fact("load.slo")
+    objectives = test.fact(LoadFact.SLO)
     found = [
         ("Workload", f"{workload['name']} ({kind}), seed {workload['seed']}"),
         ("Load", test.load_text),
@@ -189,7 +190,7 @@ def harness(view: ReportView) -> Pairs:
 
 def data(test: TestView) -> Pairs:
     workload = test.entry["workload"]
-    name = test.fact("workload.prompts")
+    name = test.fact(WorkloadFact.PROMPTS)
     return [
         ("Seed", numbers.NOT_MEASURED if workload is None else str(workload["seed"])),
         *([("Prompts", f"{name}; --llm-prompts={name} sends them again")] if name else []),

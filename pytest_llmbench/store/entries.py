@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import WorkloadFact
 from pytest_llmbench.model.facts import Fact, Facts
 from pytest_llmbench.model.judgement import (
     Comparison,
@@ -399,12 +400,12 @@ def _workload(runs: Sequence[Observation], facts: Facts) -> schema.WorkloadEntry
         return None
     plan = runs[0].plan
     # Each run knows the digest of its own part; that of the whole sequence is a fact about the test.
-    parts, whole = runs[0].sequence_sha256, str(facts.value("workload.sequence_sha256", ""))
+    parts, whole = runs[0].sequence_sha256, str(facts.value(WorkloadFact.SEQUENCE_SHA256, ""))
     digest = (whole or parts) if len(runs) > 1 else (parts or whole)
     return schema.WorkloadEntry(
         name=plan.workload.name,
         standard=plan.workload.standard,
-        seed=int(facts.value("workload.seed", plan.seed)),
+        seed=int(facts.value(WorkloadFact.SEED, plan.seed)),
         parts=_parts(facts),
         n_requests=sum(run.plan.requests for run in runs),
         specification=plain_object(plan.workload.specification()),
@@ -413,7 +414,7 @@ def _workload(runs: Sequence[Observation], facts: Facts) -> schema.WorkloadEntry
 
 
 def _parts(facts: Facts) -> tuple[schema.PartEntry, ...]:
-    parts, slices = facts.value("workload.parts") or (), facts.value("workload.slices") or ()
+    parts, slices = facts.value(WorkloadFact.PARTS) or (), facts.value(WorkloadFact.SLICES) or ()
     return tuple(
         schema.PartEntry(name=name, seed=seed, first=first, requests=count)
         for (name, seed), (first, count) in zip(parts, slices, strict=True)

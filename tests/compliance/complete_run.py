@@ -128,6 +128,7 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "end_before_cut": [None] * requests,
         "answered_by": [None] * requests,
         "contradiction": [None] * requests,
+        "answer_check": [None] * requests,
         "chunk_offsets": np.arange(requests + 1) * CHUNKS,
         "chunk_tokens": np.ones(requests * CHUNKS, dtype=np.int64),
     }

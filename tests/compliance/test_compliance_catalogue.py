@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from replayed_runs import complete
 from search_rows import SEVERAL
 from situations import SITUATIONS
 
-from pytest_llmbench import compliance
 from pytest_llmbench.compliance.audit import (
     DERIVED,
     DRAFT,
@@ -30,7 +27,7 @@ from pytest_llmbench.compliance.audit import (
 from pytest_llmbench.compliance.checks.registry import Checks, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.evidence_view import FACT_KEYS, EvidenceView
+from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 
@@ -163,44 +160,3 @@ def test_an_entry_that_nothing_checks_is_unmet() -> None:
 
 def test_draft_revision() -> None:
     assert DRAFT == "draft-gaikwad-llm-benchmarking-methodology-00"
-
-
-# The facts that the audit reads are those of one published table.
-
-
-def texts_of_the_audit() -> set[str]:
-    """The texts in the code of the audit and of what it calls, the table itself left out; of an f-string what
-    comes first, and a star."""
-    found = set()
-    root = Path(compliance.__file__).parent.parent
-    for path in (path for room in ("compliance", "metrics", "model") for path in (root / room).rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        tables = [
-            node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
-        ]
-        table = (
-            {id(key) for node in tables for key in ast.walk(node)} if path.stem == "evidence_view" else set()
-        )
-        for node in ast.walk(tree):
-            if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-                found.add(f"{node.values[0].value}*")
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in table:
-                found.add(node.value)
-    return found
-
-
-def test_every_key_of_the_table_is_read() -> None:
-    """That no other key is read, the view itself sees to."""
-    texts = texts_of_the_audit()
-    begun = tuple(text[:-1] for text in texts if text.endswith((".*", "_*")))
-    assert [key for key in FACT_KEYS if key not in texts and not key.startswith(begun)] == []
-
-
-def test_a_key_outside_the_table_is_a_programming_error() -> None:
-    with pytest.raises(KeyError, match=r"sut\.modelname"):
-        EvidenceView(SITUATIONS["gateway"]()).fact("sut.modelname")
-
-
-def test_every_key_says_what_it_states() -> None:
-    assert all(meaning.strip() for meaning in FACT_KEYS.values())
-    assert list(FACT_KEYS) == list(dict.fromkeys(FACT_KEYS))

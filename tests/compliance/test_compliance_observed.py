@@ -9,11 +9,12 @@ from mutations import stating
 from replayed_runs import complete
 from situations import SITUATIONS
 
-from pytest_llmbench.compliance.audit import load_catalogue, status_of
+from pytest_llmbench.compliance.audit import audit, load_catalogue, status_of
 from pytest_llmbench.compliance.capacity_evidence import is_narrow
 from pytest_llmbench.compliance.checks.sut import _same_name
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.model.facts import CONTRADICTED, Facts, Origin, declared_beside
+from pytest_llmbench.model.fact_keys import ManifestFact
+from pytest_llmbench.model.facts import Facts, Origin, declared_beside
 from pytest_llmbench.model.judgement import Status
 
 
@@ -43,7 +44,7 @@ def said(values: dict[str, Any]) -> Facts:
 def test_what_was_observed_is_not_declared_away(key: str, observed: Any, declared: Any) -> None:
     facts = declared_beside(Facts.of(Origin.DETECTED, {key: observed}), said({key: declared}))
     assert facts.value(key) == observed
-    assert facts.value(CONTRADICTED) == {key: {"declared": declared, "observed": observed}}
+    assert facts.value(ManifestFact.CONTRADICTED) == {key: {"declared": declared, "observed": observed}}
 
 
 @pytest.mark.parametrize(
@@ -58,13 +59,15 @@ def test_what_was_observed_is_not_declared_away(key: str, observed: Any, declare
 def test_what_a_tester_knows_better_is(key: str, observed: Any, declared: Any) -> None:
     facts = declared_beside(Facts.of(Origin.DETECTED, {key: observed}), said({key: declared}))
     assert facts.value(key) == declared
-    assert facts.value(CONTRADICTED) is None
+    assert facts.value(ManifestFact.CONTRADICTED) is None
 
 
 def test_nobody_else_speaks_for_the_endpoint() -> None:
     facts = declared_beside(seen(endpoint__url="http://h/v1"), said({"endpoint.models": ["any"]}))
     assert facts.value("endpoint.models") is None
-    assert facts.value(CONTRADICTED) == {"endpoint.models": {"declared": ["any"], "observed": None}}
+    assert facts.value(ManifestFact.CONTRADICTED) == {
+        "endpoint.models": {"declared": ["any"], "observed": None}
+    }
 
 
 @pytest.mark.parametrize(("declared", "kept"), [(2_048, 2_048), (200_000, 131_584)])
@@ -73,14 +76,16 @@ def test_a_context_limit_may_be_smaller_and_is_told(declared: int, kept: int) ->
     engine = Facts.of(Origin.SIMULATED, {key: 131_584})
     facts = declared_beside(engine, said({key: declared}))
     assert facts.value(key) == kept
-    assert facts.value(CONTRADICTED)[key] == {"declared": declared, "observed": 131_584}
+    assert facts.value(ManifestFact.CONTRADICTED)[key] == {"declared": declared, "observed": 131_584}
 
 
 def test_short_lengths_are_no_long_context_of_an_engine_that_has_more() -> None:
     short = complete("long_context", lengths=(250, 512, 1_100))
     limit = {"sut.context_limit_tokens": 2_048}
     assert is_met("P-5.9.2-length-sequence", stating(limit)(short))
-    contradicted = {CONTRADICTED: {"sut.context_limit_tokens": {"declared": 2_048, "observed": 131_584}}}
+    contradicted = {
+        ManifestFact.CONTRADICTED: {"sut.context_limit_tokens": {"declared": 2_048, "observed": 131_584}}
+    }
     assert not is_met("P-5.9.2-length-sequence", stating(limit | contradicted)(short))
 
 
@@ -133,3 +138,24 @@ def test_an_alias_is_believed_unless_it_says_otherwise(served_as: str, met: bool
 )  # fmt: skip
 def test_a_giant_step_finds_no_maximum(holds: float, fails: float, load_model: str, narrow: bool) -> None:
     assert is_narrow(holds, fails, load_model) is narrow
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "entry"),
+    [
+        ("workload.seed", "7", "M-4.3.3-deterministic-seed"),
+        ("workload.seed", True, "M-4.3.3-seed-reported"),
+        ("network.rtt_ms", 12.0, "S-4.7.3-rtt-reported"),
+        ("sut.hardware.accelerator_count", "8", "M-5.1.2.3-hardware"),
+        ("sut.prefix_caching", ["enabled"], "M-5.1.2.3-prefix-caching"),
+        ("tokenizer.vocab_size", 1e5, "M-4.4.1-vocab-size"),
+        ("guardrails.systems", 3, None),
+        ("tokenizer.tokens_per_reference", "two", None),
+        ("load.slo", ["ttft_p99_ms"], None),
+    ],
+)
+def test_a_value_of_another_type_is_no_evidence(key: str, value: Any, entry: str | None) -> None:
+    """Also where a condition asks for it: the whole is audited."""
+    found = audit(stating({key: value})(SITUATIONS["gateway"]()))
+    told = {each.id: each for each in found.requirements}.get(entry or "")
+    assert told is None or (told.status is Status.UNMET and repr(value) in told.reason)

@@ -21,7 +21,7 @@ from pytest_llmbench.harness.sut.sut import SetUp
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import WarmupPolicy
-from pytest_llmbench.model.result import INSTANCE
+from pytest_llmbench.model.fact_keys import EndpointFact
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -67,7 +67,7 @@ def test_servers_one_after_another_on_one_port(session: BenchSession) -> None:
             assert server.completions > SENT
             assert {body["model"] for body in server.bodies()} == {name}
     assert [one.result.facts.value("endpoint.models") for one in found] == [[name] for name in names]
-    assert [one.result.facts.value(INSTANCE) for one in found] == [None, 2]
+    assert [one.result.facts.value(EndpointFact.INSTANCE) for one in found] == [None, 2]
     assert [shared_from(one) for one in found] == [None, None]
 
 

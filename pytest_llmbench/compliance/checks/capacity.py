@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, tables
@@ -12,6 +10,7 @@ from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.metrics.in_flight import growth_in_flight
 from pytest_llmbench.model.draft import COMPLETIONS_OF_A_SLOT, GAP_SHARE, LEAST_COMPLETION, SHORTEST_LEVEL_S
 from pytest_llmbench.model.estimate import Reason
+from pytest_llmbench.model.fact_keys import LoadFact, WorkloadFact
 
 check = Checks()
 
@@ -22,7 +21,7 @@ LEAST_IN_FLIGHT = 0.99
 @check("S-5.5.2-workload")
 def synthetic_uniform(view: EvidenceView) -> Answer:
     """Nothing of the workload is changed but the output length, and that change is declared (AMB-11)."""
-    name, changes = view.need("workload.name"), view.fact("workload.deviations", [])
+    name, changes = view.need(WorkloadFact.NAME), view.fact(WorkloadFact.DEVIATIONS, [])
     other = [change.get("what") for change in changes if change.get("what") != "output_length"]
     return view.answer(
         name == "synthetic-uniform" and not other,
@@ -47,8 +46,8 @@ def fixed_output(view: EvidenceView) -> Answer:
 
 
 def _bounds(view: EvidenceView) -> tuple[int, int]:
-    values = view.need("load.concurrency_range")
-    if not isinstance(values, Sequence) or len(values) < 2:
+    values = view.need(LoadFact.CONCURRENCY_RANGE)
+    if len(values) < 2:
         raise NoEvidenceError("load.concurrency_range [initial, maximum, step]")
     return int(values[0]), int(values[1])
 
@@ -83,7 +82,7 @@ def completion_99(view: EvidenceView) -> Answer:
 @check("P-5.5.2-criterion-ttft-p99")
 def ttft_threshold(view: EvidenceView) -> Answer:
     """The threshold is mandatory in this test."""
-    (threshold,) = view.need_fields("load.slo", "ttft_p99_ms")
+    (threshold,) = view.need_fields(LoadFact.SLO, "ttft_p99_ms")
     passed = [one for one in tested(view) if one.level.passed]
     wrong = [one for one in passed if one.point("ttft.p99") > threshold]
     return view.answer(
@@ -96,7 +95,7 @@ def ttft_threshold(view: EvidenceView) -> Answer:
 @check("P-5.5.2-criterion-no-oom")
 def no_out_of_memory(view: EvidenceView) -> Answer:
     """The rule for such errors is stated; no level passes with one, or with a restart of the engine."""
-    rule = view.need("load.out_of_memory_rule")
+    rule = view.need(LoadFact.OUT_OF_MEMORY_RULE)
     levels = tested(view)
     view.note("out_of_memory_errors", {one.label: one.out_of_memory for one in levels})
     wrong = [one for one in levels if one.level.passed and (one.out_of_memory or one.restarted)]

@@ -6,6 +6,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, has
+from pytest_llmbench.model.fact_keys import ClockFact, NetworkFact, TimingFact
 from pytest_llmbench.model.records import IntColumn, Records
 
 check = Checks()
@@ -20,20 +21,20 @@ hundredths of a millisecond."""
 ADJUSTMENT_TOLERANCE_MS = 1e-3
 _CLIENT_QUANTITIES = ("ttft", "itl", "tpot", "e2e")
 
-check("S-4.7.2-ptp-sub-ms")(one_of("clock.method", "ptp"))
-check("M-4.7.2-sync-reported")(stated("clock.method", "clock.accuracy_ms"))
-check("S-4.7.4-timestamp-format")(one_of("timing.timestamp_format", "iso8601_ms", "epoch_ms"))
+check("S-4.7.2-ptp-sub-ms")(one_of(ClockFact.METHOD, "ptp"))
+check("M-4.7.2-sync-reported")(stated(ClockFact.METHOD, ClockFact.ACCURACY_MS))
+check("S-4.7.4-timestamp-format")(one_of(TimingFact.TIMESTAMP_FORMAT, "iso8601_ms", "epoch_ms"))
 
 
 def measured_apart(view: EvidenceView) -> bool:
     """Whether the round trip is too long for one machine, whatever its topology is declared to be."""
-    rtt_ms = view.fact("network.rtt_ms", {}).get("p50")
+    rtt_ms = view.fact(NetworkFact.RTT_MS, {}).get("p50")
     return rtt_ms is not None and rtt_ms > LONGEST_WITHIN_MACHINE_MS
 
 
 @check("S-4.7.1-same-machine")
 def same_machine(view: EvidenceView) -> Answer:
-    topology = view.need("clock.topology")
+    topology = view.need(ClockFact.TOPOLOGY)
     return view.answer(
         topology == "single_machine" and not measured_apart(view),
         "one machine",
@@ -45,7 +46,7 @@ def same_machine(view: EvidenceView) -> Answer:
 @check("M-4.7.2-sync-10ms")
 def synchronised(view: EvidenceView) -> Answer:
     """NTP, PTP or another method at or under 10 ms (AMB-30)."""
-    topology, method, accuracy_ms = view.need_all("clock.topology", "clock.method", "clock.accuracy_ms")
+    topology, method, accuracy_ms = view.need_all(ClockFact.TOPOLOGY, ClockFact.METHOD, ClockFact.ACCURACY_MS)
     if method not in ("ntp", "ptp", "other"):
         return view.unmet(f"clock.method is {method!r}, none of ntp, ptp, other ({topology})")
     return view.answer(
@@ -57,7 +58,7 @@ def synchronised(view: EvidenceView) -> Answer:
 
 @check("S-4.7.3-rtt-reported")
 def rtt_reported(view: EvidenceView) -> Answer:
-    p50, n = view.need_fields("network.rtt_ms", "p50", "n")
+    p50, n = view.need_fields(NetworkFact.RTT_MS, "p50", "n")
     return view.answer(
         n >= FEWEST_RTT_SAMPLES,
         f"RTT P50 {p50:g} ms over {n} probes",
@@ -67,7 +68,7 @@ def rtt_reported(view: EvidenceView) -> Answer:
 
 @check("O-4.7.3-subtract-network")
 def subtract_network(view: EvidenceView) -> Answer:
-    (applied,) = view.need_fields("network.ttft_adjustment", "applied")
+    (applied,) = view.need_fields(NetworkFact.TTFT_ADJUSTMENT, "applied")
     return view.met("network time was taken off TTFT" if applied else "network time was left in TTFT")
 
 
@@ -75,7 +76,7 @@ def subtract_network(view: EvidenceView) -> Answer:
 def adjustment_documented(view: EvidenceView) -> Answer:
     """An adjustment is documented and applied: an adjusted figure stands beside the measured one, less by
     that amount."""
-    amount_ms, method = view.need_fields("network.ttft_adjustment", "amount_ms", "method")
+    amount_ms, method = view.need_fields(NetworkFact.TTFT_ADJUSTMENT, "amount_ms", "method")
     raw, adjusted = (view.result.metrics.get(f"{name}.p50") for name in ("ttft", "ttft_adjusted"))
     if adjusted is None or adjusted.point is None or raw is None or raw.point is None:
         return view.unmet("an adjustment of TTFT is declared as applied, and no figure is adjusted")
@@ -113,7 +114,7 @@ def _schedule_grid_ns(records: Records) -> int:
 @check("P-B.1.1-submit-point")
 def submit_point(view: EvidenceView) -> Answer:
     """T_submit is the last byte sent: never before the request was started or after its first answer byte."""
-    supported, declared = view.driver_capability("submit_points"), view.need("timing.submit_point")
+    supported, declared = view.driver_capability("submit_points"), view.need(TimingFact.SUBMIT_POINT)
     if declared != "last_request_byte" or declared not in supported:
         return view.unmet(f"T_submit is {declared!r}, not a proved last_request_byte")
     records = view.records
@@ -136,7 +137,7 @@ def submit_point(view: EvidenceView) -> Answer:
 @check("P-B.1.1-first-point")
 def first_point(view: EvidenceView) -> Answer:
     """T_first is a parsed data event: never before the first byte or the first parsed event."""
-    supported, declared = view.driver_capability("first_points"), view.need("timing.first_point")
+    supported, declared = view.driver_capability("first_points"), view.need(TimingFact.FIRST_POINT)
     if declared != "parsed_data_event" or declared not in supported:
         return view.unmet(f"T_first is {declared!r}, not a proved parsed_data_event")
     records = view.records
@@ -153,7 +154,7 @@ def first_point(view: EvidenceView) -> Answer:
 
 @check("P-B.1.2-grpc-points")
 def grpc_points(view: EvidenceView) -> Answer:
-    submit, first = view.need_all("timing.submit_point", "timing.first_point")
+    submit, first = view.need_all(TimingFact.SUBMIT_POINT, TimingFact.FIRST_POINT)
     proved = submit in view.driver_capability("submit_points") and first in view.driver_capability(
         "first_points"
     )
@@ -167,7 +168,7 @@ def grpc_points(view: EvidenceView) -> Answer:
 @check("P-B.1.3-server-points")
 def server_points(view: EvidenceView) -> Answer:
     """Server-side values keep names of their own and never replace a client-side one."""
-    names = view.need("timing.server_side")
+    names = view.need(TimingFact.SERVER_SIDE)
     mixed = [name for name in names if name in _CLIENT_QUANTITIES]
     return view.answer(
         not mixed,
@@ -178,7 +179,7 @@ def server_points(view: EvidenceView) -> Answer:
 
 @check("P-B.3.1-ntp-verification")
 def ntp_verification(view: EvidenceView) -> Answer:
-    server, offset_ms = view.need_all("clock.ntp_server", "clock.offset_ms")
+    server, offset_ms = view.need_all(ClockFact.NTP_SERVER, ClockFact.OFFSET_MS)
     return view.answer(
         abs(offset_ms) < WORST_ACCURACY_MS,
         f"offset {offset_ms:g} ms to {server}",

@@ -12,6 +12,14 @@ from typing import Any
 from pytest_llmbench.compliance.checks.registry import Checks, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.model.draft import FEWEST_RUNS
+from pytest_llmbench.model.fact_keys import (
+    ComparisonFact,
+    Key,
+    LoadFact,
+    SUTFact,
+    TokenizerFact,
+    WorkloadFact,
+)
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()
@@ -26,21 +34,18 @@ CHECKLIST = (
     "differences",
 )
 """The items of section 6.4."""
-HARDWARE = tuple(
-    f"sut.hardware.{name}" for name in ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
-)
 LOAD = (
-    "load.model",
-    "load.arrival",
-    "load.rate_rps",
-    "load.concurrency",
-    "load.levels_percent",
-    "load.duration_s",
+    LoadFact.MODEL,
+    LoadFact.ARRIVAL,
+    LoadFact.RATE_RPS,
+    LoadFact.CONCURRENCY,
+    LoadFact.LEVELS_PERCENT,
+    LoadFact.DURATION_S,
 )
-_RELATIVE_LOAD = ("load.rate_rps", "load.concurrency")
+_RELATIVE_LOAD = (LoadFact.RATE_RPS, LoadFact.CONCURRENCY)
 """Facts that may differ in a test that takes percentages of each system's own capacity."""
 
-check("P-6.2-method-stated")(stated("comparison.normalisation"))
+check("P-6.2-method-stated")(stated(ComparisonFact.NORMALISATION))
 
 
 def others(view: EvidenceView) -> tuple[TestResult, ...]:
@@ -53,17 +58,14 @@ def others(view: EvidenceView) -> tuple[TestResult, ...]:
     )
 
 
-def _across(view: EvidenceView, key: str, *facts: str) -> list[dict[str, Any]]:
+def _across(view: EvidenceView, key: Key[dict[str, Any]], *facts: Key[Any]) -> list[dict[str, Any]]:
     """The wanted facts of every system: from their results, or as ``comparison.key`` states them."""
     found = others(view)
     if found:
         for fact in facts:
             view.fact(fact)
         return [{fact: result.facts.value(fact) for fact in facts} for result in (view.result, *found)]
-    stated_by_system = view.need(key)
-    if not isinstance(stated_by_system, Mapping) or len(stated_by_system) < 2:
-        raise NoEvidenceError(f"{key} of two systems")
-    return [dict(entry) for entry in stated_by_system.values()]
+    return [dict(entry) for entry in _per_system(view, key).values()]
 
 
 def _equal(entries: list[dict[str, Any]], *ignored: str) -> bool:
@@ -74,7 +76,7 @@ def _equal(entries: list[dict[str, Any]], *ignored: str) -> bool:
 @check("M-6.1-identical-workload")
 def identical_workload(view: EvidenceView) -> Answer:
     """Digest of the requests, seed, and digest of the arrivals where they are open."""
-    entries = _across(view, "comparison.sequences", "workload.sequence_sha256", "workload.seed")
+    entries = _across(view, ComparisonFact.SEQUENCES, WorkloadFact.SEQUENCE_SHA256, WorkloadFact.SEED)
     missing = [name for entry in entries for name, value in entry.items() if value is None]
     view.note("sequences", entries)
     return view.answer(
@@ -86,9 +88,9 @@ def identical_workload(view: EvidenceView) -> Answer:
 
 @check("M-6.1-equivalent-boundary")
 def equivalent_boundary(view: EvidenceView) -> Answer:
-    entries = _across(view, "comparison.boundaries", "sut.boundary", "sut.components")
-    boundaries = [entry.get("sut.boundary", entry.get("boundary")) for entry in entries]
-    components = [sorted(entry.get("sut.components", entry.get("components")) or []) for entry in entries]
+    entries = _across(view, ComparisonFact.BOUNDARIES, SUTFact.BOUNDARY, SUTFact.COMPONENTS)
+    boundaries = [entry.get(SUTFact.BOUNDARY, entry.get("boundary")) for entry in entries]
+    components = [sorted(entry.get(SUTFact.COMPONENTS, entry.get("components")) or []) for entry in entries]
     view.note("boundaries", boundaries)
     same = all(each == boundaries[0] for each in boundaries) and boundaries[0] is not None
     return view.answer(
@@ -101,7 +103,7 @@ def equivalent_boundary(view: EvidenceView) -> Answer:
 def hardware_differs(view: EvidenceView) -> bool:
     """Whether type, count or memory differ (AMB-48); unknown counts as different."""
     try:
-        entries = _across(view, "comparison.hardware", *HARDWARE)
+        entries = _across(view, ComparisonFact.HARDWARE, *SUTFact.ACCELERATORS)
     except NoEvidenceError:
         return True
     known = all(value is not None for entry in entries for value in entry.values())
@@ -112,15 +114,15 @@ def hardware_differs(view: EvidenceView) -> bool:
 def comparable_hardware(view: EvidenceView) -> Answer:
     if not hardware_differs(view):
         return view.met("equal accelerators in type, number and memory")
-    return view.met(f"normalised: {view.need('comparison.normalisation')}")
+    return view.met(f"normalised: {view.need(ComparisonFact.NORMALISATION)}")
 
 
 @check("M-6.1-same-load")
 def same_load(view: EvidenceView) -> Answer:
     """Equal in absolute terms; or equal percentages of capacities that were found in the same way."""
-    entries = _across(view, "comparison.loads", *LOAD, "load.capacity_found")
-    relative = all(entry.get("load.levels_percent") for entry in entries)
-    ignored = _RELATIVE_LOAD if relative else ("load.capacity_found",)
+    entries = _across(view, ComparisonFact.LOADS, *LOAD, LoadFact.CAPACITY_FOUND)
+    relative = all(entry.get(LoadFact.LEVELS_PERCENT) for entry in entries)
+    ignored = _RELATIVE_LOAD if relative else (LoadFact.CAPACITY_FOUND,)
     view.note("loads", entries)
     return view.answer(
         _equal(entries, *ignored), "equal load model and parameters", f"loads differ: {entries}"
@@ -129,31 +131,31 @@ def same_load(view: EvidenceView) -> Answer:
 
 @check("S-4.4.2-option-b-cl100k")
 def option_b(view: EvidenceView) -> Answer:
-    keys = ("tokenizer.counting_option", "tokenizer.reference")
-    entries = _across(view, "comparison.tokenizers", *keys)
+    keys = (TokenizerFact.COUNTING_OPTION, TokenizerFact.REFERENCE)
+    entries = _across(view, ComparisonFact.TOKENIZERS, *keys)
     wrong = [entry for entry in entries if (entry.get(keys[0]), entry.get(keys[1])) != ("B", "cl100k_base")]
     return view.answer(not wrong, "all counted with cl100k_base", f"not counted with cl100k_base: {wrong}")
 
 
 def tokenizers_differ(view: EvidenceView) -> bool:
     try:
-        entries = _across(view, "comparison.tokenizers", "tokenizer.name", "tokenizer.counting_option")
+        entries = _across(view, ComparisonFact.TOKENIZERS, TokenizerFact.NAME, TokenizerFact.COUNTING_OPTION)
     except NoEvidenceError:
         return True
-    names = [entry.get("tokenizer.name") for entry in entries]
+    names = [entry.get(TokenizerFact.NAME) for entry in entries]
     return names[0] is None or any(name != names[0] for name in names)
 
 
-def _per_system(view: EvidenceView, key: str) -> Mapping[str, Any]:
+def _per_system(view: EvidenceView, key: Key[dict[str, Any]]) -> Mapping[str, Any]:
     values = view.need(key)
-    if not isinstance(values, Mapping) or len(values) < 2:
+    if len(values) < 2:
         raise NoEvidenceError(f"{key} of two systems")
     return values
 
 
 @check("P-6.2-tokens-per-gpu-second")
 def tokens_per_gpu_second(view: EvidenceView) -> Answer:
-    values = _per_system(view, "comparison.tokens_per_gpu_second")
+    values = _per_system(view, ComparisonFact.TOKENS_PER_GPU_SECOND)
     wrong = [name for name, value in values.items() if not isinstance(value, int | float) or value <= 0]
     return view.answer(
         not wrong,
@@ -165,7 +167,7 @@ def tokens_per_gpu_second(view: EvidenceView) -> Answer:
 @check("P-6.2-cost-normalised")
 def cost_normalised(view: EvidenceView) -> Answer:
     """The throughput per dollar-hour of every system comes with the price and the date it was taken at."""
-    values = _per_system(view, "comparison.tokens_per_dollar_hour")
+    values = _per_system(view, ComparisonFact.TOKENS_PER_DOLLAR_HOUR)
     lacking = [
         name
         for name, entry in values.items()
@@ -179,7 +181,7 @@ def cost_normalised(view: EvidenceView) -> Answer:
 @check("P-6.3-confidence-intervals")
 def confidence_intervals(view: EvidenceView) -> Answer:
     """A closed 95 % interval of every compared metric, for every system."""
-    names = view.need("comparison.metrics")
+    names = view.need(ComparisonFact.METRICS)
     results = (view.result, *others(view))
     lacking = []
     for name in names:
@@ -198,7 +200,7 @@ def confidence_intervals(view: EvidenceView) -> Answer:
 @check("P-6.3-three-runs")
 def three_runs(view: EvidenceView) -> Answer:
     """Complete runs with a warm-up of their own, per system."""
-    runs = _per_system(view, "comparison.runs")
+    runs = _per_system(view, ComparisonFact.RUNS)
     few = {name: count for name, count in runs.items() if count < FEWEST_RUNS}
     return view.answer(not few, f"runs per system: {dict(runs)}", f"fewer than three independent runs: {few}")
 
@@ -206,13 +208,13 @@ def three_runs(view: EvidenceView) -> Answer:
 @check("P-6.3-statistical-test")
 def statistical_test(view: EvidenceView) -> Answer:
     """Name and statistic with a p-value, or an interval of the difference, for every compared metric."""
-    tests = view.need("comparison.tests")
+    tests = view.need(ComparisonFact.TESTS)
     covered = {
         entry.get("metric")
         for entry in tests
         if entry.get("name") and (entry.get("p_value") is not None or entry.get("interval"))
     }
-    lacking = [name for name in view.need("comparison.metrics") if name not in covered]
+    lacking = [name for name in view.need(ComparisonFact.METRICS) if name not in covered]
     return view.answer(
         not lacking, f"{len(tests)} tests", f"no test and no interval for {', '.join(lacking)}"
     )
@@ -220,6 +222,6 @@ def statistical_test(view: EvidenceView) -> Answer:
 
 @check("P-6.4-checklist")
 def checklist(view: EvidenceView) -> Answer:
-    answers = view.need("comparison.checklist")
+    answers = view.need(ComparisonFact.CHECKLIST)
     open_items = [item for item in CHECKLIST if not str(answers.get(item, "")).strip()]
     return view.answer(not open_items, "seven items answered", f"not answered: {', '.join(open_items)}")

@@ -11,6 +11,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate, tables
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.model.draft import CLASS_REQUESTS, MIX_S
+from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, WorkloadFact
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.workloads.classes import LONG, SHORT
 
@@ -33,7 +34,7 @@ def synthetic_skewed(view: EvidenceView) -> Answer:
     """The workload is synthetic-skewed: its log-normals, conditional on the classes (AMB-07), which is
     declared."""
     _mix(view)
-    name, classes = view.need_all("workload.name", "workload.classes")
+    name, classes = view.need_all(WorkloadFact.NAME, WorkloadFact.CLASSES)
     return view.answer(
         name == "synthetic-skewed" and len(classes) >= 2,
         f"synthetic-skewed, conditional on {len(classes)} classes",
@@ -58,7 +59,7 @@ def _labels(records: Records) -> npt.NDArray[np.object_]:
 
 def _classes(view: EvidenceView) -> tuple[str, ...]:
     _mix(view)
-    return tuple(str(each["name"]) for each in view.need("workload.classes"))
+    return tuple(str(each["name"]) for each in view.need(WorkloadFact.CLASSES))
 
 
 @check("P-5.6.2-classes")
@@ -66,7 +67,8 @@ def classes(view: EvidenceView) -> Answer:
     """Short and long with the draft's ranges, and every planned request inside the range of its class."""
     _mix(view)
     ranges = {
-        each["name"]: (tuple(each["input"]), tuple(each["output"])) for each in view.need("workload.classes")
+        each["name"]: (tuple(each["input"]), tuple(each["output"]))
+        for each in view.need(WorkloadFact.CLASSES)
     }
     other = [name for name, bounds in DRAFT_CLASSES.items() if ranges.get(name) != bounds]
     if len(ranges) < 2 or other:
@@ -90,7 +92,7 @@ def classes(view: EvidenceView) -> Answer:
 @check("P-5.6.2-class-mix")
 def class_mix(view: EvidenceView) -> Answer:
     """Shares sum to 1, and those of the mixed run are within three points."""
-    names, shares = _labels(_mix(view).records), view.need("workload.class_mix")
+    names, shares = _labels(_mix(view).records), view.need(WorkloadFact.CLASS_MIX)
     realised = {name: float(np.mean(names == name)) for name in shares}
     view.note("realised_shares", realised)
     off = [name for name, share in shares.items() if abs(realised[name] - share) > SHARE_TOLERANCE]
@@ -104,7 +106,7 @@ def class_mix(view: EvidenceView) -> Answer:
 @check("S-5.6.2-load-70-90")
 def load_70_to_90(view: EvidenceView) -> Answer:
     """The load is 70 to 90 % of a measured capacity of the mix itself, and the offered rate is that share."""
-    mix, rate = _mix(view), view.need("load.capacity_rps")
+    mix, rate = _mix(view), view.need(LoadFact.CAPACITY_RPS)
     percent = mix.level.percent_of_capacity
     if percent is None:
         raise NoEvidenceError("level.percent_of_capacity")
@@ -137,7 +139,7 @@ def five_hundred_per_class(view: EvidenceView) -> Answer:
 @check("P-5.6.3-isolated-baseline")
 def isolated_baseline(view: EvidenceView) -> Answer:
     """Each class alone, before the mix, under the stated rule for an equal load (AMB-08)."""
-    mix, rule = _mix(view), view.need("fairness.equal_load")
+    mix, rule = _mix(view), view.need(ResultFact.FAIRNESS_EQUAL_LOAD)
     alone = {one.level.class_label: one for one in tested(view, ALONE)}
     missing = [name for name in _classes(view) if name not in alone]
     if missing:
@@ -199,7 +201,7 @@ check("P-5.6.4-inflation")(
 def jain(view: EvidenceView) -> Answer:
     """J over end-to-end latency per output token (AMB-09)."""
     _mix(view)
-    normalisation, count = view.need_all("fairness.jain_normalisation", "fairness.jain_n")
+    normalisation, count = view.need_all(ResultFact.FAIRNESS_JAIN_NORMALISATION, ResultFact.FAIRNESS_JAIN_N)
     index = view.metric("jain_index").point
     return view.met(f"J = {index:.4f} over {count} requests, {normalisation}")
 
@@ -207,7 +209,7 @@ def jain(view: EvidenceView) -> Answer:
 @check("P-5.6.4-starvation")
 def starvation(view: EvidenceView) -> Answer:
     """Share of requests that waited longer than five times the median wait of their class (AMB-10)."""
-    view.need("fairness.wait_source")
+    view.need(ResultFact.FAIRNESS_WAIT_SOURCE)
     return _of_every_class("starvation_rate[{}]")(view)
 
 

@@ -21,6 +21,7 @@ from pytest_llmbench.compliance.evidence_view import (
 from pytest_llmbench.metrics.chunking import buffering
 from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.metrics.uncertainty import FEWEST_BEYOND, furthest, ttft_leeways
+from pytest_llmbench.model.fact_keys import GuardrailFact, StreamingFact, TimingFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import Records
@@ -40,7 +41,7 @@ FEWEST_REPLIES = 100
 
 @check("M-4.2.1-timer-resolution-1ms")
 def timer_resolution(view: EvidenceView) -> Answer:
-    resolution_ns = view.need("timing.clock_resolution_ns")
+    resolution_ns = view.need(TimingFact.CLOCK_RESOLUTION_NS)
     for run in view.evidence.runs:
         resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
     view.note("clock_resolution_ns", resolution_ns)
@@ -54,7 +55,7 @@ def timer_resolution(view: EvidenceView) -> Answer:
 @check("M-4.2.2-streaming-support")
 def streaming_support(view: EvidenceView) -> Answer:
     supported = view.driver_capability("streaming")
-    protocol = view.need("streaming.protocol")
+    protocol = view.need(StreamingFact.PROTOCOL)
     return view.answer(
         protocol in supported,
         f"{protocol} is supported",
@@ -101,8 +102,8 @@ def _held_back(view: EvidenceView) -> float:
 
 
 def _filters_output(view: EvidenceView, run: Observation) -> bool:
-    own = run.facts.value("guardrails.output_filter")
-    return bool((view.fact("guardrails.output_filter") if own is None else own) == "enabled")
+    own = run.facts.value(GuardrailFact.OUTPUT_FILTER)
+    return bool((view.fact(GuardrailFact.OUTPUT_FILTER) if own is None else own) == "enabled")
 
 
 def _unstamped(
@@ -253,14 +254,14 @@ def async_or_threads(view: EvidenceView) -> Answer:
     )
 
 
-check("S-4.6.1-sse-for-gateway")(one_of("streaming.protocol", "sse"))
-check("M-4.6.2-protocol-stated")(one_of("streaming.protocol", "sse", "websocket", "grpc"))
-check("M-4.6.2-multi-token-handling")(stated("streaming.chunk_handling"))
+check("S-4.6.1-sse-for-gateway")(one_of(StreamingFact.PROTOCOL, "sse"))
+check("M-4.6.2-protocol-stated")(one_of(StreamingFact.PROTOCOL, "sse", "websocket", "grpc"))
+check("M-4.6.2-multi-token-handling")(stated(StreamingFact.CHUNK_HANDLING))
 
 
 @check("S-4.6.1-grpc-for-engine")
 def grpc_for_engine(view: EvidenceView) -> Answer:
-    protocol = view.need("streaming.protocol")
+    protocol = view.need(StreamingFact.PROTOCOL)
     return view.answer(
         protocol == "grpc",
         "gRPC streaming",
@@ -271,7 +272,7 @@ def grpc_for_engine(view: EvidenceView) -> Answer:
 @check("M-4.6.2-chunk-granularity")
 def chunk_granularity(view: EvidenceView) -> Answer:
     """``single`` is believed only if every content chunk of a success is known to hold one token."""
-    chunking, sizes = view.need("streaming.chunking"), chunk_sizes(view.records)
+    chunking, sizes = view.need(StreamingFact.CHUNKING), chunk_sizes(view.records)
     single = 0 < sizes.single == sizes.chunks
     if chunking == "single":
         return view.answer(
@@ -282,5 +283,5 @@ def chunk_granularity(view: EvidenceView) -> Answer:
     if not sizes.known:
         return view.met("chunks may hold several tokens (unknown)")
     return view.met(
-        f"chunks may hold several tokens; share of single ones {view.need('streaming.single_token_share')}"
+        f"chunks may hold several tokens; share of single ones {view.need(StreamingFact.SINGLE_TOKEN_SHARE)}"
     )

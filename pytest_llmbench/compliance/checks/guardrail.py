@@ -12,6 +12,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.metrics.differences import Unexplained, gained_throughput, unlike_configurations
 from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
+from pytest_llmbench.model.fact_keys import GuardrailFact, LoadFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 
@@ -42,8 +43,8 @@ def _by_configuration(view: EvidenceView) -> dict[str, dict[float, Tested]]:
 def benign(view: EvidenceView) -> Answer:
     """Random tokens and the advised conversations ask for nothing; of other content the tester says so. Then
     1 % is refused at most in every configuration."""
-    known = view.fact("workload.standard") is True or _content(view) == "random"
-    if not known and view.need("guardrails.benign_content") is not True:
+    known = view.fact(WorkloadFact.STANDARD) is True or _content(view) == "random"
+    if not known and view.need(GuardrailFact.BENIGN_CONTENT) is not True:
         return view.unmet("the content is not declared benign")
     shares = {one.label: one.refused_share() for one in tested(view, *CONFIGURATIONS)}
     view.note("refused_share", shares)
@@ -56,7 +57,7 @@ def benign(view: EvidenceView) -> Answer:
 
 
 def _content(view: EvidenceView) -> object:
-    return view.fact("workload.content", {}).get("domain")
+    return view.fact(WorkloadFact.CONTENT, {}).get("domain")
 
 
 @check("P-5.10.2-configurations")
@@ -65,7 +66,7 @@ def configurations(view: EvidenceView) -> Answer:
     found = _by_configuration(view)
     lacking = [name for name in (BASELINE, FULL) if name not in found]
     single = [name for name in (INPUT, OUTPUT) if name not in found]
-    reason = view.fact("guardrails.impossible")
+    reason = view.fact(GuardrailFact.IMPOSSIBLE)
     wrong = [one.label for levels in found.values() for one in levels.values() if not _switched(one)]
     view.note("configurations", list(found))
     for told in (*_unexplained(found), *gained_throughput(view.result.metrics)):
@@ -91,14 +92,14 @@ def _switched(one: Tested) -> bool:
     wanted = {
         BASELINE: (False, False), INPUT: (True, False), OUTPUT: (False, True), FULL: (True, True),
     }[one.level.role]  # fmt: skip
-    stated = (one.run.facts.value(f"guardrails.{side}_filter") for side in ("input", "output"))
+    stated = (one.run.facts.value(key) for key in GuardrailFact.FILTERS.values())
     return all(state in (_ON if on else _OFF) for state, on in zip(stated, wanted, strict=True))
 
 
 @check("P-5.10.2-load-levels")
 def load_levels(view: EvidenceView) -> Answer:
     """25, 50 and 75 % in each configuration, at the same rates; the capacity is that of the baseline."""
-    rate, found = view.need("load.capacity_rps"), _by_configuration(view)
+    rate, found = view.need(LoadFact.CAPACITY_RPS), _by_configuration(view)
     for name, levels in found.items():
         for wanted in GUARDRAIL_PERCENTS:
             near = [one for percent, one in levels.items() if abs(percent - wanted) <= LEVEL_TOLERANCE]
@@ -127,7 +128,7 @@ def sequence(view: EvidenceView) -> Answer:
         return view.unmet(f"the order was {', '.join(_in_time(found))}")
     if len(_in_time(found)) > len(found):
         return view.unmet("the configurations were run in turns, not one after the other")
-    warmups = view.need("warmup.count")
+    warmups = view.need(WarmupFact.COUNT)
     if warmups < len(found):
         return view.unmet(f"{warmups} warm-ups for {len(found)} configurations")
     for name, levels in found.items():
@@ -191,7 +192,7 @@ def overheads(view: EvidenceView) -> Answer:
         for percent in found.get(name, {})
         for statistic in _STATISTICS
     )
-    if INPUT not in found and not view.fact("guardrails.impossible"):
+    if INPUT not in found and not view.fact(GuardrailFact.IMPOSSIBLE):
         return view.unmet("there is no overhead of the input filter")
     return view.met("overheads of the input filter and of all guardrails, per percentile and level")
 

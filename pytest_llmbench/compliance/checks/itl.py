@@ -22,6 +22,7 @@ from pytest_llmbench.model.draft import (
     MOST_EXCLUDED,
     SINGLE_TOKEN_SHARE,
 )
+from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, StreamingFact, TimingFact, WorkloadFact
 from pytest_llmbench.stats.shape import FEWEST_EXCESSES
 
 check = Checks()
@@ -31,12 +32,12 @@ LEVEL_TOLERANCE = 2.0
 OPTIONS = ("direct", "A", "B", "C")
 _STATISTICS = ("p50", "p90", "p95", "p99", "p99_9", "mean", "std")
 
-check("S-5.4.2-workload")(one_of("workload.name", "synthetic-uniform", "conversation"))
+check("S-5.4.2-workload")(one_of(WorkloadFact.NAME, "synthetic-uniform", "conversation"))
 
 
 @check("S-4.2.1-timer-resolution-1us-itl")
 def fine_clock(view: EvidenceView) -> Answer:
-    resolution_ns = view.need("timing.clock_resolution_ns")
+    resolution_ns = view.need(TimingFact.CLOCK_RESOLUTION_NS)
     for run in view.evidence.runs:
         resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
     view.note("clock_resolution_ns", resolution_ns)
@@ -48,7 +49,7 @@ def fine_clock(view: EvidenceView) -> Answer:
 
 
 def _option(view: EvidenceView) -> str:
-    option: str = view.need("streaming.itl_option")
+    option: str = view.need(StreamingFact.ITL_OPTION)
     if option not in OPTIONS:
         raise NoEvidenceError(f"streaming.itl_option among {', '.join(OPTIONS)} (it is {option!r})")
     return option
@@ -57,7 +58,7 @@ def _option(view: EvidenceView) -> str:
 @check("M-4.6.3-itl-option-declared")
 def option_declared(view: EvidenceView) -> Answer:
     """``direct`` needs more than 90 % single-token chunks (AMB-13)."""
-    option = view.need("streaming.itl_option")
+    option = view.need(StreamingFact.ITL_OPTION)
     if option != "direct":
         return view.answer(option in OPTIONS, f"option {option}", f"option {option!r} is none of A, B, C")
     share = chunk_sizes(view.records).single_share
@@ -69,13 +70,13 @@ def option_declared(view: EvidenceView) -> Answer:
     )
 
 
-check("S-4.6.3-option-c-when-available")(one_of("streaming.itl_option", "C"))
+check("S-4.6.3-option-c-when-available")(one_of(StreamingFact.ITL_OPTION, "C"))
 
 
 @check("P-4.6.3-option-a-label")
 def option_a(view: EvidenceView) -> Answer:
     """Figures of option A are called Time Between Chunks; the sizes of the chunks are shown with them."""
-    view.need("streaming.chunk_sizes")
+    view.need(StreamingFact.CHUNK_SIZES)
     view.table("itl_results")
     view.table("chunk_sizes")
     return view.met("labelled Time Between Chunks, with the chunk sizes")
@@ -155,7 +156,7 @@ def load_levels(view: EvidenceView) -> Answer:
 
 @check("P-5.4.2-load-as-percentage")
 def load_as_percentage(view: EvidenceView) -> Answer:
-    rate, found = view.need_all("load.capacity_rps", "load.capacity_found")
+    rate, found = view.need_all(LoadFact.CAPACITY_RPS, LoadFact.CAPACITY_FOUND)
     source = "found by a search" if found else "declared"
     wrong, measured = shares_wrong(tested(view, SWEEP), rate), measurement_behind(view, rate)
     if not wrong and measured is None:
@@ -170,7 +171,7 @@ def load_as_percentage(view: EvidenceView) -> Answer:
 @check("P-5.4.2-method-specified")
 def method_specified(view: EvidenceView) -> Answer:
     """The method is the author's, or the one that the streams of a level before the sweep call for."""
-    option, source = view.need_all("streaming.itl_option", "streaming.itl_option_from")
+    option, source = view.need_all(StreamingFact.ITL_OPTION, StreamingFact.ITL_OPTION_FROM)
     if source == ASKED:
         return view.met(f"method {option}, chosen by the author")
     runs = view.result.observations
@@ -195,7 +196,7 @@ def method_specified(view: EvidenceView) -> Answer:
 
 def _of_level(view: EvidenceView, one: Tested) -> Mapping[str, Any]:
     """What ``itl.levels`` states of the level."""
-    found = [entry for entry in view.need("itl.levels") if entry.get("level") == one.label]
+    found = [entry for entry in view.need(ResultFact.ITL_LEVELS) if entry.get("level") == one.label]
     if not found:
         raise NoEvidenceError(f"itl.levels of {one.label}")
     entry: Mapping[str, Any] = found[0]

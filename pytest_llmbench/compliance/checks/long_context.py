@@ -18,7 +18,7 @@ from pytest_llmbench.model.draft import (
     MOST_IN_FLIGHT,
     REQUESTS_PER_LENGTH,
 )
-from pytest_llmbench.model.facts import CONTEXT_LIMIT, CONTRADICTED
+from pytest_llmbench.model.fact_keys import ManifestFact, ResultFact, SUTFact, WarmupFact, WorkloadFact
 
 check = Checks()
 
@@ -34,8 +34,8 @@ def long_context(view: EvidenceView) -> Answer:
 
     The structure is a document, a question of about 100 tokens, and 256 output tokens.
     """
-    name = view.need("workload.name")
-    (question,) = view.need_fields("workload.content", "question_tokens")
+    name = view.need(WorkloadFact.NAME)
+    (question,) = view.need_fields(WorkloadFact.CONTENT, "question_tokens")
     limits = np.unique(view.records.requested_max_tokens)
     view.note("requested_max_tokens", limits.tolist())
     return view.answer(
@@ -47,7 +47,7 @@ def long_context(view: EvidenceView) -> Answer:
 
 def _lengths(view: EvidenceView) -> list[tuple[int, Tested]]:
     """Levels with successes, each with the one length that was asked for."""
-    refused = view.fact("long_context.refused", [])
+    refused = view.fact(ResultFact.LONG_CONTEXT_REFUSED, [])
     found = []
     for one in tested(view, LENGTH):
         asked = np.unique(one.records.requested_input_tokens)
@@ -67,7 +67,7 @@ def length_sequence(view: EvidenceView) -> Answer:
     limit = _context(view)
     lengths = [length for length, _ in _lengths(view)]
     view.note("lengths", lengths)
-    omitted = view.fact("long_context.omitted", [])
+    omitted = view.fact(ResultFact.LONG_CONTEXT_OMITTED, [])
     beyond = [length for length in lengths if length + CONTEXT_OUTPUT_TOKENS > limit]
     unlisted = [
         length
@@ -88,8 +88,8 @@ def length_sequence(view: EvidenceView) -> Answer:
 def _context(view: EvidenceView) -> int:
     """The longest context that the engine states, or else that is declared: a smaller one that is declared
     makes short prompts no long ones."""
-    declared: int = view.need(CONTEXT_LIMIT)
-    observed = view.fact(CONTRADICTED, {}).get(CONTEXT_LIMIT, {}).get("observed")
+    declared: int = view.need(SUTFact.CONTEXT_LIMIT_TOKENS)
+    observed = view.fact(ManifestFact.CONTRADICTED, {}).get(SUTFact.CONTEXT_LIMIT_TOKENS, {}).get("observed")
     return max(declared, observed) if isinstance(observed, int) else declared
 
 
@@ -144,7 +144,7 @@ def short_warmup(view: EvidenceView) -> Answer:
     them."""
     shortest = max(min(length for length, _ in _lengths(view)), SHORT_CONTEXT)
     kept = view.evidence.unmeasured.requested_input_tokens
-    longest = int(kept.max()) if len(kept) else view.need("warmup.longest_input_tokens")
+    longest = int(kept.max()) if len(kept) else view.need(WarmupFact.LONGEST_INPUT_TOKENS)
     view.note("longest_warmup_input", longest)
     return view.answer(
         0 < longest <= shortest,
@@ -183,7 +183,7 @@ def _of_every_length(*fields: str) -> Predicate:
     """A predicate that is met when ``long_context.lengths`` has the fields of every length."""
 
     def predicate(view: EvidenceView) -> Answer:
-        entries = {entry.get("length"): entry for entry in view.need("long_context.lengths")}
+        entries = {entry.get("length"): entry for entry in view.need(ResultFact.LONG_CONTEXT_LENGTHS)}
         lacking = [
             f"{name} of {length}"
             for length, _ in _lengths(view)
@@ -204,11 +204,13 @@ check("P-5.9.4-throughput-at-length")(_of_every_length("output_tok_s", "input_to
 @check("P-5.9.4-scaling-exponent")
 def scaling_exponent(view: EvidenceView) -> Answer:
     """k of the power law, and the straight line beside it."""
-    view.need_fields("long_context.fit", "power.k", "power.r2", "linear.slope_us_per_token", "linear.r2")
+    view.need_fields(
+        ResultFact.LONG_CONTEXT_FIT, "power.k", "power.r2", "linear.slope_us_per_token", "linear.r2"
+    )
     return view.met(f"k = {view.metric('prefill_exponent').point:.3f}")
 
 
 @check("P-5.9.5-table")
 def table(view: EvidenceView) -> Answer:
     view.table("long_context")
-    return view.met(f"{len(_lengths(view))} lengths; {view.need('long_context.best_fit')}")
+    return view.met(f"{len(_lengths(view))} lengths; {view.need(ResultFact.LONG_CONTEXT_BEST_FIT)}")

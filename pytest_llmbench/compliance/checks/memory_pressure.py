@@ -10,6 +10,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.compliance.tested_levels import Tested, names_of, tested
 from pytest_llmbench.model.draft import PRESSURE_S
+from pytest_llmbench.model.fact_keys import IsolationFact, LoadFact, WorkloadFact
 from pytest_llmbench.model.record import NO_FAILURES, Outcome
 from pytest_llmbench.model.result import TestResult
 
@@ -18,18 +19,18 @@ check = Checks()
 PRESSURE = ("baseline", "overload")
 _TURNS = "the requests are turns of sessions, so many sessions at once and no share of a capacity in flight"
 
-check("S-5.8.2-workload")(one_of("workload.name", "long-context", "long-context-uniform"))
-check("S-7.4-isolated-system")(one_of("isolation.isolated_system", True))
-check("S-7.4-recovery-ready")(stated("isolation.recovery_plan"))
+check("S-5.8.2-workload")(one_of(WorkloadFact.NAME, "long-context", "long-context-uniform"))
+check("S-7.4-isolated-system")(one_of(IsolationFact.ISOLATED_SYSTEM, True))
+check("S-7.4-recovery-ready")(stated(IsolationFact.RECOVERY_PLAN))
 
 
 @check("S-7.4-cascade-monitoring")
 def cascade_monitoring(view: EvidenceView) -> Answer:
     """A monitoring of the tester's own, or the probes of the test, which leave a recovery time per level."""
-    watch = view.fact("isolation.failure_monitoring")
+    watch = view.fact(IsolationFact.FAILURE_MONITORING)
     if watch:
         return view.met(f"watched by {watch}")
-    probe = view.need("isolation.health_probe")
+    probe = view.need(IsolationFact.HEALTH_PROBE)
     lacking = [
         one.label
         for one in tested(view, *PRESSURE)
@@ -59,7 +60,7 @@ def levels(view: EvidenceView) -> Answer:
     """One level above capacity at least; each at ceil(capacity * percent / 100) in flight (AMB-19)."""
     if _of_sessions(view):
         return view.unmet(_TURNS)
-    capacity = view.need("load.capacity_concurrency")
+    capacity = view.need(LoadFact.CAPACITY_CONCURRENCY)
     found = tested(view, *PRESSURE)
     percents = [one.level.percent_of_capacity or 0.0 for one in found]
     view.note("percent_of_capacity", percents)
@@ -81,7 +82,7 @@ def capacity_first(view: EvidenceView) -> Answer:
     ended at its upper bound has found none: there is room above."""
     if _of_sessions(view):
         return view.unmet(_TURNS)
-    capacity, name = view.need_all("load.capacity_concurrency", "workload.name")
+    capacity, name = view.need_all(LoadFact.CAPACITY_CONCURRENCY, WorkloadFact.NAME)
     probes = [level for level in view.result.levels if level.role == "probe"]
     if probes:
         search = tested(view, "probe")
@@ -101,7 +102,7 @@ def capacity_first(view: EvidenceView) -> Answer:
     found = [
         sibling.metrics["max_concurrency"].point
         for sibling in view.evidence.others("capacity")
-        if sibling.facts.value("workload.name") == name and _has_failed(sibling)
+        if sibling.facts.value(WorkloadFact.NAME) == name and _has_failed(sibling)
     ]
     view.note("capacity_tests", found)
     return view.answer(

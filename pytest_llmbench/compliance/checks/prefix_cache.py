@@ -11,6 +11,7 @@ from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.compliance.workload_evidence import bodies_differ
 from pytest_llmbench.metrics.differences import unlike_machines, unlike_prefill
 from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
+from pytest_llmbench.model.fact_keys import SUTFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
@@ -29,7 +30,7 @@ def prefix_parameters(view: EvidenceView) -> Answer:
     """How many prefixes, how long, for which share; the planned requests carry them so."""
     if _of_sessions(view):
         return view.unmet("the requests are turns of sessions, whose prefix is their own history and grows")
-    fraction, _, contexts = view.need_fields("workload.prefix_sharing", "fraction", "length", "contexts")
+    fraction, _, contexts = view.need_fields(WorkloadFact.PREFIX_SHARING, "fraction", "length", "contexts")
     records = _state(view, WARM).records
     if not len(records):
         raise NoEvidenceError("requests of the warm run")
@@ -76,7 +77,7 @@ def two_configurations(view: EvidenceView) -> Answer:
         return view.unmet("both ran on the same variant of the SUT: nothing was switched")
     cached = _cached_share(off.records)
     view.note("cached_share_of_the_baseline", cached)
-    switched = off.run.facts.value("sut.prefix_caching") == DISABLED if cached is None else True
+    switched = off.run.facts.value(SUTFact.PREFIX_CACHING) == DISABLED if cached is None else True
     return view.answer(
         (cached or 0.0) <= MOST_WHEN_OFF and switched,
         "baseline with the cache off, then with the cache on",
@@ -148,7 +149,7 @@ def baseline_warmup(view: EvidenceView) -> Answer:
         if sent & _pool(one.records):
             return view.unmet(f"cache {state}: its warm-up sent {len(sent)} of the measured prefixes")
         told = bool(has(one.records.cached_tokens).any())
-        if not kept and not told and one.run.facts.value("sut.prefix_caching") != DISABLED:
+        if not kept and not told and one.run.facts.value(SUTFact.PREFIX_CACHING) != DISABLED:
             raise NoEvidenceError(f"warm-up records of cache {state}", "record.cached_tokens")
         if told and _first_hits(one.records) > MOST_FIRST_HITS:
             return view.unmet(f"cache {state}: prefixes were in the cache before their first request")
@@ -187,7 +188,7 @@ def _first_requests(records: Records) -> IntColumn:
 @check("M-4.5.1-prefixes-populated")
 def prefixes_populated(view: EvidenceView) -> Answer:
     """All of the pool, by the number that was sent; or the first request of each finds its prefix."""
-    populated, records = view.need("warmup.prefixes_populated"), _state(view, WARM).records
+    populated, records = view.need(WarmupFact.PREFIXES_POPULATED), _state(view, WARM).records
     pool = _pool(records)
     if populated is False:
         return view.unmet("the prefixes were not sent before measuring")
@@ -210,7 +211,7 @@ def prefixes_populated(view: EvidenceView) -> Answer:
 
 @check("P-5.7.3-prepopulate-optional")
 def prepopulated(view: EvidenceView) -> Answer:
-    populated = view.need("warmup.prefixes_populated")
+    populated = view.need(WarmupFact.PREFIXES_POPULATED)
     return view.met("the cache was filled ahead of the warm run" if populated else "not filled")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
+from pytest_llmbench.model.fact_keys import Key
 
 Predicate = Callable[[EvidenceView], Answer]
 
@@ -37,7 +39,7 @@ def merged(*areas: Checks) -> Mapping[str, Predicate]:
     return table
 
 
-def stated(*keys: str) -> Predicate:
+def stated(*keys: Key[Any]) -> Predicate:
     """A predicate that is met when every one of these facts is stated."""
 
     def predicate(view: EvidenceView) -> Answer:
@@ -68,7 +70,7 @@ def tables(*ids: str) -> Predicate:
     return predicate
 
 
-def one_of(key: str, *allowed: object) -> Predicate:
+def one_of(key: Key[Any], *allowed: object) -> Predicate:
     """A predicate that is met when the fact has one of the allowed values."""
 
     def predicate(view: EvidenceView) -> Answer:

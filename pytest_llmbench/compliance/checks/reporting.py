@@ -10,6 +10,14 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, chunk_counts, chunk_token_sums, has
+from pytest_llmbench.model.fact_keys import (
+    PRODUCTION_SAMPLE_CHECK,
+    LoadFact,
+    ManifestFact,
+    PublicationFact,
+    SUTFact,
+    WorkloadFact,
+)
 from pytest_llmbench.model.record import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES, BoolColumn
 
@@ -109,8 +117,8 @@ def status(view: EvidenceView) -> Answer:
     return _every(view, everyone, np.asarray(known & ~contradicted), "outcome")
 
 
-check("S-7.1-publication-caution")(stated("publication.considered"))
-check("S-7.2-verify-with-production")(stated("production_sample_check"))
+check("S-7.1-publication-caution")(stated(PublicationFact.CONSIDERED))
+check("S-7.2-verify-with-production")(stated(PRODUCTION_SAMPLE_CHECK))
 
 
 @check("S-0-consult-terminology")
@@ -122,9 +130,9 @@ def terminology(view: EvidenceView) -> Answer:
 @check("S-7.2-vary-workloads")
 def vary_workloads(view: EvidenceView) -> Answer:
     """There is more than one workload or seed in the report."""
-    own = view.need_all("workload.name", "workload.seed")
+    own = view.need_all(WorkloadFact.NAME, WorkloadFact.SEED)
     drawn = {own} | {
-        (sibling.facts.value("workload.name"), sibling.facts.value("workload.seed"))
+        (sibling.facts.value(WorkloadFact.NAME), sibling.facts.value(WorkloadFact.SEED))
         for sibling in view.evidence.siblings
     }
     view.note("workloads_and_seeds", len(drawn))
@@ -134,7 +142,9 @@ def vary_workloads(view: EvidenceView) -> Answer:
 @check("P-C.1-minimum-report")
 def minimum_report(view: EvidenceView) -> Answer:
     """The result carries what the short report prints; what was not measured reads ``not measured`` there."""
-    view.need_all("sut.boundary", "sut.model.name", "sut.software.engine", "workload.name", "load.model")
+    view.need_all(
+        SUTFact.BOUNDARY, SUTFact.MODEL_NAME, SUTFact.SOFTWARE_ENGINE, WorkloadFact.NAME, LoadFact.MODEL
+    )
     return view.answer(
         bool(view.result.configuration and view.result.metrics),
         "identification, configuration, results and notes are at hand",
@@ -145,9 +155,9 @@ def minimum_report(view: EvidenceView) -> Answer:
 @check("P-C.2-full-report")
 def full_report(view: EvidenceView) -> Answer:
     """The result fills the six sections; the fifth is this audit."""
-    view.need_all("sut.model.name", "sut.software.engine", "sut.software.version")
-    view.need_all("workload.name", "load.model", "workload.n_requests")
-    view.need_all("workload.seed", "workload.sequence_sha256", "manifest.sha256")
+    view.need_all(SUTFact.MODEL_NAME, SUTFact.SOFTWARE_ENGINE, SUTFact.SOFTWARE_VERSION)
+    view.need_all(WorkloadFact.NAME, LoadFact.MODEL, WorkloadFact.N_REQUESTS)
+    view.need_all(WorkloadFact.SEED, WorkloadFact.SEQUENCE_SHA256, ManifestFact.SHA256)
     return view.answer(
         bool(view.result.metrics) and bool(view.result.tables),
         "all six sections can be filled",

@@ -8,6 +8,7 @@ import re
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, has
+from pytest_llmbench.model.fact_keys import EndpointFact, GuardrailFact, ManifestFact, SUTFact
 from pytest_llmbench.model.record import Outcome
 
 check = Checks()
@@ -23,12 +24,12 @@ _WORDS_OF_ANY_MODEL = frozenset({"instruct", "chat", "base", "mini", "awq", "gpt
 
 @check("M-4.1-sut-boundary-declared")
 def boundary_declared(view: EvidenceView) -> Answer:
-    boundary = view.need("sut.boundary")
+    boundary = view.need(SUTFact.BOUNDARY)
     if boundary == "custom":
-        view.need("sut.components")
+        view.need(SUTFact.COMPONENTS)
     elif boundary not in BOUNDARIES:
         return view.unmet(f"sut.boundary is {boundary!r}, not one of {', '.join(BOUNDARIES)} or custom")
-    frozen_ns, _ = view.need_all("manifest.frozen_ns", "manifest.sha256")
+    frozen_ns, _ = view.need_all(ManifestFact.FROZEN_NS, ManifestFact.SHA256)
     dispatched = view.records.dispatched_ns[has(view.records.dispatched_ns)]
     if not len(dispatched):
         return view.unmet("no evidence: record.dispatched_ns")
@@ -44,23 +45,23 @@ def boundary_declared(view: EvidenceView) -> Answer:
 def _frozen_by_owners(view: EvidenceView) -> list[int]:
     """The instants at which this test and those it shares runs with froze the same manifest; at least one
     value."""
-    digest, own_ns = view.need_all("manifest.sha256", "manifest.frozen_ns")
+    digest, own_ns = view.need_all(ManifestFact.SHA256, ManifestFact.FROZEN_NS)
     if not any(run.shared_from for run in view.runs):
         return [own_ns]
-    owners = [s.facts for s in view.evidence.siblings if s.facts.value("manifest.sha256") == digest]
-    return [own_ns, *(facts.value("manifest.frozen_ns", own_ns) for facts in owners)]
+    owners = [s.facts for s in view.evidence.siblings if s.facts.value(ManifestFact.SHA256) == digest]
+    return [own_ns, *(facts.value(ManifestFact.FROZEN_NS, own_ns) for facts in owners)]
 
 
-check("M-5.1.2.3-sut-configuration")(stated("sut.boundary"))
+check("M-5.1.2.3-sut-configuration")(stated(SUTFact.BOUNDARY))
 
 
 @check("M-5.1.2.3-model-identifier")
 def model_identifier(view: EvidenceView) -> Answer:
     """Name, version and quantization; the name may be that of what the endpoint serves, or is said to be
     served under an alias that does not contradict it."""
-    name, *_ = view.need_all("sut.model.name", "sut.model.version", "sut.model.quantization")
-    served, alias = view.fact("endpoint.models", []), view.fact("sut.model.served_as")
-    aliased = alias in served and not _contradict(name, alias)
+    name, *_ = view.need_all(SUTFact.MODEL_NAME, SUTFact.MODEL_VERSION, SUTFact.MODEL_QUANTIZATION)
+    served, alias = view.fact(EndpointFact.MODELS, []), view.fact(SUTFact.MODEL_SERVED_AS)
+    aliased = alias is not None and alias in served and not _contradict(name, alias)
     known = not served or aliased or any(_same_name(name, each) for each in served)
     return view.answer(
         known,
@@ -108,19 +109,18 @@ def _versions(name: str) -> set[str]:
 @check("M-5.1.2.3-hardware")
 def hardware(view: EvidenceView) -> Answer:
     """``undisclosed`` is an answer at gateway and compound boundary (AMB-27), shown as a deviation."""
-    kind = view.fact("sut.hardware.accelerator_type")
-    if view.fact("sut.hardware.disclosed") is False or kind == "undisclosed":
+    kind = view.fact(SUTFact.ACCELERATOR_TYPE)
+    if view.fact(SUTFact.HARDWARE_DISCLOSED) is False or kind == "undisclosed":
         view.note("deviation", "hardware undisclosed")
-        boundary = view.need("sut.boundary")
+        boundary = view.need(SUTFact.BOUNDARY)
         return view.answer(
             boundary in ("application_gateway", "compound_system"),
             "hardware undisclosed, a deviation that is accepted at this boundary (AMB-27)",
             f"hardware undisclosed, which is not accepted at the boundary {boundary} (AMB-27)",
         )
-    if isinstance(kind, str) and kind.lower() in _NO_ACCELERATOR:
+    if kind is not None and kind.lower() in _NO_ACCELERATOR:
         return view.met(f"no accelerator ({kind})")
-    keys = ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
-    _, count, memory_gib = view.need_all(*(f"sut.hardware.{key}" for key in keys))
+    _, count, memory_gib = view.need_all(*SUTFact.ACCELERATORS)
     return view.answer(
         count >= 1 and memory_gib > 0,
         f"{count} × {kind} with {memory_gib:g} GiB",
@@ -130,7 +130,7 @@ def hardware(view: EvidenceView) -> Answer:
 
 @check("M-5.1.2.3-prefix-caching")
 def prefix_caching(view: EvidenceView) -> Answer:
-    state = view.need("sut.prefix_caching")
+    state = view.need(SUTFact.PREFIX_CACHING)
     if state not in ("enabled", "disabled"):
         return view.unmet(f"sut.prefix_caching is {state!r}, neither enabled nor disabled")
     cached = int((view.evidence.records.cached_tokens > 0).sum())
@@ -144,25 +144,23 @@ def prefix_caching(view: EvidenceView) -> Answer:
 
 _STATES = ("enabled", "disabled", "absent")
 
-check("M-4.8.1-input-filter")(one_of("guardrails.input_filter", *_STATES))
-check("M-4.8.1-output-filter")(one_of("guardrails.output_filter", *_STATES))
-check("S-4.8.2-default-enabled")(one_of("guardrails.default_config", True))
-check("M-4.8.2-disabled-noted")(stated("guardrails.disabled_note"))
+check("M-4.8.1-input-filter")(one_of(GuardrailFact.INPUT_FILTER, *_STATES))
+check("M-4.8.1-output-filter")(one_of(GuardrailFact.OUTPUT_FILTER, *_STATES))
+check("S-4.8.2-default-enabled")(one_of(GuardrailFact.DEFAULT_CONFIG, True))
+check("M-4.8.2-disabled-noted")(stated(GuardrailFact.DISABLED_NOTE))
 
 
 @check("M-4.8.1-system-names")
 def system_names(view: EvidenceView) -> Answer:
-    systems = view.need("guardrails.systems")
-    return view.answer(
-        isinstance(systems, list) and all(systems),
-        ", ".join(systems) if systems else "no safety system",
-        f"guardrails.systems is {systems!r}, not a list of names",
-    )
+    systems = view.need(GuardrailFact.SYSTEMS)
+    if not isinstance(systems, list) or not all(systems):
+        return view.unmet(f"guardrails.systems is {systems!r}, not a list of names")
+    return view.met(", ".join(map(str, systems)) or "no safety system")
 
 
 @check("M-4.8.1-refusals")
 def refusals(view: EvidenceView) -> Answer:
-    stated_count = view.need("guardrails.refusals")
+    stated_count = view.need(GuardrailFact.REFUSALS)
     counted = int(view.records.has_outcome(Outcome.REFUSED).sum())
     view.note("records_refused", counted)
     return view.answer(
@@ -177,4 +175,4 @@ def comparative_runs(view: EvidenceView) -> Answer:
     """A reference to the run with the opposite state, or a guardrail test of the same report."""
     if view.evidence.others("guardrail"):
         return view.met("the report contains a guardrail test of this SUT")
-    return view.met(f"compared with {view.need('guardrails.comparative_run')}")
+    return view.met(f"compared with {view.need(GuardrailFact.COMPARATIVE_RUN)}")

@@ -11,6 +11,7 @@ from pytest_llmbench.compliance.checks.ttft import workload_defined
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import NINE_LATENCIES, Tested, names_of, need_points, tested
 from pytest_llmbench.model.draft import ADVISED_LEVEL_S, SHORTEST_LEVEL_S
+from pytest_llmbench.model.fact_keys import Key, LoadFact, ResultFact
 from pytest_llmbench.model.result import PROBE
 
 check = Checks()
@@ -22,26 +23,26 @@ _STEP_TOLERANCE = 0.01
 
 check("M-5.2.2.1-workload-defined")(workload_defined)
 check("P-5.3.2-workload-named")(workload_defined)
-check("M-5.2.2.2-load-model-defined")(one_of("load.model", "open", "closed"))
+check("M-5.2.2.2-load-model-defined")(one_of(LoadFact.MODEL, "open", "closed"))
 check("P-5.2.2.1-min-duration-60s")(at_least_s(SHORTEST_LEVEL_S))
 check("S-5.2.2.1-duration-300s")(at_least_s(ADVISED_LEVEL_S, REPORTED))
 
 
 @check("M-5.2.2.1-duration-defined")
 def duration_defined(view: EvidenceView) -> Answer:
-    duration_s = view.need("load.duration_s")
+    duration_s = view.need(LoadFact.DURATION_S)
     return view.answer(duration_s > 0, f"{duration_s:g} s per level", f"{duration_s!r} s is no duration")
 
 
-def _range(view: EvidenceView, key: str) -> tuple[float, float, float]:
+def _range(view: EvidenceView, key: Key[list[float]]) -> tuple[float, float, float]:
     values = view.need(key)
-    if not isinstance(values, Sequence) or len(values) != 3:
+    if len(values) != 3:
         raise NoEvidenceError(f"{key} [minimum, maximum, step]")
     low, high, step = values
     return float(low), float(high), float(step)
 
 
-def _range_defined(view: EvidenceView, key: str) -> Answer:
+def _range_defined(view: EvidenceView, key: Key[list[float]]) -> Answer:
     low, high, step = _range(view, key)
     return view.answer(
         0 < low < high and step > 0,
@@ -52,18 +53,18 @@ def _range_defined(view: EvidenceView, key: str) -> Answer:
 
 @check("M-5.2.2.2-open-loop-range")
 def open_loop_range(view: EvidenceView) -> Answer:
-    return _range_defined(view, "load.rate_range")
+    return _range_defined(view, LoadFact.RATE_RANGE)
 
 
 @check("M-5.2.2.2-closed-loop-range")
 def closed_loop_range(view: EvidenceView) -> Answer:
-    return _range_defined(view, "load.concurrency_range")
+    return _range_defined(view, LoadFact.CONCURRENCY_RANGE)
 
 
 @check("P-5.2.2.3-slo-semantics")
 def slo_semantics(view: EvidenceView) -> Answer:
     """The reported level keeps every limit, the next tested higher one does not."""
-    limits = {name: value for name, value in view.need("load.slo").items() if name in LIMITS}
+    limits = {name: value for name, value in view.need(LoadFact.SLO).items() if name in LIMITS}
     everything = tested(view)
     chosen = [one for one in everything if one.level.role == CONSTRAINED]
     chosen = chosen or [one for one in everything if one.level.role == REPORTED and _keeps(one, limits)]
@@ -96,7 +97,7 @@ def _keeps(one: Tested, limits: Mapping[str, float]) -> bool:
 @check("P-5.2.3-throughput-formula")
 def throughput_formula(view: EvidenceView) -> Answer:
     """The rate of the window at the reported level, and the raw quotient beside it."""
-    view.need("throughput.raw_output_tok_s")
+    view.need(ResultFact.THROUGHPUT_RAW_OUTPUT_TOK_S)
     tested(view, REPORTED)
     rate = view.metric("output_token_throughput").point
     return view.met(f"{rate:.1f} output tokens per second of the window")
@@ -128,12 +129,12 @@ def _acceptable(view: EvidenceView, one: Tested) -> bool:
     """Whether a level is not saturated. Limits on latency, if there are any, replace the ten-fold rule."""
     if one.level.saturated is False:
         return True
-    limits = {name: value for name, value in (view.fact("load.slo") or {}).items() if name in LIMITS}
+    limits = {name: value for name, value in (view.fact(LoadFact.SLO) or {}).items() if name in LIMITS}
     return bool(limits) and _keeps(one, limits)
 
 
-def _range_key(view: EvidenceView) -> str:
-    return "load.rate_range" if view.need("load.model") == "open" else "load.concurrency_range"
+def _range_key(view: EvidenceView) -> Key[list[float]]:
+    return LoadFact.RATE_RANGE if view.need(LoadFact.MODEL) == "open" else LoadFact.CONCURRENCY_RANGE
 
 
 def _bracket(

@@ -11,6 +11,7 @@ from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import NINE_LATENCIES, Tested, names_of, need_points, tested
 from pytest_llmbench.model.draft import LEVELS_OF_A_SWEEP, SHORTEST_LEVEL_S
+from pytest_llmbench.model.fact_keys import LoadFact
 
 check = Checks()
 
@@ -63,7 +64,7 @@ def open_loop_required(view: EvidenceView) -> Answer:
 def capacity_estimate(view: EvidenceView) -> Answer:
     """A rate that was measured; the levels are the shares of it that they say, and do not show it to be
     another one. A published figure that nothing measured is confirmed by the sweep itself."""
-    rate, found = view.need_all("load.capacity_rps", "load.capacity_found")
+    rate, found = view.need_all(LoadFact.CAPACITY_RPS, LoadFact.CAPACITY_FOUND)
     source = "found by a search" if found else "declared"
     levels = tested(view, SWEEP)
     wrong = shares_wrong(levels, rate)

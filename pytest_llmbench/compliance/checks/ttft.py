@@ -17,6 +17,15 @@ from pytest_llmbench.compliance.evidence_view import (
 )
 from pytest_llmbench.metrics.buckets import EDGES
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
+from pytest_llmbench.model.fact_keys import (
+    COLD_START,
+    GuardrailFact,
+    LoadFact,
+    SUTFact,
+    TimingFact,
+    WarmupFact,
+    WorkloadFact,
+)
 from pytest_llmbench.model.plan import JUDGED
 
 check = Checks()
@@ -25,19 +34,19 @@ P99_REQUESTS, P999_REQUESTS = SAMPLES_REQUIRED["p99"], SAMPLES_REQUIRED["p99_9"]
 PERCENTILES = ("p50", "p90", "p95", "p99", "p99_9")
 ARRIVALS = ("poisson", "uniform", "bursty")
 
-check("M-5.1.2.2-load-model-defined")(one_of("load.model", "open", "closed"))
-check("M-5.1.3.1-ttft-kind-stated")(one_of("timing.first_token_kind", "content", "any"))
+check("M-5.1.2.2-load-model-defined")(one_of(LoadFact.MODEL, "open", "closed"))
+check("M-5.1.3.1-ttft-kind-stated")(one_of(TimingFact.FIRST_TOKEN_KIND, "content", "any"))
 
 
 @check("M-5.1.2.1-workload-defined")
 def workload_defined(view: EvidenceView) -> Answer:
-    name, standard = view.need_all("workload.name", "workload.standard")
+    name, standard = view.need_all(WorkloadFact.NAME, WorkloadFact.STANDARD)
     return view.met(f"reference workload {name}") if standard is True else custom_fully_specified(view)
 
 
 @check("M-5.1.2.1-request-count-defined")
 def request_count_defined(view: EvidenceView) -> Answer:
-    wanted, measured = view.need("workload.n_requests"), len(view.records)
+    wanted, measured = view.need(WorkloadFact.N_REQUESTS), len(view.records)
     view.note("measured_requests", measured)
     return view.answer(
         measured == wanted, f"{wanted} requests", f"{wanted} requests were defined, {measured} measured"
@@ -64,9 +73,9 @@ def requests_for_p999(view: EvidenceView) -> Answer:
 
 @check("M-5.1.2.2-open-loop-params")
 def open_loop_parameters(view: EvidenceView) -> Answer:
-    rate, arrival = view.need_all("load.rate_rps", "load.arrival")
+    rate, arrival = view.need_all(LoadFact.RATE_RPS, LoadFact.ARRIVAL)
     if arrival == "bursty":
-        view.need("load.burstiness")
+        view.need(LoadFact.BURSTINESS)
     return view.answer(
         rate > 0 and arrival in ARRIVALS,
         f"{arrival} at {rate:g} req/s",
@@ -76,7 +85,7 @@ def open_loop_parameters(view: EvidenceView) -> Answer:
 
 @check("M-5.1.2.2-closed-loop-params")
 def closed_loop_parameters(view: EvidenceView) -> Answer:
-    concurrency = view.need("load.concurrency")
+    concurrency = view.need(LoadFact.CONCURRENCY)
     return view.answer(concurrency >= 1, f"{concurrency} in flight", f"{concurrency!r} in flight is no load")
 
 
@@ -84,10 +93,10 @@ def closed_loop_parameters(view: EvidenceView) -> Answer:
 def poisson_required(view: EvidenceView) -> Answer:
     """This run has Poisson arrivals, or another result in the report with equal test, SUT, workload and rate
     has (AMB-05)."""
-    arrival, rate, name = view.need_all("load.arrival", "load.rate_rps", "workload.name")
+    arrival, rate, name = view.need_all(LoadFact.ARRIVAL, LoadFact.RATE_RPS, WorkloadFact.NAME)
     if arrival == "poisson":
         return view.met("Poisson arrivals")
-    wanted = {"load.arrival": "poisson", "load.rate_rps": rate, "workload.name": name}
+    wanted = {LoadFact.ARRIVAL: "poisson", LoadFact.RATE_RPS: rate, WorkloadFact.NAME: name}
     same = [
         sibling
         for sibling in view.evidence.others(view.evidence.test)
@@ -102,7 +111,7 @@ def poisson_required(view: EvidenceView) -> Answer:
 
 @check("P-5.1.3-run-to-count")
 def run_to_count(view: EvidenceView) -> Answer:
-    wanted, measured = view.need("workload.n_requests"), len(view.records)
+    wanted, measured = view.need(WorkloadFact.N_REQUESTS), len(view.records)
     stops = [run.interrupted for run in view.runs if run.interrupted is not None]
     view.note("measured_requests", measured)
     view.note("interrupted", stops)
@@ -110,7 +119,7 @@ def run_to_count(view: EvidenceView) -> Answer:
         return view.unmet(f"cut short: {'; '.join(stops)}")
     if measured < wanted:
         return view.unmet(f"{measured} of {wanted} requests")
-    if view.fact("cold_start") is True:
+    if view.fact(COLD_START) is True:
         return view.met(f"{measured} requests from a cold start")
     return view.answer(
         warmup_precedes(view),
@@ -122,7 +131,7 @@ def run_to_count(view: EvidenceView) -> Answer:
 @check("P-5.1.3.1-first-content-token")
 def first_content_token(view: EvidenceView) -> Answer:
     """Proved by a test; a content instant ahead of the first output of any kind contradicts it."""
-    proved, kind = view.capability("first_token_kind"), view.need("timing.first_token_kind")
+    proved, kind = view.capability("first_token_kind"), view.need(TimingFact.FIRST_TOKEN_KIND)
     if (proved, kind) != ("content", "content"):
         return view.unmet(f"TTFT runs to the first token of kind {kind!r}, not to the first content token")
     records = view.records
@@ -136,7 +145,7 @@ def first_content_token(view: EvidenceView) -> Answer:
 
 @check("M-5.1.3.1-noncontent-noted")
 def noncontent_noted(view: EvidenceView) -> Answer:
-    noted = view.need("timing.noncontent_share")
+    noted = view.need(TimingFact.NONCONTENT_SHARE)
     return view.answer(
         noted > 0,
         f"{noted:.1%} of the requests sent non-content output first",
@@ -175,7 +184,7 @@ def sample_count_stated(view: EvidenceView) -> Answer:
 @check("P-5.1.4.2-queue-and-prefill")
 def queue_and_prefill(view: EvidenceView) -> Answer:
     """Components of TTFT that the server exposes are metrics of their own."""
-    exposed = [name for name in view.fact("timing.server_side", []) if name in ("queue_wait", "prefill")]
+    exposed = [name for name in view.fact(TimingFact.SERVER_SIDE, []) if name in ("queue_wait", "prefill")]
     absent = [
         name
         for name in exposed
@@ -229,31 +238,31 @@ check("S-5.1.5.2-tabular")(tables("ttft_results"))
 
 # The configuration summary. Its words are made of these facts.
 
-check("M-5.1.5.1-sut-boundary")(stated("sut.boundary"))
-check("M-5.1.5.1-prefix-caching")(stated("sut.prefix_caching"))
-check("M-5.1.5.1-guardrails")(stated("guardrails.input_filter", "guardrails.output_filter"))
+check("M-5.1.5.1-sut-boundary")(stated(SUTFact.BOUNDARY))
+check("M-5.1.5.1-prefix-caching")(stated(SUTFact.PREFIX_CACHING))
+check("M-5.1.5.1-guardrails")(stated(GuardrailFact.INPUT_FILTER, GuardrailFact.OUTPUT_FILTER))
 
 
 @check("M-5.1.5.1-model-hardware")
 def model_and_hardware(view: EvidenceView) -> Answer:
-    undisclosed = view.fact("sut.hardware.disclosed") is False
-    hardware = "undisclosed hardware" if undisclosed else view.need("sut.hardware.accelerator_type")
-    return view.met(f"{view.need('sut.model.name')} on {hardware}")
+    undisclosed = view.fact(SUTFact.HARDWARE_DISCLOSED) is False
+    hardware = "undisclosed hardware" if undisclosed else view.need(SUTFact.ACCELERATOR_TYPE)
+    return view.met(f"{view.need(SUTFact.MODEL_NAME)} on {hardware}")
 
 
 @check("M-5.1.5.1-workload")
 def workload(view: EvidenceView) -> Answer:
     """Name and seed of a reference workload, the length laws of a custom one."""
-    name, seed = view.need_all("workload.name", "workload.seed")
-    if view.fact("workload.standard") is not True:
-        view.need_fields("workload.input_length", "type")
+    name, seed = view.need_all(WorkloadFact.NAME, WorkloadFact.SEED)
+    if view.fact(WorkloadFact.STANDARD) is not True:
+        view.need_fields(WorkloadFact.INPUT_LENGTH, "type")
     return view.met(f"{name}, seed {seed}")
 
 
 @check("M-5.1.5.1-load")
 def load(view: EvidenceView) -> Answer:
-    model = view.need("load.model")
-    amount = view.need("load.rate_rps" if model == "open" else "load.concurrency")
+    model = view.need(LoadFact.MODEL)
+    amount = view.need(LoadFact.RATE_RPS if model == "open" else LoadFact.CONCURRENCY)
     return view.met(f"{model} loop, {amount:g}")
 
 
@@ -266,10 +275,11 @@ def count_and_duration(view: EvidenceView) -> Answer:
 @check("M-5.1.5.1-warmup")
 def warmup(view: EvidenceView) -> Answer:
     """Requests, output tokens, drain and probes; a cold start has none."""
-    if view.fact("warmup.performed") is False:
+    if view.fact(WarmupFact.PERFORMED) is False:
         return view.met("no warm-up")
-    names = ("requests_ok", "output_tokens", "drained", "probes_after_ms")
-    requests, tokens, *_ = view.need_all(*(f"warmup.{name}" for name in names))
+    requests, tokens, *_ = view.need_all(
+        WarmupFact.REQUESTS_OK, WarmupFact.OUTPUT_TOKENS, WarmupFact.DRAINED, WarmupFact.PROBES_AFTER_MS
+    )
     return view.met(f"{requests} requests, {tokens} output tokens")
 
 

@@ -9,6 +9,7 @@ from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError, has
 from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.model.draft import STEADY_PROBES, WARMUP_OUTPUT_TOKENS, WARMUP_REQUESTS
+from pytest_llmbench.model.fact_keys import COLD_START, WarmupFact
 from pytest_llmbench.model.observation import Observation
 
 check = Checks()
@@ -20,12 +21,12 @@ SLOW_PROBE = 10.0
 
 @check("M-4.5.1-model-loaded")
 def model_loaded(view: EvidenceView) -> Answer:
-    loaded, requests_ok = view.need_all("warmup.model_loaded", "warmup.requests_ok")
+    loaded, requests_ok = view.need_all(WarmupFact.MODEL_LOADED, WarmupFact.REQUESTS_OK)
     cold = int(cold_starts(view.evidence.records).sum())
     if cold:
         view.note("cold_starts", cold)
         return view.unmet(f"the server says that {cold} measured requests waited for the model to be loaded")
-    probes = [probe for probe in view.fact("warmup.probes_after_ms", []) if probe is not None]
+    probes = [probe for probe in view.fact(WarmupFact.PROBES_AFTER_MS, []) if probe is not None]
     if probes and max(probes) > SLOW_PROBE * statistics.median(probes):
         return view.unmet(
             f"a probe took {max(probes):g} ms, ten times the median: the model was still loading"
@@ -39,7 +40,7 @@ def model_loaded(view: EvidenceView) -> Answer:
 
 @check("M-4.5.1-warmup-volume")
 def volume(view: EvidenceView) -> Answer:
-    requests_ok, output_tokens = view.need_all("warmup.requests_ok", "warmup.output_tokens")
+    requests_ok, output_tokens = view.need_all(WarmupFact.REQUESTS_OK, WarmupFact.OUTPUT_TOKENS)
     done = f"{requests_ok} requests and {output_tokens} output tokens"
     return view.answer(
         requests_ok >= WARMUP_REQUESTS and output_tokens >= WARMUP_OUTPUT_TOKENS,
@@ -50,7 +51,7 @@ def volume(view: EvidenceView) -> Answer:
 
 @check("M-4.5.1-queue-drained")
 def queue_drained(view: EvidenceView) -> Answer:
-    if view.need("warmup.drained") is not True:
+    if view.need(WarmupFact.DRAINED) is not True:
         return view.unmet("warm-up requests were cut off, not drained")
     open_at_start = view.runs[0].in_flight_at_start
     view.note("in_flight_at_start", open_at_start)
@@ -95,7 +96,7 @@ def _warmed_up_by_owner(view: EvidenceView, first_ns: int) -> bool:
 
 @check("S-4.5.2-probe-before-after")
 def probe_before_and_after(view: EvidenceView) -> Answer:
-    before, after = view.need_all("warmup.probe_before_ms", "warmup.probes_after_ms")
+    before, after = view.need_all(WarmupFact.PROBE_BEFORE_MS, WarmupFact.PROBES_AFTER_MS)
     timed = [probe for probe in after if probe is not None]
     return view.answer(
         bool(timed),
@@ -106,7 +107,7 @@ def probe_before_and_after(view: EvidenceView) -> Answer:
 
 @check("S-4.5.2-stabilised")
 def stabilised(view: EvidenceView) -> Answer:
-    last = view.need("warmup.probes_after_ms")[-STEADY_PROBES:]
+    last = view.need(WarmupFact.PROBES_AFTER_MS)[-STEADY_PROBES:]
     if len(last) < STEADY_PROBES or any(probe is None for probe in last):
         return view.unmet(f"fewer than {STEADY_PROBES} successful probes at the end")
     steps = [abs(b - a) / a for a, b in pairwise(last)]
@@ -120,7 +121,7 @@ def stabilised(view: EvidenceView) -> Answer:
 
 @check("M-4.5.3-cold-start-no-warmup")
 def cold_start_without_warmup(view: EvidenceView) -> Answer:
-    performed, sent = view.need("warmup.performed"), len(view.evidence.unmeasured)
+    performed, sent = view.need(WarmupFact.PERFORMED), len(view.evidence.unmeasured)
     view.note("warmup_records", sent)
     return view.answer(performed is False and sent == 0, "no warm-up", "a cold start must not be warmed up")
 
@@ -132,7 +133,7 @@ def cold_start_indicated(view: EvidenceView) -> Answer:
     cold = int(cold_starts(view.evidence.records).sum())
     view.note("cold_starts", cold)
     return view.answer(
-        view.fact("cold_start") is True,
+        view.fact(COLD_START) is True,
         "the results are marked as a cold start",
         f"{cold} measured requests waited for the model to be loaded, and nothing marks a cold start",
     )

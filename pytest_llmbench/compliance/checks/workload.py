@@ -23,6 +23,7 @@ from pytest_llmbench.compliance.workload_evidence import (
 )
 from pytest_llmbench.metrics.server_side import by_server
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, CONTEXTS, ZIPF_EXPONENT
+from pytest_llmbench.model.fact_keys import TokenizerFact, WorkloadFact
 from pytest_llmbench.model.record import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES, IntColumn, Records
 from pytest_llmbench.model.request import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
@@ -37,10 +38,10 @@ _LENGTH_FIELDS = ("type", "params", "unit", "tokenizer")
 
 @check("O-4.3-custom-workload")
 def custom_workload(view: EvidenceView) -> Answer:
-    name = view.need("workload.name")
-    cuts = told_of_cuts(view.fact("workload.cuts"))
+    name = view.need(WorkloadFact.NAME)
+    cuts = told_of_cuts(view.fact(WorkloadFact.CUTS))
     told = f": {cuts}, which are in no latency and no completion rate" if cuts else ""
-    custom = view.need("workload.standard") is False
+    custom = view.need(WorkloadFact.STANDARD) is False
     return view.answer(custom, f"custom workload {name}{told}", f"{name} is not custom")
 
 
@@ -51,14 +52,14 @@ def custom_fully_specified(view: EvidenceView) -> Answer:
         answer = part(view)
         if not answer.met:
             return answer
-    view.need_all("workload.n_requests", "workload.seed", "workload.temperature", "workload.stop")
+    view.need_all(WorkloadFact.N_REQUESTS, WorkloadFact.SEED, WorkloadFact.TEMPERATURE, WorkloadFact.STOP)
     difference = against_workload(view, SAMPLING_FIELDS) or regenerated(view)
     return view.answer(difference is None, "completely specified and drawn again alike", difference or "")
 
 
 @check("M-4.3.1-input-length-spec")
 def input_length(view: EvidenceView) -> Answer:
-    kind, *_ = view.need_fields("workload.input_length", *_LENGTH_FIELDS)
+    kind, *_ = view.need_fields(WorkloadFact.INPUT_LENGTH, *_LENGTH_FIELDS)
     if kind not in LENGTH_TYPES:
         return view.unmet(f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}")
     complaint = against_workload(view, INPUT_FIELDS) or read_in_part(view)
@@ -71,7 +72,7 @@ def output_length(view: EvidenceView) -> Answer:
 
     No other limit stands in the request bodies, and none of the server's applies (AMB-33).
     """
-    kind, *_, control = view.need_fields("workload.output_length", *_LENGTH_FIELDS, "control")
+    kind, *_, control = view.need_fields(WorkloadFact.OUTPUT_LENGTH, *_LENGTH_FIELDS, "control")
     if kind not in LENGTH_TYPES:
         return view.unmet(f"output length {kind!r}, not {', '.join(LENGTH_TYPES)}")
     if control not in CONTROLS:
@@ -83,7 +84,7 @@ def output_length(view: EvidenceView) -> Answer:
 @check("M-4.3.1-content-spec")
 def content(view: EvidenceView) -> Answer:
     domain, language, *_ = view.need_fields(
-        "workload.content", "domain", "language", "system_prompt.present", "system_prompt.typical_tokens"
+        WorkloadFact.CONTENT, "domain", "language", "system_prompt.present", "system_prompt.typical_tokens"
     )
     return view.met(f"content: {domain}, language: {language}")
 
@@ -91,7 +92,7 @@ def content(view: EvidenceView) -> Answer:
 @check("M-4.3.1-prefix-sharing-spec")
 def prefix_sharing(view: EvidenceView) -> Answer:
     """The fraction is stated, and a prefix cache finds no more alike than that and the data set explain."""
-    fraction, _ = view.need_fields("workload.prefix_sharing", "fraction", "length")
+    fraction, _ = view.need_fields(WorkloadFact.PREFIX_SHARING, "fraction", "length")
     if not 0 <= fraction <= 1:
         return view.unmet(f"{fraction!r} is not a share")
     alike, repeated = alike_and_repeated(view)
@@ -107,7 +108,7 @@ def advised(workload: str) -> Predicate:
     """Met by the run of an advised workload, whose data set is the published one."""
 
     def predicate(view: EvidenceView) -> Answer:
-        name = view.need("workload.name")
+        name = view.need(WorkloadFact.NAME)
         if name != workload:
             return view.unmet(f"the workload is {name}, the advised one is {workload}")
         doubt = unverified(view)
@@ -119,11 +120,11 @@ def advised(workload: str) -> Predicate:
 def _uses(view: EvidenceView, workload: str) -> Answer:
     """The entry is met when this run or another result of the same test on the same SUT uses ``workload``
     (AMB-06)."""
-    if view.need("workload.name") == workload:
+    if view.need(WorkloadFact.NAME) == workload:
         return advised(workload)(view)
     published = view.evidence.published_digests
     others = [
-        sibling.facts.value("workload.name")
+        sibling.facts.value(WorkloadFact.NAME)
         for sibling in view.evidence.others(view.evidence.test)
         if doubt_about(sibling.facts, published) is None
     ]
@@ -147,27 +148,25 @@ def conversation_for_gateway(view: EvidenceView) -> Answer:
 
 @check("M-4.3.3-deterministic-seed")
 def deterministic_seed(view: EvidenceView) -> Answer:
-    seed = view.need("workload.seed")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        return view.unmet(f"workload.seed is {seed!r}, not an integer")
+    seed = view.need(WorkloadFact.SEED)
     difference = regenerated(view)
     return view.answer(difference is None, f"seed {seed} gives the same sequence again", difference or "")
 
 
-check("M-4.3.3-seed-reported")(stated("workload.seed"))
+check("M-4.3.3-seed-reported")(stated(WorkloadFact.SEED))
 
 
 @check("S-4.3.3-publish-sequences")
 def publish_sequences(view: EvidenceView) -> Answer:
     """The sequence is published with its seed, as files or by generator; a generator needs data that others
     can have."""
-    published = view.need("workload.published")
+    published = view.need(WorkloadFact.PUBLISHED)
     doubt = unverified(view)
     if published == "generator" and doubt is not None:
         return view.unmet(f"nobody can generate the sequence again: {doubt}")
-    if view.fact("workload.answers") is not None:
+    if view.fact(WorkloadFact.ANSWERS) is not None:
         return view.unmet(f"nobody can generate the sequence again: {LIVE_ANSWERS}")
-    view.need_all("workload.seed", "workload.sequence_sha256")
+    view.need_all(WorkloadFact.SEED, WorkloadFact.SEQUENCE_SHA256)
     return view.answer(
         published in ("sequence", "generator"),
         f"published as {published}",
@@ -177,20 +176,20 @@ def publish_sequences(view: EvidenceView) -> Answer:
 
 @check("M-4.3.3-dataset-version")
 def dataset_version(view: EvidenceView) -> Answer:
-    name, version, _ = view.need_fields("workload.dataset", "name", "version", "file_sha256")
+    name, version, _ = view.need_fields(WorkloadFact.DATASET, "name", "version", "file_sha256")
     return view.met(f"{name}, version {version}")
 
 
 @check("M-4.3.3-dataset-subset")
 def dataset_subset(view: EvidenceView) -> Answer:
-    (method,) = view.need_fields("workload.dataset", "subset_method")
+    (method,) = view.need_fields(WorkloadFact.DATASET, "subset_method")
     return view.met(f"subset: {method}")
 
 
 @check("M-4.3.3-dataset-preprocessing")
 def dataset_preprocessing(view: EvidenceView) -> Answer:
     """An empty list states that there was none."""
-    (steps,) = view.need_fields("workload.dataset", "preprocessing")
+    (steps,) = view.need_fields(WorkloadFact.DATASET, "preprocessing")
     return view.answer(
         isinstance(steps, list),
         f"{len(steps)} preprocessing steps",
@@ -208,40 +207,37 @@ VOCABULARIES = {
 OURS = "cl100k_base"
 """What the project's own reference tokenizer counts by."""
 
-check("M-4.4.1-tokenizer-name-version")(stated("tokenizer.name", "tokenizer.version"))
-check("M-4.4.1-tokenizer-source")(stated("tokenizer.source"))
-check("M-4.4.3-bos-eos")(one_of("tokenizer.special.bos_eos", "included", "excluded"))
+check("M-4.4.1-tokenizer-name-version")(stated(TokenizerFact.NAME, TokenizerFact.VERSION))
+check("M-4.4.1-tokenizer-source")(stated(TokenizerFact.SOURCE))
+check("M-4.4.3-bos-eos")(one_of(TokenizerFact.SPECIAL_BOS_EOS, "included", "excluded"))
 check("M-4.4.3-system-prompt-tokens")(
-    one_of("tokenizer.special.system_prompt", "separate", "included", "none")
+    one_of(TokenizerFact.SPECIAL_SYSTEM_PROMPT, "separate", "included", "none")
 )
 check("M-4.4.3-tool-format-tokens")(
-    one_of("tokenizer.special.tool_format", "included", "excluded", "not_used")
+    one_of(TokenizerFact.SPECIAL_TOOL_FORMAT, "included", "excluded", "not_used")
 )
 
 
 @check("M-4.4.1-vocab-size")
 def vocabulary_size(view: EvidenceView) -> Answer:
     """A positive number, and of a published vocabulary its own."""
-    size, known = view.need("tokenizer.vocab_size"), VOCABULARIES.get(view.fact("tokenizer.name"))
+    size, name = view.need(TokenizerFact.VOCAB_SIZE), view.fact(TokenizerFact.NAME, "")
+    known = VOCABULARIES.get(name)
     if known is not None and size not in known:
-        return view.unmet(f"{view.fact('tokenizer.name')} has {known[1]} ids, {size!r} are declared")
-    return view.answer(
-        isinstance(size, int) and not isinstance(size, bool) and size > 0,
-        f"{size} ids",
-        f"tokenizer.vocab_size is {size!r}, not a positive number",
-    )
+        return view.unmet(f"{name} has {known[1]} ids, {size!r} are declared")
+    return view.answer(size > 0, f"{size} ids", f"tokenizer.vocab_size is {size}, not a positive number")
 
 
 @check("M-4.4.2-counting-option")
 def counting_option(view: EvidenceView) -> Answer:
     """Declared always, not only where systems are compared (AMB-22), and what the counts come from."""
-    option = view.need("tokenizer.counting_option")
+    option = view.need(TokenizerFact.COUNTING_OPTION)
     miscounted = counted_wrongly(view)
     if miscounted is not None:
         return view.unmet(miscounted)
-    name, ours = view.fact("tokenizer.name"), _counted_here(view, TokenSource.REFERENCE_TOKENIZER)
+    name, ours = view.fact(TokenizerFact.NAME), _counted_here(view, TokenSource.REFERENCE_TOKENIZER)
     if option == "B":
-        reference = view.need("tokenizer.reference")
+        reference = view.need(TokenizerFact.REFERENCE)
         counted = "the reference tokenizer here" if ours else f"the server, by {name}"
         if not ours and _counted_here(view, TokenSource.TOKENIZER_FILE):
             counted = f"the tokenizer's file here, of {name}"
@@ -318,9 +314,9 @@ def _outside(view: EvidenceView, input_bounds: tuple[int, int], output_bounds: t
 
 def _not_plain(view: EvidenceView) -> str | None:
     """Temperature 0, no stop sequences, no shared prefix, no system prompt."""
-    temperature, stop = view.need_all("workload.temperature", "workload.stop")
-    (fraction,) = view.need_fields("workload.prefix_sharing", "fraction")
-    (system_prompt,) = view.need_fields("workload.content", "system_prompt.present")
+    temperature, stop = view.need_all(WorkloadFact.TEMPERATURE, WorkloadFact.STOP)
+    (fraction,) = view.need_fields(WorkloadFact.PREFIX_SHARING, "fraction")
+    (system_prompt,) = view.need_fields(WorkloadFact.CONTENT, "system_prompt.present")
     complaints = {
         f"temperature is {temperature!r}, not 0": temperature != 0,
         f"stop sequences {stop!r}": stop != [],
@@ -333,9 +329,9 @@ def _not_plain(view: EvidenceView) -> str | None:
 
 @check("P-A.3-conversation-params")
 def conversation(view: EvidenceView) -> Answer:
-    dataset = dict(zip(_SHAREGPT, view.need_fields("workload.dataset", *_SHAREGPT), strict=True))
-    fraction, realised = view.need_fields("workload.prefix_sharing", "fraction", "realised_fraction")
-    (tokens,) = view.need_fields("workload.content", "system_prompt.typical_tokens")
+    dataset = dict(zip(_SHAREGPT, view.need_fields(WorkloadFact.DATASET, *_SHAREGPT), strict=True))
+    fraction, realised = view.need_fields(WorkloadFact.PREFIX_SHARING, "fraction", "realised_fraction")
+    (tokens,) = view.need_fields(WorkloadFact.CONTENT, "system_prompt.typical_tokens")
     _note_percentiles(view)
     complaints = {
         f"dataset {dataset}, the draft says {_SHAREGPT}": dataset != _SHAREGPT,
@@ -363,9 +359,9 @@ def _note_percentiles(view: EvidenceView) -> None:
 @check("P-A.4-code-completion-params")
 def code_completion(view: EvidenceView) -> Answer:
     contexts, realised, by_rank = view.need_fields(
-        "workload.prefix_sharing", "contexts", "realised_fraction", "realised_by_rank"
+        WorkloadFact.PREFIX_SHARING, "contexts", "realised_fraction", "realised_by_rank"
     )
-    law, parameters = view.need_fields("workload.output_length", "type", "params")
+    law, parameters = view.need_fields(WorkloadFact.OUTPUT_LENGTH, "type", "params")
     complaints = {
         f"{len(contexts)} repository contexts, not {CONTEXTS}": len(contexts) != CONTEXTS,
         "a repository context is not 512 to 1024 tokens long": not all(512 <= n <= 1024 for n in contexts),
@@ -405,8 +401,8 @@ def long_context(view: EvidenceView) -> Answer:
     """Lengths are those asked for in the tokenizer of the workload: the template and the vocabulary of the
     server make others of them, unless its own count was asked for."""
     _, limit = _planned(view)
-    (question_tokens,) = view.need_fields("workload.content", "question_tokens")
-    (fraction,) = view.need_fields("workload.prefix_sharing", "fraction")
+    (question_tokens,) = view.need_fields(WorkloadFact.CONTENT, "question_tokens")
+    (fraction,) = view.need_fields(WorkloadFact.PREFIX_SHARING, "fraction")
     exact = [
         run.records
         for run in view.evidence.runs

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.marks import llmbench
+from pytest_llmbench.model.fact_keys import EndpointFact, SUTFact
 from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _named(tests: Iterable[ServingTest]) -> Iterable[tuple[str, ServingTest]]:
 
 def _function(name: str, test: ServingTest, path: Path) -> Callable[..., None]:
     def measured(llm_result: TestResult, pytestconfig: pytest.Config) -> None:
-        served = llm_result.facts.value("endpoint.model") or llm_result.facts.value("sut.model.name")
+        served = llm_result.facts.value(EndpointFact.MODEL) or llm_result.facts.value(SUTFact.MODEL_NAME)
         if not pytestconfig.getoption("llm_model") and test.model not in (None, served):
             pytest.fail(
                 f"{test.name} is about the model {test.model}, and {served} was measured: select with -k, or "

@@ -19,6 +19,7 @@ from tritonclient.grpc import service_pb2 as kserve
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.extras.grpc import OVER_GRPC
 from pytest_llmbench.extras.grpc.messages import MessageDecoder
+from pytest_llmbench.model.fact_keys import SUTFact
 from pytest_llmbench.probes import endpoint_errors as errors
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.model_list import ModelList, below, is_name, unknown_model
@@ -169,14 +170,14 @@ def _one_model(asked: _Asked, info: Any, owner: str) -> ModelList:
 
 def _version(said: str) -> dict[str, Any]:
     known = said.isprintable() and 0 < len(said) <= _LONGEST_VERSION
-    return {"sut.software.version": said} if known else {}
+    return {SUTFact.SOFTWARE_VERSION: said} if known else {}
 
 
 def _kserve(asked: _Asked, _: Answer) -> tuple[ModelList, dict[str, Any]]:
     server = asked.told("ServerMetadata", kserve.ServerMetadataResponse)
     facts: dict[str, Any] = {}
     if server.name.lower() == "triton":
-        facts = {"sut.software.engine": "Triton", **_version(server.version)}
+        facts = {SUTFact.SOFTWARE_ENGINE: "Triton", **_version(server.version)}
     wanted = kserve.ModelMetadataRequest(name=asked.model or "").SerializeToString()
     about = asked.answer("ModelMetadata", wanted)
     if said := errors.says_no_such_model(about):

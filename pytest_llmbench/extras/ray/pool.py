@@ -37,6 +37,7 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.generator.workers.protocol import Address, Line, Setup
 from pytest_llmbench.generator.workers.roles import WorkerPool
+from pytest_llmbench.model.fact_keys import ClockFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -348,5 +349,7 @@ class RayLoadGenerator(DistributedLoadGenerator):
         clocks = self._ray_pool.clocks()
         if clocks is None:
             return seen
-        facts = Facts.of(Origin.MEASURED, {"clock.workers": list(clocks.told)}, "round trips to the workers")
+        facts = Facts.of(
+            Origin.MEASURED, {ClockFact.WORKERS: list(clocks.told)}, "round trips to the workers"
+        )
         return replace(seen, facts=seen.facts | facts, interrupted=seen.interrupted or clocks.mistake)

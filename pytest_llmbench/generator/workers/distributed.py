@@ -33,6 +33,7 @@ from pytest_llmbench.generator.workers.protocol import Address, Done, Requests, 
 from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.generator.workers.sharding import Deal, active_workers
 from pytest_llmbench.model.anchor import ClockAnchor
+from pytest_llmbench.model.fact_keys import GeneratorFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
@@ -313,7 +314,7 @@ def merged_observation(plan: LoadPlan, coordinator: Coordinator, anchor: ClockAn
     start_ns = coordinator.start_ns
     if start_ns is None:  # it was over before it began
         start_ns = min((each.started_ns for each in done), default=time.monotonic_ns())
-    own: dict[str, Any] = {"generator.workers": len(coordinator.parts)}
+    own: dict[str, Any] = {GeneratorFact.GENERATOR_WORKERS: len(coordinator.parts)}
     facts = Facts(done[0].facts) if done else Facts()
     ends = [each.load_ended_ns for each in done if each.load_ended_ns is not None]
     return Observation(

@@ -28,6 +28,7 @@ from pytest_llmbench.methodology.measuring.replies import how_made
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Lengths, Setting, TestDefinition, WarmupPolicy
 from pytest_llmbench.model.draft import FEWEST_RUNS
+from pytest_llmbench.model.fact_keys import EndpointFact, StreamingFact, SUTFact
 from pytest_llmbench.model.judgement import Comparison, Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
@@ -61,9 +62,9 @@ def identity_of(
     ceilings = sorted(str(limit) for limit in parameters.objectives if limit.is_ceiling)
     found = {
         "test": definition.name,
-        "model": setting.facts.value("endpoint.model") or setting.facts.value("sut.model.name"),
-        "api": setting.facts.value("endpoint.api"),
-        "endpoint": setting.facts.value("endpoint.url"),
+        "model": setting.facts.value(EndpointFact.MODEL) or setting.facts.value(SUTFact.MODEL_NAME),
+        "api": setting.facts.value(EndpointFact.API),
+        "endpoint": setting.facts.value(EndpointFact.URL),
         "scale": setting.scale,
         "seed": setting.seed,
         "workload": asked.name,
@@ -77,7 +78,8 @@ def identity_of(
         "generator.version": version("pytest-llmbench"),
         **({} if virtual else _host()),
     }
-    facts = {name: setting.facts.value(name) for name in (*REQUIRED, *IF_KNOWN, *SHOWN) if name not in found}
+    shown = {*REQUIRED, *IF_KNOWN, *SHOWN} - found.keys()
+    facts = {name: fact.value for name, fact in setting.facts.items() if name in shown}
     return plain_object({name: value for name, value in (found | facts).items() if value is not None})
 
 
@@ -123,7 +125,7 @@ def _warmup(policy: WarmupPolicy) -> str:
 
 def made_by(result: TestResult) -> dict[str, str]:
     """How the metrics of a result were made, as only its records tell."""
-    fixed = result.facts.value("streaming.itl_option") if result.test == "itl" else None
+    fixed = result.facts.value(StreamingFact.ITL_OPTION) if result.test == "itl" else None
     return how_made(result.observations, result.facts, fixed)
 
 

@@ -64,6 +64,7 @@ from pytest_llmbench.methodology.error_budget import Budget
 from pytest_llmbench.methodology.measuring.validity import validity_of
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.metrics import latency
+from pytest_llmbench.model.fact_keys import ComparisonFact, SUTFact, WarmupFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import MISSING, Records
@@ -196,9 +197,9 @@ def _with_comparison(
     values = {
         **equal,
         **_claims(systems, wanted, {each.metric for each in found}),
-        "comparison.tests": significance(found, systems),
-        "comparison.normalisation": wanted.normalisation or _normalisation(systems),
-        "comparison.checklist": _checklist(wanted, facts, hardware_is_equal(equal)),
+        ComparisonFact.TESTS: significance(found, systems),
+        ComparisonFact.NORMALISATION: wanted.normalisation or _normalisation(systems),
+        ComparisonFact.CHECKLIST: _checklist(wanted, facts, hardware_is_equal(equal)),
     }
     shares = [cached_share(runs) for runs in measured.values()]
     caches = [] if result.test == "prefix_cache" else [cache_apart(shares[0], s) for s in shares[1:]]
@@ -223,7 +224,7 @@ def _with_comparison(
 
 
 def _system(name: str, runs: ArmRuns, file: Path | None) -> System:
-    count = runs.result.facts.value("sut.hardware.accelerator_count")
+    count = runs.result.facts.value(SUTFact.ACCELERATOR_COUNT)
     price = hourly_price(file)
     samples = {
         family: np.concatenate([measure(seen.records) for one in runs.every for seen in one.observations])
@@ -266,11 +267,11 @@ def _claims(systems: Sequence[System], wanted: Wanted, metrics: set[str]) -> dic
         if per_cost[s.name] is not None and s.price_date is not None
     }
     return {
-        "comparison.claim": wanted.claim,
-        "comparison.metrics": sorted(metrics),
-        "comparison.runs": {s.name: max((len(v) for v in s.by_run.values()), default=0) for s in systems},
-        "comparison.tokens_per_gpu_second": per_gpu if None not in per_gpu.values() else None,
-        "comparison.tokens_per_dollar_hour": priced if len(priced) == len(systems) else None,
+        ComparisonFact.CLAIM: wanted.claim,
+        ComparisonFact.METRICS: sorted(metrics),
+        ComparisonFact.RUNS: {s.name: max((len(v) for v in s.by_run.values()), default=0) for s in systems},
+        ComparisonFact.TOKENS_PER_GPU_SECOND: per_gpu if None not in per_gpu.values() else None,
+        ComparisonFact.TOKENS_PER_DOLLAR_HOUR: priced if len(priced) == len(systems) else None,
     }
 
 
@@ -289,11 +290,11 @@ def _normalisation(systems: Sequence[System]) -> str | None:
 
 def _checklist(wanted: Wanted, facts: Mapping[str, Facts], same_hardware: bool) -> dict[str, str]:
     """The seven items of section 6.4 with their answers; empty text where only the tester can answer."""
-    every = [own.under("sut") for own in facts.values()]
+    every = [{key: fact.value for key, fact in own.under("sut").items()} for own in facts.values()]
     keys = dict.fromkeys(key for own in every for key in own)
-    differing = [key for key in keys if len({repr(own.value(key)) for own in every}) > 1]
+    differing = [key for key in keys if len({repr(own.get(key)) for own in every}) > 1]
     differing += [] if same_hardware else ["accelerators, or not known"]
-    warmups = {name: own.value("warmup.description", "not known") for name, own in facts.items()}
+    warmups = {name: own.value(WarmupFact.DESCRIPTION, "not known") for name, own in facts.items()}
     return {
         "workload": "the same specification, seeds and order of requests for all systems, see same_requests",
         "duration": "the same request counts and durations: one test, one set of parameters",

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
+from pytest_llmbench.model.fact_keys import SUTFact
 from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline, saved_baselines
@@ -161,7 +162,7 @@ COLUMNS: Mapping[str, Callable[[Session], str]] = MappingProxyType(
         "day": lambda session: session.day,
         "commit": lambda session: session.commit,
         "model": lambda session: _identified(session, "model"),
-        "build": lambda session: _identified(session, "sut.software.engine", "sut.software.version"),
+        "build": lambda session: _identified(session, SUTFact.SOFTWARE_ENGINE, SUTFact.SOFTWARE_VERSION),
         "endpoint": lambda session: _identified(session, "endpoint"),
         "machine": _host,
         "tests": lambda session: str(len(session.baseline.tests)),

@@ -23,13 +23,13 @@ from pydantic import TypeAdapter
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
+from pytest_llmbench.model.fact_keys import GeneratorFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.probes.host import environment
 
 STATE_DIR_VARIABLE = "PYTEST_LLMBENCH_STATE_DIR"
-FACT = "generator.selftest"
 NOT_RUN = "not run on this host"
 TRANSPORTS = ("http/1.1", "http/2", "websocket", "grpc")
 IN_PROCESS = "in process"
@@ -182,10 +182,15 @@ def find(workers: int | str = 1, over: str = TRANSPORTS[0]) -> Certificate | Non
 def facts_of(certificate: Certificate | None, over: str = TRANSPORTS[0]) -> Facts:
     if certificate is None:
         if over == IN_PROCESS:
-            return Facts.of(Origin.GENERATOR, {FACT: "there is none of what is called in process"})
+            return Facts.of(
+                Origin.GENERATOR,
+                {GeneratorFact.GENERATOR_SELFTEST: "there is none of what is called in process"},
+            )
         not_run = NOT_RUN if over == TRANSPORTS[0] else f"{NOT_RUN} over {over}"
-        return Facts.of(Origin.GENERATOR, {FACT: not_run}, _command(over))
-    return Facts.of(Origin.GENERATOR, {FACT: certificate.summary()}, certificate.path)
+        return Facts.of(Origin.GENERATOR, {GeneratorFact.GENERATOR_SELFTEST: not_run}, _command(over))
+    return Facts.of(
+        Origin.GENERATOR, {GeneratorFact.GENERATOR_SELFTEST: certificate.summary()}, certificate.path
+    )
 
 
 def beyond(

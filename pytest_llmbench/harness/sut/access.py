@@ -12,6 +12,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.endpoint import OnProgress
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.model.fact_keys import RequestFact
 from pytest_llmbench.model.facts import Facts, Origin, declared_beside
 from pytest_llmbench.model.observation import THINKING_ENDED
 from pytest_llmbench.model.record import TokenSource
@@ -211,8 +212,8 @@ class SUTAccess:
         declared = declared | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
         facts = declared_beside(facts, declared)
         # Nobody can declare it away.
-        sent: dict[str, Any] = {"request.extra_body": self.asking.extra_body or None}
-        return facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")
+        sent: dict[str, Any] = {RequestFact.EXTRA_BODY: self.asking.extra_body or None}
+        return facts | Facts.of(Origin.DECLARED, sent, RequestFact.EXTRA_BODY)
 
     def with_fields(self, extra_body: Mapping[str, Any]) -> SUTAccess:
         """The same SUT with further fields."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
+from pytest_llmbench.model.fact_keys import EndpointFact, WireFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.registry import load, required
@@ -100,7 +101,7 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
     told = Facts()
     if sut_access.http2:  # SUTError where the server does not speak it
         load(required("http/2", "--llm-http").preflight["agree"])(seen.base_url, sut_access.access)
-        told = Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
+        told = Facts.of(Origin.DETECTED, {WireFact.HTTP_VERSION: "2"}, "--llm-http")
     if seen.changed:
         sut_access = sut_access.with_fields(seen.changed)
     target = sut_access.address(seen.base_url).target()
@@ -166,7 +167,7 @@ def _whereabouts(target: Target, *, holds_key: bool) -> Facts:
         return found
     in_clear = target.ssl_context is None and bool(holds_key or target.query)
     if in_clear and (is_public(target.host) or is_public(target.peer[0])):
-        found |= Facts.of(Origin.DETECTED, {"endpoint.key_in_clear": True}, f"addresses of {target.host}")
+        found |= Facts.of(Origin.DETECTED, {EndpointFact.KEY_IN_CLEAR: True}, f"addresses of {target.host}")
     return found | probe_rtt(*target.peer)
 
 

@@ -11,6 +11,7 @@ from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, nothing
 from pytest_llmbench.model.anchor import ClockAnchor
+from pytest_llmbench.model.fact_keys import EndpointFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -118,7 +119,7 @@ class Replayed(Preset):
 
         scene = parse_scenario(self.scenario)
         engine = ReplayEngine(scene, clock=self.clock, name=self.name, generates=self.generates)
-        own = Facts.of(Origin.SIMULATED, {"endpoint.url": self.url, "endpoint.api": self.api}, "replay")
+        own = Facts.of(Origin.SIMULATED, {EndpointFact.URL: self.url, EndpointFact.API: self.api}, "replay")
         return Opened(
             engine,
             self.url,

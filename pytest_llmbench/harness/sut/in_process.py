@@ -35,6 +35,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.execution.drive import Told
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
+from pytest_llmbench.model.fact_keys import EndpointFact, GeneratorFact, StreamingFact, SUTFact, TimingFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import Phase
@@ -280,13 +281,13 @@ def _generator(
 def _facts(endpoint: str, transport: TaskTransport, spoken: Dialect, model: str) -> Facts:
     """The facts of every load in process; they override what the generator says of sockets."""
     values = {
-        "sut.model.name": model,
-        "endpoint.url": endpoint,
-        "endpoint.api": spoken.name,
-        "endpoint.transport": transport.name,
-        "streaming.protocol": "in_process",
-        "timing.submit_point": "call",
-        "engine.metrics": "not measurable: called in process",
+        SUTFact.MODEL_NAME: model,
+        EndpointFact.URL: endpoint,
+        EndpointFact.API: spoken.name,
+        EndpointFact.TRANSPORT: transport.name,
+        StreamingFact.PROTOCOL: "in_process",
+        TimingFact.SUBMIT_POINT: "call",
+        GeneratorFact.ENGINE_METRICS: "not measurable: called in process",
     }
     return host_facts("127.0.0.1") | Facts.of(Origin.DETECTED, values, endpoint)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.harness.execution.drive import Stoppable, Told
+from pytest_llmbench.model.fact_keys import GeneratorFact, TokenizerFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -24,9 +25,6 @@ from pytest_llmbench.workloads.sequence import passing
 
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
-
-FACT = "engine.metrics"
-"""Name of the fact with the URL of the metrics page, or the reason why there is nothing to read."""
 
 
 class ProbedExecutor:
@@ -57,7 +55,7 @@ class ProbedExecutor:
             finally:
                 readings = probe.stop()
         said = readings.source if readings is not None else f"not measurable: {self._absent}"
-        facts = Facts.of(Origin.DETECTED, {FACT: said}, "metrics page of the engine")
+        facts = Facts.of(Origin.DETECTED, {GeneratorFact.ENGINE_METRICS: said}, "metrics page of the engine")
         return replace(seen, engine=readings, facts=seen.facts | facts)
 
     def close(self) -> None:
@@ -91,7 +89,7 @@ def with_engine_metrics(
     )
 
 
-AGREEMENT: Final = "tokenizer.agreement"
+AGREEMENT: Final = TokenizerFact.AGREEMENT
 """Name of the fact: a mapping with ``prompts``, the number that was counted again, their mean ``tokens`` by
 the tokenizer, and ``least`` and ``most``, by how much the server counts more. If both are equal, that is what
 it adds."""

@@ -17,6 +17,7 @@ from pytest_llmbench.harness.sut.declared import Variant
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import VariantExecutor
+from pytest_llmbench.model.fact_keys import RequestFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.access import Access, Credentials
 from pytest_llmbench.probes.control_plane import ControlPlane
@@ -80,7 +81,7 @@ def server_of(variant: Variant, executor: VariantExecutor, sut_access: SUTAccess
     as_the_sut: dict[str, Any] = {"restarts": base.restarts, "reset": empties}
     if table.request is not None:
         body = {**sut_access.asking.extra_body, **table.request.extra_body}
-        facts = variant.facts | Facts.of(Origin.DECLARED, {"request.variant_body": body}, variant.where)
+        facts = variant.facts | Facts.of(Origin.DECLARED, {RequestFact.VARIANT_BODY: body}, variant.where)
         return Asked(
             variant.name, facts, url=at_the_sut, access=sut_access, request=table.request, **as_the_sut
         )

@@ -10,20 +10,17 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.harness.execution.drive import Stoppable, Told
 from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.model.fact_keys import ClockFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.endpoint import EndpointReport
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.registry import named
 
-FACT = "clock.workers"
-"""Name of the fact with the offset and error, from the generator, of the clock of each machine that has
-workers."""
-
 
 def clocked(inner: Stoppable, known: Facts) -> Told:
     """A load generator that adds the clocks of its workers to what is known of the SUT's clock: where the SUT
     is, seen from this machine, and how both clocks are kept."""
-    return Told(inner, lambda _, seen: clock_facts(seen.facts.value(FACT, ()), known))
+    return Told(inner, lambda _, seen: clock_facts(seen.facts.value(ClockFact.WORKERS, ()), known))
 
 
 def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
@@ -35,12 +32,12 @@ def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
     errors_ms = [machine["error_ms"] for machine in machines if machine["method"] != "one clock"]
     if not errors_ms:
         return Facts()
-    values: dict[str, Any] = {"clock.topology": "distributed"}
-    accuracy_ms = known.value("clock.accuracy_ms")
-    if known.value("clock.topology") == "single_machine":
-        values |= {"clock.method": "other", "clock.accuracy_ms": max(errors_ms)}
+    values: dict[str, Any] = {ClockFact.TOPOLOGY: "distributed"}
+    accuracy_ms = known.value(ClockFact.ACCURACY_MS)
+    if known.value(ClockFact.TOPOLOGY) == "single_machine":
+        values |= {ClockFact.METHOD: "other", ClockFact.ACCURACY_MS: max(errors_ms)}
     elif isinstance(accuracy_ms, int | float):
-        values["clock.accuracy_ms"] = accuracy_ms + max(errors_ms)
+        values[ClockFact.ACCURACY_MS] = accuracy_ms + max(errors_ms)
     return Facts.of(Origin.MEASURED, values, "round trips to the workers")
 
 

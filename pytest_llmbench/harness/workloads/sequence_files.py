@@ -11,6 +11,7 @@ from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.model.fact_keys import WorkloadFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.request import Workload
@@ -46,7 +47,7 @@ def with_sequence_files(result: TestResult, report: Path) -> TestResult:
     ]
     if not files:
         return result
-    facts = {"workload.published": "sequence", "workload.sequence_files": files}
+    facts = {WorkloadFact.PUBLISHED: "sequence", WorkloadFact.SEQUENCE_FILES: files}
     return replace(result, facts=result.facts | Facts.of(Origin.GENERATOR, facts, EXPORT_SEQUENCE))
 
 

@@ -25,6 +25,7 @@ from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import (
@@ -311,11 +312,11 @@ def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
         usual=Amount(1 - ALPHA, "ratio"),
         figures_of=sent - (slots or 0),
     )
-    facts = {
-        "load.max_requests": most,
-        "load.looks": verdict.looks,
-        "load.decided": verdict.decided,
-        "load.decided_after": verdict.n,
-        "load.requests_saved": most - sent if run.stopped is not None else 0,
+    facts: dict[str, Any] = {
+        LoadFact.MAX_REQUESTS: most,
+        LoadFact.LOOKS: verdict.looks,
+        LoadFact.DECIDED: verdict.decided,
+        LoadFact.DECIDED_AFTER: verdict.n,
+        LoadFact.REQUESTS_SAVED: most - sent if run.stopped is not None else 0,
     }
     return AsJudged(metrics, (told,), facts)

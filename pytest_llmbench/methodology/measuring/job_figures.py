@@ -26,6 +26,7 @@ from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import ByRun, Estimate, SavedSpread, by_run
+from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -35,7 +36,6 @@ from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats.percentiles import PERCENTILES
 
-FIRST_WAVE = "load.first_wave"
 _NEAR = 0.02
 """Distance of shares below which a percentile is near the end of the first wave."""
 _NEVER = np.iinfo(np.int64).max
@@ -174,7 +174,7 @@ def with_first_wave(made: TestResult, slots: int | None, *, is_job: bool) -> Tes
         return made
     short = any(steady_middle(run, slots) is run for run in made.observations)
     kind = "included" if is_job else "nothing else" if short else "left out"
-    return replace(made, facts=made.facts | Facts.of(Origin.MEASURED, {FIRST_WAVE: kind}))
+    return replace(made, facts=made.facts | Facts.of(Origin.MEASURED, {LoadFact.FIRST_WAVE: kind}))
 
 
 def is_decided(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> bool:

@@ -15,6 +15,18 @@ import numpy as np
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import chunking
 from pytest_llmbench.model.draft import SINGLE_TOKEN_SHARE
+from pytest_llmbench.model.fact_keys import (
+    COLD_START,
+    GeneratorFact,
+    GuardrailFact,
+    Key,
+    LoadFact,
+    StreamingFact,
+    TimingFact,
+    TokenizerFact,
+    WarmupFact,
+    WorkloadFact,
+)
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -31,10 +43,10 @@ _CHUNK_HANDLING = (
 )
 ONE_DOCUMENT = "json"
 """Value of ``streaming.protocol`` for replies that are not streamed."""
-_TEXT_ALONE = {
-    "tokenizer.special.bos_eos": "excluded",
-    "tokenizer.special.system_prompt": "none",
-    "tokenizer.special.tool_format": "not_used",
+_TEXT_ALONE: Mapping[Key[str], str] = {
+    TokenizerFact.SPECIAL_BOS_EOS: "excluded",
+    TokenizerFact.SPECIAL_SYSTEM_PROMPT: "none",
+    TokenizerFact.SPECIAL_TOOL_FORMAT: "not_used",
 }
 """Facts about our own token counts, which are of the text alone."""
 
@@ -61,7 +73,7 @@ def manifest(
         | _stated(load or {})
         | _engine(seen)
         | _warmup(setting, warmup)
-        | (Facts() if wire.value("streaming.protocol") == ONE_DOCUMENT else _streaming(records))
+        | (Facts() if wire.value(StreamingFact.PROTOCOL) == ONE_DOCUMENT else _streaming(records))
         | _tokenizer(setting.facts, records)
         | _guardrails(setting.facts, records)
         | _timing(records)
@@ -71,7 +83,7 @@ def manifest(
 def _stated(load: Mapping[str, Any]) -> Facts:
     """The facts that a test states about its load. A capacity that its own search found is measured, not
     declared."""
-    searched = load.get("load.capacity_found") is True
+    searched = load.get(LoadFact.CAPACITY_FOUND) is True
     found = {key: value for key, value in load.items() if searched and key.startswith("load.capacity_")}
     rest = {key: value for key, value in load.items() if key not in found}
     return Facts.of(Origin.DECLARED, rest, "marker") | Facts.of(Origin.MEASURED, found, "search")
@@ -85,25 +97,25 @@ def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
         f"workload.{key}": value for key, value in workload.specification().items() if value is not None
     }
     values |= {
-        "workload.name": workload.name,
-        "workload.standard": workload.standard,
-        "workload.seed": setting.seed,
-        "workload.n_requests": sum(count for _, _, count in stretches),
-        "workload.slices": [[first, count] for _, first, count in stretches],
-        "workload.parts": [[names[seed], seed] for seed, _, _ in stretches],
-        "workload.sequence_sha256": stretches_sha256(workload, stretches),
-        "workload.published": "generator",
-        "workload.runs": len(plans),
+        WorkloadFact.NAME: workload.name,
+        WorkloadFact.STANDARD: workload.standard,
+        WorkloadFact.SEED: setting.seed,
+        WorkloadFact.N_REQUESTS: sum(count for _, _, count in stretches),
+        WorkloadFact.SLICES: [[first, count] for _, first, count in stretches],
+        WorkloadFact.PARTS: [[names[seed], seed] for seed, _, _ in stretches],
+        WorkloadFact.SEQUENCE_SHA256: stretches_sha256(workload, stretches),
+        WorkloadFact.PUBLISHED: "generator",
+        WorkloadFact.RUNS: len(plans),
     }
     if stretches and _shares(values):
         seed, first, count = stretches[0]
         shared = realised_sharing(workload, first, count, seed)
-        values["workload.prefix_sharing"] = {**values["workload.prefix_sharing"], **shared}
+        values[WorkloadFact.PREFIX_SHARING] = {**values[WorkloadFact.PREFIX_SHARING], **shared}
     return Facts.of(Origin.DECLARED, values, "marker")
 
 
 def _shares(values: Mapping[str, Any]) -> bool:
-    fraction = values.get("workload.prefix_sharing", {}).get("fraction")
+    fraction = values.get(WorkloadFact.PREFIX_SHARING, {}).get("fraction")
     return isinstance(fraction, int | float) and fraction > 0
 
 
@@ -131,50 +143,50 @@ def _engine(seen: Sequence[Observation]) -> Facts:
         for name, column in (("queue_wait", "queue_wait_ns"), ("prefill", "prefill_ns"))
         if any(bool(np.any(getattr(run.records, column) != MISSING)) for run in seen)
     ]
-    values = {"engine.metrics": ", ".join(sources) or None, "timing.server_side": known or None}
+    values = {GeneratorFact.ENGINE_METRICS: ", ".join(sources) or None, TimingFact.SERVER_SIDE: known or None}
     return Facts.of(Origin.MEASURED, values)
 
 
 def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
     """The load facts of the first plan that has the load model of the test: bursts and probes may have
     another."""
-    if stated.get("load.model", plan.load.model) != plan.load.model:
+    if stated.get(LoadFact.MODEL, plan.load.model) != plan.load.model:
         return Facts()
-    values: dict[str, Any] = {"load.model": plan.load.model}
+    values: dict[str, Any] = {LoadFact.MODEL: plan.load.model}
     load, of_sessions = plan.load, plan.load.of_sessions
     if isinstance(load, OpenLoop):
-        values["load.arrival"] = "bursty" if load.arrival == "gamma" else load.arrival
-        values["load.session_rate" if of_sessions else "load.rate_rps"] = load.rate
+        values[LoadFact.ARRIVAL] = "bursty" if load.arrival == "gamma" else load.arrival
+        values[LoadFact.SESSION_RATE if of_sessions else LoadFact.RATE_RPS] = load.rate
         if load.arrival == "gamma":
-            values["load.burstiness"] = load.burstiness
+            values[LoadFact.BURSTINESS] = load.burstiness
     else:
-        values["load.sessions" if of_sessions else "load.concurrency"] = load.concurrency
+        values[LoadFact.SESSIONS if of_sessions else LoadFact.CONCURRENCY] = load.concurrency
     return Facts.of(Origin.DECLARED, values, "marker")
 
 
 def _warmup(setting: Setting, warmup: WarmupReport) -> Facts:
     values = {
-        "warmup.performed": warmup.performed,
-        "warmup.requests_ok": warmup.requests_ok,
-        "warmup.output_tokens": warmup.output_tokens,
-        "warmup.drained": warmup.drained,
-        "warmup.probe_before_ms": warmup.probe_before_ms,
-        "warmup.probes_after_ms": list(warmup.probes_after_ms),
-        "warmup.description": warmup.description,
-        "warmup.last_finished_ns": warmup.last_finished_ns,
-        "cold_start": setting.warmup.cold_start,
+        WarmupFact.PERFORMED: warmup.performed,
+        WarmupFact.REQUESTS_OK: warmup.requests_ok,
+        WarmupFact.OUTPUT_TOKENS: warmup.output_tokens,
+        WarmupFact.DRAINED: warmup.drained,
+        WarmupFact.PROBE_BEFORE_MS: warmup.probe_before_ms,
+        WarmupFact.PROBES_AFTER_MS: list(warmup.probes_after_ms),
+        WarmupFact.DESCRIPTION: warmup.description,
+        WarmupFact.LAST_FINISHED_NS: warmup.last_finished_ns,
+        COLD_START: setting.warmup.cold_start,
     }
     return Facts.of(Origin.MEASURED, values)
 
 
 def _streaming(records: Sequence[Records]) -> Facts:
     share = chunking.single_token_share(records)
-    values: dict[str, Any] = {"streaming.chunk_handling": _CHUNK_HANDLING}
+    values: dict[str, Any] = {StreamingFact.CHUNK_HANDLING: _CHUNK_HANDLING}
     if share is not None:
         values |= {
-            "streaming.chunking": "single" if share == 1.0 else "multi",
-            "streaming.single_token_share": share,
-            "streaming.itl_option": "direct" if share > SINGLE_TOKEN_SHARE else "A",
+            StreamingFact.CHUNKING: "single" if share == 1.0 else "multi",
+            StreamingFact.SINGLE_TOKEN_SHARE: share,
+            StreamingFact.ITL_OPTION: "direct" if share > SINGLE_TOKEN_SHARE else "A",
         }
     return Facts.of(Origin.MEASURED, values)
 
@@ -188,16 +200,16 @@ def _tokenizer(disclosed: Facts, records: Sequence[Records]) -> Facts:
     if sources == {TokenSource.TOKENIZER_FILE}:
         untold = {key: value for key, value in _TEXT_ALONE.items() if disclosed.value(key) is None}
         return Facts.of(Origin.GENERATOR, untold, "tokenizer file")
-    if disclosed.value("tokenizer.name") is not None or sources != {TokenSource.REFERENCE_TOKENIZER}:
+    if disclosed.value(TokenizerFact.NAME) is not None or sources != {TokenSource.REFERENCE_TOKENIZER}:
         return Facts()
     tokenizer = reference_tokenizer()
-    values = {
-        "tokenizer.name": tokenizer.name,
-        "tokenizer.version": tokenizer.version,
-        "tokenizer.vocab_size": tokenizer.vocabulary_size,
-        "tokenizer.source": tokenizer.source,
-        "tokenizer.counting_option": "B",
-        "tokenizer.reference": tokenizer.name,
+    values: dict[Key[Any], Any] = {
+        TokenizerFact.NAME: tokenizer.name,
+        TokenizerFact.VERSION: tokenizer.version,
+        TokenizerFact.VOCAB_SIZE: tokenizer.vocabulary_size,
+        TokenizerFact.SOURCE: tokenizer.source,
+        TokenizerFact.COUNTING_OPTION: "B",
+        TokenizerFact.REFERENCE: tokenizer.name,
         **_TEXT_ALONE,
     }
     return Facts.of(Origin.GENERATOR, values, "reference tokenizer")
@@ -205,15 +217,15 @@ def _tokenizer(disclosed: Facts, records: Sequence[Records]) -> Facts:
 
 def _guardrails(disclosed: Facts, records: Sequence[Records]) -> Facts:
     refusals = sum(int(run.has_outcome(Outcome.REFUSED).sum()) for run in records)
-    values: dict[str, Any] = {"guardrails.refusals": refusals}
-    off = [side for side in ("input", "output") if disclosed.value(f"guardrails.{side}_filter") == "disabled"]
+    values: dict[str, Any] = {GuardrailFact.REFUSALS: refusals}
+    off = [side for side, key in GuardrailFact.FILTERS.items() if disclosed.value(key) == "disabled"]
     if off:
-        values["guardrails.disabled_note"] = f"{' and '.join(off)} filter switched off for this measurement"
+        values[GuardrailFact.DISABLED_NOTE] = f"{' and '.join(off)} filter switched off for this measurement"
     return Facts.of(Origin.MEASURED, values)
 
 
 def _timing(records: Sequence[Records]) -> Facts:
     share = chunking.noncontent_first_share(records)
     # Exported instants (report.json, the header of the records file) are ISO 8601 UTC with milliseconds.
-    values = {"timing.noncontent_share": share, "timing.timestamp_format": "iso8601_ms"}
+    values = {TimingFact.NONCONTENT_SHARE: share, TimingFact.TIMESTAMP_FORMAT: "iso8601_ms"}
     return Facts.of(Origin.MEASURED, values)

@@ -44,6 +44,7 @@ from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.cells import Cell, cells
 from pytest_llmbench.model.draft import SAMPLES_REQUIRED
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import SUTFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -172,7 +173,7 @@ def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:
 def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
     """How often a load may be sent. Once for a trace that would repeat its prompts while a prefix cache may
     be on: a trace is sent from its beginning, and the cache may have kept prompts that no seed changes."""
-    again = not draws_anew(setting.workload) and setting.facts.value("sut.prefix_caching") != "disabled"
+    again = not draws_anew(setting.workload) and setting.facts.value(SUTFact.PREFIX_CACHING) != "disabled"
     if parameters.load.is_trace and again:
         return 1
     return 1 + setting.remeasure

@@ -13,6 +13,7 @@ from pytest_llmbench.metrics.itl import ITL, TBC, choose_option
 from pytest_llmbench.metrics.server_side import BY_SERVER, cut_short
 from pytest_llmbench.model.answers import CUT, NO_ANSWER, SCORER_FAILED, check_of
 from pytest_llmbench.model.estimate import COUNTED_BY, ITL_METHOD
+from pytest_llmbench.model.fact_keys import TokenizerFact
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
@@ -173,7 +174,7 @@ def how_made(seen: Sequence[Observation], facts: Facts, option: str | None = Non
     usual = [TOKEN_SOURCES[at] for at in np.flatnonzero(counts > MOST_UNCOUNTED * counts.sum())]
     counted = " and ".join(dict.fromkeys(_COUNTS[source] for source in usual if source in _COUNTS))
     if usual == [TokenSource.TOKENIZER_FILE]:
-        counted = f"tokenizer {facts.value('tokenizer.name')}"
+        counted = f"tokenizer {facts.value(TokenizerFact.NAME)}"
     streams = [run for run in runs if run.ok.any() and len(run.chunk_ns)]
     options = [option] if option else sorted({choose_option(run) for run in streams})
     timed = " and ".join(f"{TBC if each == 'A' else ITL}, method {each}" for each in options)

@@ -33,6 +33,7 @@ from pytest_llmbench.metrics.fairness import (
 from pytest_llmbench.metrics.session_figures import job_metrics, jobs_of, latencies
 from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import LoadFact, ResultFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
@@ -112,8 +113,8 @@ def fairness_of_sessions(load: SessionClasses) -> Procedure[Report]:
     results = SessionFairness.of(mixed.level, alone, load.setting.seed)
     every = [*attempts.values(), mixed]
     facts = {
-        "fairness.session_classes": [each.facts() for each in results.classes],
-        "fairness.wait_source": results.wait_source,
+        ResultFact.FAIRNESS_SESSION_CLASSES: [each.facts() for each in results.classes],
+        ResultFact.FAIRNESS_WAIT_SOURCE: results.wait_source,
     }
     notes = (
         Note.of("fairness_of_sessions", at_once=load.at_once),
@@ -125,7 +126,7 @@ def fairness_of_sessions(load: SessionClasses) -> Procedure[Report]:
         tables=results.tables,
         plots=results.plots,
         notes=[*(note for each in every for note in each.notes), *notes],
-        load={"load.model": "closed", "load.sessions": load.at_once},
+        load={LoadFact.MODEL: "closed", LoadFact.SESSIONS: load.at_once},
         facts=Facts.of(Origin.MEASURED, facts),
         budgeted=[each.level for each in every],
     )

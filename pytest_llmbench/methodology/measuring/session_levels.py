@@ -9,6 +9,7 @@ from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, arrival_law
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.session_figures import latencies
+from pytest_llmbench.model.fact_keys import SUTFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
@@ -62,7 +63,7 @@ def shapes_of(plan: LoadPlan) -> Iterator[Session]:
 
 def too_long(setting: Setting, plans: Sequence[LoadPlan]) -> list[str]:
     """Mistakes: sessions that do not fit the model's context, found before anything is sent."""
-    workload, limit = setting.workload, setting.facts.value("sut.context_limit_tokens")
+    workload, limit = setting.workload, setting.facts.value(SUTFact.CONTEXT_LIMIT_TOKENS)
     if not isinstance(workload, OfSessions) or not isinstance(limit, int):
         return []
     over: list[str] = []

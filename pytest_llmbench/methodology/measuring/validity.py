@@ -51,7 +51,7 @@ from pytest_llmbench.metrics.server_side import (
     unshown_share,
 )
 from pytest_llmbench.model.cells import Amount
-from pytest_llmbench.model.facts import CONTRADICTED
+from pytest_llmbench.model.fact_keys import GuardrailFact, ManifestFact, TokenizerFact
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import BUDGET_SPENT, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import Load, OpenLoop
@@ -150,7 +150,7 @@ def validity_of(result: TestResult, budget: Budget) -> Validity:
 
 def _declared_otherwise(result: TestResult) -> Finding | None:
     """The finding on declarations that what was observed contradicts."""
-    contradicted = result.facts.value(CONTRADICTED)
+    contradicted = result.facts.value(ManifestFact.CONTRADICTED)
     if not contradicted:
         return None
     told = tuple(
@@ -311,7 +311,7 @@ def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
 def _tokenizer_agreement(seen: Sequence[Observation]) -> Finding | None:
     """The finding that compares the server's counts of prompts with those of the tokenizer said to be its
     own. The template and special tokens that it adds are as many for every prompt."""
-    told = [found for run in seen if (found := run.facts.value("tokenizer.agreement")) is not None]
+    told = [found for run in seen if (found := run.facts.value(TokenizerFact.AGREEMENT)) is not None]
     if not told:
         return None
     prompts = sum(each["prompts"] for each in told)
@@ -473,7 +473,7 @@ def _planned_cuts(records: Records) -> Finding | None:
 def filters_output(run: Observation) -> bool:
     """Whether an output filter was on: it has to read before it lets pass, so holding back is what the system
     does, and TTFT tells it."""
-    return bool(run.facts.value("guardrails.output_filter") == "enabled")
+    return bool(run.facts.value(GuardrailFact.OUTPUT_FILTER) == "enabled")
 
 
 def _held_back(runs: Sequence[Observation], limit: float) -> Finding | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.differences import Unexplained
+from pytest_llmbench.model.fact_keys import WarmupFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 
@@ -25,7 +26,7 @@ def missing_variants(setting: Setting, wanted: Mapping[str, str]) -> list[str]:
 
 def variant_facts(setting: Setting, name: str, *, prefixes_populated: bool | None = None) -> Facts:
     """The facts that the variant declares, which override those of the SUT, and what the test did to it."""
-    own: dict[str, Any] = {"warmup.prefixes_populated": prefixes_populated}
+    own: dict[str, Any] = {WarmupFact.PREFIXES_POPULATED: prefixes_populated}
     return setting.variants[name].facts | Facts.of(Origin.MEASURED, own)
 
 

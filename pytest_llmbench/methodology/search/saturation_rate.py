@@ -17,6 +17,7 @@ from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.search.probing import lower_bound, sustainable
 from pytest_llmbench.methodology.search.search import Searched, search
+from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.sentences import Note
 
 DECLARED, SEARCHED = "declared by the marker (capacity_rps)", "found by this test's search"
@@ -56,10 +57,10 @@ def saturation_rate(
 ) -> Procedure[SaturationRate]:
     """The declared rate, or without one the highest rate that a search finds not saturated."""
     if declared_rps is not None:
-        facts = {
-            "load.capacity_rps": declared_rps,
-            "load.capacity_source": DECLARED,
-            "load.capacity_found": False,
+        facts: dict[str, Any] = {
+            LoadFact.CAPACITY_RPS: declared_rps,
+            LoadFact.CAPACITY_SOURCE: DECLARED,
+            LoadFact.CAPACITY_FOUND: False,
         }
         return SaturationRate(declared_rps, DECLARED, sequence, facts=facts)
     return rate_found((yield from search(setting, sequence)), sequence)
@@ -69,11 +70,11 @@ def rate_found(found: Searched, sequence: RequestSlice) -> SaturationRate:
     """The saturation rate by the result of a search; ``sequence``: the one that the search was given."""
     bound = None if found.best is None else lower_bound(found.best, found.levels, sustainable)
     source = SEARCHED if bound is None else f"{SEARCHED}, a lower bound: {bound.words}"
-    facts = {
-        "load.capacity_rps": found.rate,
-        "load.capacity_source": source,
-        "load.capacity_found": True,
-        "load.rate_range": found.range.as_list(),
+    facts: dict[str, Any] = {
+        LoadFact.CAPACITY_RPS: found.rate,
+        LoadFact.CAPACITY_SOURCE: source,
+        LoadFact.CAPACITY_FOUND: True,
+        LoadFact.RATE_RANGE: found.range.as_list(),
     }
     return SaturationRate(
         rps=found.rate,

@@ -38,6 +38,7 @@ from pytest_llmbench.metrics.throughput import level_window
 from pytest_llmbench.model.cells import Amount, Cell, Row, cells
 from pytest_llmbench.model.draft import LEAST_COMPLETION
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING
@@ -173,7 +174,7 @@ def _measure_sessions(
         plots=capacity_plots(found, parameters.ttft_p99_ms, "sessions at once"),
         notes=notes,
         load=_criteria_stated(parameters, found)
-        | {"load.sessions_range": [parameters.initial, parameters.maximum, 1]},
+        | {LoadFact.SESSIONS_RANGE: [parameters.initial, parameters.maximum, 1]},
         budgeted=(found.best,) if found.best is not None else found.levels[-1:],
     )
     return result_of(HEADING, parameters, setting, warmup, report)
@@ -226,9 +227,9 @@ def _notes(parameters: Parameters, found: Tried) -> tuple[Note, ...]:
 
 def _load(parameters: Parameters, setting: Setting, found: Tried) -> Mapping[str, Any]:
     return _criteria_stated(parameters, found) | {
-        "load.concurrency_range": [parameters.initial, parameters.maximum, 1],
-        "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
-        "load.output_tokens": parameters.output_tokens,
+        LoadFact.CONCURRENCY_RANGE: [parameters.initial, parameters.maximum, 1],
+        LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
+        LoadFact.OUTPUT_TOKENS: parameters.output_tokens,
     }
 
 
@@ -239,10 +240,10 @@ def _criteria_stated(parameters: Parameters, found: Tried) -> dict[str, Any]:
     if parameters.turn_ttft_p95_ms is not None:
         slo["turn_ttft_p95_ms"] = {str(key): limit for key, limit in parameters.turn_ttft_p95_ms.items()}
     return {
-        "load.model": "closed",
-        "load.slo": slo,
-        "load.out_of_memory_rule": OUT_OF_MEMORY_RULE,
-        "load.out_of_memory_errors": [out_of_memory_errors(seen.records) for seen in found.levels],
+        LoadFact.MODEL: "closed",
+        LoadFact.SLO: slo,
+        LoadFact.OUT_OF_MEMORY_RULE: OUT_OF_MEMORY_RULE,
+        LoadFact.OUT_OF_MEMORY_ERRORS: [out_of_memory_errors(seen.records) for seen in found.levels],
     }
 
 

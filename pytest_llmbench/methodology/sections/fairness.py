@@ -46,6 +46,7 @@ from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, completion_rate, s
 from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.draft import CLASS_REQUESTS, UNFAIR_BELOW
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, WorkloadFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -379,24 +380,26 @@ def _load_facts(
 ) -> dict[str, Any]:
     return {
         **capacity.facts,
-        "load.model": "open",
-        "load.arrival": "poisson",
-        "load.rate_rps": rate,
-        "load.levels_percent": [parameters.load_percent],
-        "load.duration_s": duration_s,
+        LoadFact.MODEL: "open",
+        LoadFact.ARRIVAL: "poisson",
+        LoadFact.RATE_RPS: rate,
+        LoadFact.LEVELS_PERCENT: [parameters.load_percent],
+        LoadFact.DURATION_S: duration_s,
     }
 
 
 def _facts(parameters: Parameters, load: MixLoads, results: FairnessResults) -> dict[str, Any]:
     return {
-        "workload.class_mix": {each.name: each.share for each in load.mix.classes},
-        "workload.realised_class_mix": dict(results.realised_shares),
-        "fairness.equal_load": parameters.equal_load,
-        "fairness.load_rule": RULES[parameters.equal_load],
-        "fairness.wait_source": results.wait_source,
-        "fairness.jain_normalisation": "end-to-end latency / output tokens, completed requests of the mix",
-        "fairness.jain_n": results.metrics["jain_index"].n,
-        "fairness.classes": [each.facts() for each in results.classes],
+        WorkloadFact.CLASS_MIX: {each.name: each.share for each in load.mix.classes},
+        WorkloadFact.REALISED_CLASS_MIX: dict(results.realised_shares),
+        ResultFact.FAIRNESS_EQUAL_LOAD: parameters.equal_load,
+        ResultFact.FAIRNESS_LOAD_RULE: RULES[parameters.equal_load],
+        ResultFact.FAIRNESS_WAIT_SOURCE: results.wait_source,
+        ResultFact.FAIRNESS_JAIN_NORMALISATION: (
+            "end-to-end latency / output tokens, completed requests of the mix"
+        ),
+        ResultFact.FAIRNESS_JAIN_N: results.metrics["jain_index"].n,
+        ResultFact.FAIRNESS_CLASSES: [each.facts() for each in results.classes],
     }
 
 

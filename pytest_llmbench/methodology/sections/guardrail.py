@@ -65,6 +65,7 @@ from pytest_llmbench.metrics.throughput import window_of
 from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells
 from pytest_llmbench.model.draft import GUARDRAIL_PERCENTS
 from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.fact_keys import GuardrailFact, LoadFact, SUTFact, WarmupFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import quantity
@@ -334,13 +335,13 @@ def _result(
         notes=(*capacity.notes, *_notes(parameters, measured, capacity)),
         load={
             **capacity.facts,
-            "load.model": "open",
-            "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
-            "load.levels_percent": list(parameters.levels_percent),
+            LoadFact.MODEL: "open",
+            LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
+            LoadFact.LEVELS_PERCENT: list(parameters.levels_percent),
         },
         facts=variant_facts(setting, parameters.full)
         | _declared(parameters, measured)
-        | Facts.of(Origin.MEASURED, {"warmup.count": sum(each.performed for each in measured.warmups)}),
+        | Facts.of(Origin.MEASURED, {WarmupFact.COUNT: sum(each.performed for each in measured.warmups)}),
         budgeted=levels,
         findings=(
             *_findings(parameters, setting, measured),
@@ -360,10 +361,10 @@ def _declared(parameters: Parameters, measured: GuardrailRuns) -> Facts:
         for name in parameters.configurations
     }
     values = {
-        "guardrails.comparative_run": "this test runs with and without them",
-        "guardrails.configurations": list(parameters.configurations),
-        "guardrails.impossible": parameters.without,
-        "guardrails.refusals_by_configuration": refusals,
+        GuardrailFact.COMPARATIVE_RUN: "this test runs with and without them",
+        GuardrailFact.CONFIGURATIONS: list(parameters.configurations),
+        GuardrailFact.IMPOSSIBLE: parameters.without,
+        GuardrailFact.REFUSALS_BY_CONFIGURATION: refusals,
     }
     return Facts.of(Origin.DECLARED, values, "marker")
 
@@ -454,7 +455,7 @@ def _declared_off(parameters: Parameters, setting: Setting) -> bool:
     """Whether every configuration is declared to have no prefix cache."""
     variants = (setting.variants.get(variant) for variant in parameters.configurations.values())
     declared = (setting.facts if info is None else setting.facts | info.facts for info in variants)
-    return all(facts.value("sut.prefix_caching") == "disabled" for facts in declared)
+    return all(facts.value(SUTFact.PREFIX_CACHING) == "disabled" for facts in declared)
 
 
 def _percent(value: float) -> str:
@@ -496,7 +497,7 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
 
 
 def variant_boundary(setting: Setting, variant: str) -> str | None:
-    boundary: str | None = (setting.facts | setting.variants[variant].facts).value("sut.boundary")
+    boundary: str | None = (setting.facts | setting.variants[variant].facts).value(SUTFact.BOUNDARY)
     return boundary
 
 

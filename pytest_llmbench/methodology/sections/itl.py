@@ -43,6 +43,7 @@ from pytest_llmbench.metrics.throughput import RAMP_UP_SHARE, submitted_inside, 
 from pytest_llmbench.model.cells import Amount, Cell, Row, cells, with_intervals
 from pytest_llmbench.model.draft import FEWEST_TOKENS, ITL_PERCENTS, ITL_REQUESTS, ITL_SAMPLES
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
+from pytest_llmbench.model.fact_keys import LoadFact, ResultFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import NOT_MEASURED, number, quantity
@@ -224,7 +225,7 @@ def _result(
         notes=(*capacity.notes, *_notes(capacity, levels), *method_notes(method, runs)),
         load=_load(parameters, capacity, runs),
         facts=method_facts(method, runs or before)
-        | Facts.of(Origin.MEASURED, {"itl.levels": [level.facts() for level in levels]}),
+        | Facts.of(Origin.MEASURED, {ResultFact.ITL_LEVELS: [level.facts() for level in levels]}),
         budgeted=runs,
         findings=(
             *findings(method, [(level.label, level.seen.records, level.samples) for level in levels]),
@@ -248,10 +249,10 @@ def _metrics(levels: Sequence[LevelItl], option: Option) -> dict[str, Estimate]:
 def _load(parameters: Parameters, capacity: SaturationRate, runs: Sequence[Seen]) -> dict[str, Any]:
     return {
         **capacity.facts,
-        "load.model": "open",
-        "load.arrival": "poisson",
-        "load.levels_percent": list(parameters.levels_percent),
-        "load.duration_s": min((run.level.duration_s for run in runs), default=None),
+        LoadFact.MODEL: "open",
+        LoadFact.ARRIVAL: "poisson",
+        LoadFact.LEVELS_PERCENT: list(parameters.levels_percent),
+        LoadFact.DURATION_S: min((run.level.duration_s for run in runs), default=None),
     }
 
 

@@ -26,6 +26,7 @@ from pytest_llmbench.metrics.itl import (
 )
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import FEWEST_TOKENS, MOST_EXCLUDED
+from pytest_llmbench.model.fact_keys import StreamingFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import Records
@@ -119,13 +120,13 @@ def method_facts(method: Method, runs: Sequence[Seen]) -> Facts:
     server gives instants."""
     sizes = chunking.tokens_per_chunk([run.records for run in runs])
     values: dict[str, Any] = {
-        "streaming.itl_option": method.option,
-        "streaming.itl_option_from": method.source,
-        "streaming.itl_option_reason": method.reason,
-        "streaming.chunk_handling": f"ITL: {HANDLING[method.option]}. TTFT and TPOT use the first and the "
+        StreamingFact.ITL_OPTION: method.option,
+        StreamingFact.ITL_OPTION_FROM: method.source,
+        StreamingFact.ITL_OPTION_REASON: method.reason,
+        StreamingFact.CHUNK_HANDLING: f"ITL: {HANDLING[method.option]}. TTFT and TPOT use the first and the "
         "last content chunk and the server's token total, so several tokens in a chunk do not enter them",
-        "streaming.server_timestamps_available": any(server_instants(run.records) for run in runs),
-        "streaming.chunk_sizes": None
+        StreamingFact.SERVER_TIMESTAMPS_AVAILABLE: any(server_instants(run.records) for run in runs),
+        StreamingFact.CHUNK_SIZES: None
         if sizes is None
         else {
             "chunks": sizes.chunks, "mean": sizes.mean, "p50": sizes.p50, "p99": sizes.p99, "max": sizes.max

@@ -39,6 +39,7 @@ from pytest_llmbench.model.draft import (
     REQUESTS_PER_LENGTH,
 )
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, SUTFact, WarmupFact, WorkloadFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import PLAIN, number
@@ -185,7 +186,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
         refused=tuple(m for m in tried if is_refused(m.records)),
         untried=wanted[len(tried) :],
         omitted=tuple(length for length in _listed(parameters, setting) if length not in wanted),
-        limit_tokens=setting.facts.value("sut.context_limit_tokens"),
+        limit_tokens=setting.facts.value(SUTFact.CONTEXT_LIMIT_TOKENS),
         void=tuple(void),
         void_notes=tuple(notes),
     )
@@ -235,7 +236,7 @@ def _listed(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
     asked = _asked(parameters, setting)
     if parameters.lengths is None or not set(asked) <= set(CONTEXT_LENGTHS):
         return asked
-    limit = setting.facts.value("sut.context_limit_tokens")
+    limit = setting.facts.value(SUTFact.CONTEXT_LIMIT_TOKENS)
     beyond = [t for t in CONTEXT_LENGTHS if limit is not None and t + parameters.output_tokens > limit]
     return (*asked, *(length for length in beyond if length not in asked))
 
@@ -243,7 +244,7 @@ def _listed(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
 def lengths_of(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
     """The lengths that fit the model's context; all where it is unknown. Of the usual ones there are at least
     three: where fewer fit, halves of the shortest are with them. SuiteError for fewer than three."""
-    limit, asked = setting.facts.value("sut.context_limit_tokens"), _asked(parameters, setting)
+    limit, asked = setting.facts.value(SUTFact.CONTEXT_LIMIT_TOKENS), _asked(parameters, setting)
     if parameters.lengths is None and limit is not None:
         fit = sum(length + parameters.output_tokens <= limit for length in asked)
         asked = (*_SHORTER[max(0, fit - 1) :], *asked)
@@ -275,13 +276,13 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run:
     best = best_fit(scaling, run.measured)
     facts = {
         **sequence_facts(run.all),
-        "warmup.longest_input_tokens": min(_WARMUP_TOKENS, run.all[0].length) if warmup.performed else None,
-        "long_context.lengths": [m.facts() for m in run.measured],
-        "long_context.refused": [m.length for m in run.refused],
-        "long_context.truncated": [m.length for m in run.truncated],
-        "long_context.omitted": [*run.omitted, *run.untried],
-        "long_context.fit": fit_facts(scaling, run.measured),
-        "long_context.best_fit": best,
+        WarmupFact.LONGEST_INPUT_TOKENS: min(_WARMUP_TOKENS, run.all[0].length) if warmup.performed else None,
+        ResultFact.LONG_CONTEXT_LENGTHS: [m.facts() for m in run.measured],
+        ResultFact.LONG_CONTEXT_REFUSED: [m.length for m in run.refused],
+        ResultFact.LONG_CONTEXT_TRUNCATED: [m.length for m in run.truncated],
+        ResultFact.LONG_CONTEXT_OMITTED: [*run.omitted, *run.untried],
+        ResultFact.LONG_CONTEXT_FIT: fit_facts(scaling, run.measured),
+        ResultFact.LONG_CONTEXT_BEST_FIT: best,
     }
     report = Report(
         levels=[*run.void, *(m.seen for m in run.all)],
@@ -289,7 +290,7 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run:
         tables=tables(run.measured, scaling, parameters.concurrency, best),
         plots=plots(run.measured, scaling),
         notes=(*_notes(run, best), *run.void_notes),
-        load={"load.model": "closed", "load.concurrency": parameters.concurrency},
+        load={LoadFact.MODEL: "closed", LoadFact.CONCURRENCY: parameters.concurrency},
         facts=Facts.of(Origin.MEASURED, facts),
         budgeted=[m.seen for m in (*run.measured, *run.truncated)],
         findings=(truncation_finding(run.truncated),),
@@ -440,11 +441,11 @@ def sequence_facts(levels: Sequence[MeasuredLength]) -> dict[str, Any]:
         request for plan, count in parts for request in drawn(plan.workload, plan.first, count, plan.seed)
     )
     return {
-        "workload.n_requests": sum(count for _, count in parts),
-        "workload.targets": [m.length for m in levels],
-        "workload.slices": [[plan.first, count] for plan, count in parts],
-        "workload.parts": [[plan.part, plan.seed] for plan, _ in parts],
-        "workload.sequence_sha256": sequence_sha256(requests),
+        WorkloadFact.N_REQUESTS: sum(count for _, count in parts),
+        WorkloadFact.TARGETS: [m.length for m in levels],
+        WorkloadFact.SLICES: [[plan.first, count] for plan, count in parts],
+        WorkloadFact.PARTS: [[plan.part, plan.seed] for plan, _ in parts],
+        WorkloadFact.SEQUENCE_SHA256: sequence_sha256(requests),
     }
 
 

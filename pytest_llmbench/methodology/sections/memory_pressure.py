@@ -55,6 +55,7 @@ from pytest_llmbench.metrics.memory_pressure import (
 from pytest_llmbench.model.cells import Amount, Cell, cells
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, PRESSURE_S
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.fact_keys import IsolationFact, LoadFact, SUTFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -204,7 +205,7 @@ def fitted(setting: Setting) -> Setting:
 
     A smoke run takes the shortest.
     """
-    limit = setting.facts.value("sut.context_limit_tokens")
+    limit = setting.facts.value(SUTFact.CONTEXT_LIMIT_TOKENS)
     if setting.workload != LONG_CONTEXT:
         return setting
     if setting.scale == "quick":
@@ -309,9 +310,9 @@ def _sessions_result(
         plots=idle.plots,
         notes=[*notes, *_notes(levels, recoveries)],
         load={
-            "load.model": "closed",
-            "load.session_levels": list(parameters.sessions),
-            "isolation.health_probe": "a probe request after every level",
+            LoadFact.MODEL: "closed",
+            LoadFact.SESSION_LEVELS: list(parameters.sessions),
+            IsolationFact.HEALTH_PROBE: "a probe request after every level",
         },
         budgeted=list(levels.values())[:1],
         findings=(idle.finding(),),
@@ -325,8 +326,8 @@ def _capacity(
     if parameters.capacity is not None:
         overload.capacity = parameters.capacity
         overload.facts = {
-            "load.capacity_source": "declared by the marker (capacity)",
-            "load.capacity_found": False,
+            LoadFact.CAPACITY_SOURCE: "declared by the marker (capacity)",
+            LoadFact.CAPACITY_FOUND: False,
         }
         return
     threshold_ms = parameters.ttft_p99_ms
@@ -338,9 +339,9 @@ def _capacity(
     overload.capacity = found.passed
     overload.search += found.runs
     overload.facts = {
-        "load.capacity_source": "found by this test's search, on the same workload",
-        "load.capacity_found": True,
-        "load.capacity_ttft_p99_ms": threshold_ms,
+        LoadFact.CAPACITY_SOURCE: "found by this test's search, on the same workload",
+        LoadFact.CAPACITY_FOUND: True,
+        LoadFact.CAPACITY_TTFT_P99_MS: threshold_ms,
     }
     overload.notes += found.notes
     if found.passed is None:
@@ -476,11 +477,11 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, over
         notes=[*overload.notes, *_notes(*_by_name(overload))],
         load={
             **overload.facts,
-            "load.model": "closed",
-            "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
-            "load.levels_percent": list(parameters.levels_percent),
-            "load.capacity_concurrency": overload.capacity,
-            "isolation.health_probe": "a probe request after every level",
+            LoadFact.MODEL: "closed",
+            LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
+            LoadFact.LEVELS_PERCENT: list(parameters.levels_percent),
+            LoadFact.CAPACITY_CONCURRENCY: overload.capacity,
+            IsolationFact.HEALTH_PROBE: "a probe request after every level",
         },
         budgeted=[seen for percent, seen in levels.items() if percent <= 100],
         findings=(pressure_finding(levels),) if levels else (),

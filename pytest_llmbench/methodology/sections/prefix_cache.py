@@ -56,6 +56,7 @@ from pytest_llmbench.metrics.server_side import cached_input, tells_cached
 from pytest_llmbench.model.cells import Row, cells
 from pytest_llmbench.model.draft import MOST_FIRST_HITS, MOST_WHEN_OFF
 from pytest_llmbench.model.estimate import Estimate, Reason
+from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -335,7 +336,7 @@ def _result(runs: _Runs) -> TestResult:
         tables=tables,
         plots=cache_by_turn_plots(off, on) if of_sessions else (),
         notes=notes,
-        load={"load.model": parameters.load.model},
+        load={LoadFact.MODEL: parameters.load.model},
         facts=variant_facts(setting, parameters.enabled, prefixes_populated=populated > 0),
         findings=(*state_findings(runs.by_state), *same_system(unexplained(runs.by_state))),
     )

@@ -35,6 +35,7 @@ from pytest_llmbench.metrics.summary import GivenUp, distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.cells import Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.fact_keys import ResultFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, OpenLoop
@@ -52,7 +53,6 @@ TITLE = "Reasoning"
 DEFAULT_RATE = 1.0
 """Requests per second of a test that names no load: reasoning takes long, and a queue hides what it costs."""
 _OUTSIDE = Note.of("outside_draft", test="reasoning")
-_NATURAL = "reasoning.natural_end_reasons"
 _FAMILIES = {"ttot": "TTOT", "ttfo": "TTFO", "output_itl": "Output ITL"}
 _TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
 
@@ -145,7 +145,9 @@ def result(
     parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
 ) -> TestResult:
     runs = [run.records for run in seen]
-    natural = tuple(setting.facts.value(_NATURAL) or measured.NATURAL_END_REASONS)
+    natural = tuple(
+        setting.facts.value(ResultFact.REASONING_NATURAL_END_REASONS) or measured.NATURAL_END_REASONS
+    )
     option = measured.output_itl_option(runs)
     classes = _classes(runs)
     metrics, own_runs = figures(

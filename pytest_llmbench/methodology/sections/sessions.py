@@ -86,6 +86,7 @@ from pytest_llmbench.metrics.session_figures import (
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.cells import Amount, Cell, Figure, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import Estimate, by_run
+from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop, Quantity
@@ -540,7 +541,7 @@ def _measure_levels(parameters: Parameters, setting: Setting, warmup: WarmupRepo
         metrics=metrics,
         tables=(_search_table(parameters, found),),
         notes=(*found.notes, _OUTSIDE),
-        load={} if found.tried.passed is None else {"load.session_rate": found.tried.passed / 3600},
+        load={} if found.tried.passed is None else {LoadFact.SESSION_RATE: found.tried.passed / 3600},
         budgeted=(best,) if best is not None else runs[-1:],
     )
     return result_of(_HEADING, parameters, setting, warmup, report)

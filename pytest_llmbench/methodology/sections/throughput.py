@@ -39,6 +39,7 @@ from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, window_of
 from pytest_llmbench.model.cells import Cell, Row, cells, with_intervals
 from pytest_llmbench.model.estimate import ByRun, Estimate, EstimateKind, Reason, by_run
+from pytest_llmbench.model.fact_keys import LoadFact, ResultFact, SUTFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -250,14 +251,14 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, foun
 
 
 def _load(parameters: Parameters, setting: Setting, searched: Searched) -> Mapping[str, Any]:
-    name = "load.rate_range" if searched.load_model == "open" else "load.concurrency_range"
+    name = LoadFact.RATE_RANGE if searched.load_model == "open" else LoadFact.CONCURRENCY_RANGE
     limits = {"ttft_p99_ms": parameters.ttft_p99_ms, "tpot_p99_ms": parameters.tpot_p99_ms}
     stated = {key: limit for key, limit in limits.items() if limit is not None}
     return {
-        "load.model": searched.load_model,
+        LoadFact.MODEL: searched.load_model,
         name: searched.range.as_list(),
-        "load.duration_s": REPORTED_S.at(setting.scale, parameters.duration_s),
-    } | ({"load.slo": stated} if stated else {})
+        LoadFact.DURATION_S: REPORTED_S.at(setting.scale, parameters.duration_s),
+    } | ({LoadFact.SLO: stated} if stated else {})
 
 
 procedure = framed(HEADING, measure)
@@ -518,7 +519,7 @@ def _bracket(found: Found, unit: str) -> Estimate:
 
 def _per_gpu(throughput: Estimate, facts: Facts) -> Estimate:
     """Output tokens per second / accelerators (section 5.2.4.2)."""
-    count = facts.value("sut.hardware.accelerator_count")
+    count = facts.value(SUTFact.ACCELERATOR_COUNT)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         why = "no accelerator" if count == 0 else "the number of accelerators is not declared"
         return Estimate.undefined(unit="tok/s", method=why, reason=Reason.NOT_MEASURABLE)
@@ -536,4 +537,4 @@ def raw_throughput(reported: Sustained) -> Facts:
         return Facts()
     whole = [Window(run.records, run.started_ns, window_of(run).end_ns) for run in runs]
     raw = output_token_throughput(whole, seed=0).point
-    return Facts.of(Origin.MEASURED, {"throughput.raw_output_tok_s": raw})
+    return Facts.of(Origin.MEASURED, {ResultFact.THROUGHPUT_RAW_OUTPUT_TOK_S: raw})

@@ -35,6 +35,7 @@ from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
 from pytest_llmbench.model.cells import Amount, Cell, Figure, cells
 from pytest_llmbench.model.draft import KNEE_FACTOR
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
+from pytest_llmbench.model.fact_keys import LoadFact
 from pytest_llmbench.model.numbers import NOT_MEASURED, quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -273,11 +274,11 @@ def _load(
     stated = {key: limit for key, limit in limits.items() if limit is not None}
     return {
         **capacity.facts,
-        "load.model": "open",
-        "load.arrival": "poisson",
-        "load.levels_percent": [seen.level.percent_of_capacity for seen in levels],
-        "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
-    } | ({"load.slo": stated} if stated else {})
+        LoadFact.MODEL: "open",
+        LoadFact.ARRIVAL: "poisson",
+        LoadFact.LEVELS_PERCENT: [seen.level.percent_of_capacity for seen in levels],
+        LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
+    } | ({LoadFact.SLO: stated} if stated else {})
 
 
 procedure = framed(HEADING, measure)

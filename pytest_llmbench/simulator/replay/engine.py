@@ -12,10 +12,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.cells import Amount
+from pytest_llmbench.model.fact_keys import (
+    ClockFact,
+    EndpointFact,
+    StreamingFact,
+    SUTFact,
+    TimingFact,
+    WireFact,
+)
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
@@ -86,13 +95,13 @@ def protocol(scenario: Scenario, *, generates: bool = True) -> str:
 def replay_facts(scenario: Scenario, delays: Delays, *, generates: bool = True) -> Facts:
     """The SUT's facts. All of them have the origin ``simulated``: none was observed on a wire."""
     own = {
-        "sut.simulated": "replay",
+        SUTFact.SIMULATED: "replay",
         "replay.submit_to_received_us": delays.submit_to_received_us,
         "replay.write_to_read_us": delays.write_to_read_us,
-        "clock.topology": "single_machine",
-        "clock.method": "one virtual clock",
-        "streaming.protocol": protocol(scenario, generates=generates),
-        "endpoint.server": "none: virtual time",
+        ClockFact.TOPOLOGY: "single_machine",
+        ClockFact.METHOD: "one virtual clock",
+        StreamingFact.PROTOCOL: protocol(scenario, generates=generates),
+        EndpointFact.SERVER: "none: virtual time",
     }
     return disclosure(scenario.engine, scenario.deployment) | Facts.of(Origin.SIMULATED, own, _SOURCE)
 
@@ -101,20 +110,20 @@ def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
     """The facts that a load generator would state about the wire and its timestamps."""
     spoken = protocol(scenario, generates=generates)
     grpc = spoken == "grpc"
-    first = {
-        "timing.first_point": "first_token_message" if grpc else "parsed_data_event",
-        "timing.first_token_kind": "content",
+    first: dict[str, Any] = {
+        TimingFact.FIRST_POINT: "first_token_message" if grpc else "parsed_data_event",
+        TimingFact.FIRST_TOKEN_KIND: "content",
     }
     return Facts.of(
         Origin.SIMULATED,
         {
-            "sut.simulated": "replay",
-            "streaming.protocol": spoken,
-            "wire.prompt_form": "token_ids",
-            "timing.submit_point": "message_sent" if grpc else "last_request_byte",
+            SUTFact.SIMULATED: "replay",
+            StreamingFact.PROTOCOL: spoken,
+            WireFact.PROMPT_FORM: "token_ids",
+            TimingFact.SUBMIT_POINT: "message_sent" if grpc else "last_request_byte",
             **(first if generates else {}),
-            "timing.clock_resolution_ns": 1,
-            "timing.timestamp_format": "epoch_ms",
+            TimingFact.CLOCK_RESOLUTION_NS: 1,
+            TimingFact.TIMESTAMP_FORMAT: "epoch_ms",
         },
         _SOURCE,
     )

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.fact_keys import GuardrailFact, IsolationFact, SUTFact, TokenizerFact, WarmupFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.simulator.engine.config import EngineConfig, PreemptionMode, Scheduler
 from pytest_llmbench.simulator.engine.deployment import Deployment
@@ -45,27 +46,27 @@ def disclosure(config: EngineConfig, deployment: Deployment | None = None) -> Fa
     return Facts.of(
         Origin.SIMULATED,
         {
-            "sut.boundary": "application_gateway" if gateway else "model_engine",
-            "sut.components": _components(config) + behind,
-            "sut.model.name": config.model,
-            "sut.model.version": ", ".join([f"figures {config.figures_sha256[:12]}", *behind]),
-            "sut.model.quantization": "none",
-            "sut.hardware.accelerator_type": "simulated",
-            "sut.hardware.accelerator_count": config.accelerator_count * engines,
-            "sut.hardware.accelerator_memory_gib": config.accelerator_memory_gib,
-            "sut.software.engine": ENGINE,
-            "sut.software.version": software_version(),
-            "sut.replicas": engines,
-            "sut.router": deployment.policies(),
-            "sut.prefix_caching": "enabled" if config.prefix_caching else "disabled",
-            "sut.context_limit_tokens": config.context_limit_tokens,
-            "guardrails.input_filter": config.input_filter,
-            "guardrails.output_filter": config.output_filter,
-            "guardrails.systems": _systems(config),
+            SUTFact.BOUNDARY: "application_gateway" if gateway else "model_engine",
+            SUTFact.COMPONENTS: _components(config) + behind,
+            SUTFact.MODEL_NAME: config.model,
+            SUTFact.MODEL_VERSION: ", ".join([f"figures {config.figures_sha256[:12]}", *behind]),
+            SUTFact.MODEL_QUANTIZATION: "none",
+            SUTFact.ACCELERATOR_TYPE: "simulated",
+            SUTFact.ACCELERATOR_COUNT: config.accelerator_count * engines,
+            SUTFact.ACCELERATOR_MEMORY_GIB: config.accelerator_memory_gib,
+            SUTFact.SOFTWARE_ENGINE: ENGINE,
+            SUTFact.SOFTWARE_VERSION: software_version(),
+            SUTFact.REPLICAS: engines,
+            SUTFact.ROUTER: deployment.policies(),
+            SUTFact.PREFIX_CACHING: "enabled" if config.prefix_caching else "disabled",
+            SUTFact.CONTEXT_LIMIT_TOKENS: config.context_limit_tokens,
+            GuardrailFact.INPUT_FILTER: config.input_filter,
+            GuardrailFact.OUTPUT_FILTER: config.output_filter,
+            GuardrailFact.SYSTEMS: _systems(config),
             **_tokenizer(),
-            "warmup.model_loaded": True,
-            "isolation.isolated_system": True,
-            "isolation.recovery_plan": f"the engine starts again by itself in {config.recovery_ms:g} ms",
+            WarmupFact.MODEL_LOADED: True,
+            IsolationFact.ISOLATED_SYSTEM: True,
+            IsolationFact.RECOVERY_PLAN: f"the engine starts again by itself in {config.recovery_ms:g} ms",
         },
         source=f"embedded engine, preset {config.name}",
     )
@@ -73,14 +74,14 @@ def disclosure(config: EngineConfig, deployment: Deployment | None = None) -> Fa
 
 def _tokenizer() -> dict[str, str | int]:
     return {
-        "tokenizer.name": "cl100k_base",
-        "tokenizer.version": f"tiktoken {_version('tiktoken')}",
-        "tokenizer.vocab_size": 100277,
-        "tokenizer.source": "tiktoken:cl100k_base",
-        "tokenizer.counting_option": "A",
-        "tokenizer.special.bos_eos": "excluded",
-        "tokenizer.special.system_prompt": "none",
-        "tokenizer.special.tool_format": "not_used",
+        TokenizerFact.NAME: "cl100k_base",
+        TokenizerFact.VERSION: f"tiktoken {_version('tiktoken')}",
+        TokenizerFact.VOCAB_SIZE: 100277,
+        TokenizerFact.SOURCE: "tiktoken:cl100k_base",
+        TokenizerFact.COUNTING_OPTION: "A",
+        TokenizerFact.SPECIAL_BOS_EOS: "excluded",
+        TokenizerFact.SPECIAL_SYSTEM_PROMPT: "none",
+        TokenizerFact.SPECIAL_TOOL_FORMAT: "not_used",
     }
 
 
@@ -128,16 +129,16 @@ STANDARD_VARIANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 filter is a model engine."""
 
 _VARIANT_FACTS = (
-    "sut.boundary",
-    "sut.components",
-    "sut.model.version",
-    "sut.hardware.accelerator_count",
-    "sut.replicas",
-    "sut.router",
-    "sut.prefix_caching",
-    "guardrails.input_filter",
-    "guardrails.output_filter",
-    "guardrails.systems",
+    SUTFact.BOUNDARY,
+    SUTFact.COMPONENTS,
+    SUTFact.MODEL_VERSION,
+    SUTFact.ACCELERATOR_COUNT,
+    SUTFact.REPLICAS,
+    SUTFact.ROUTER,
+    SUTFact.PREFIX_CACHING,
+    GuardrailFact.INPUT_FILTER,
+    GuardrailFact.OUTPUT_FILTER,
+    GuardrailFact.SYSTEMS,
 )
 
 

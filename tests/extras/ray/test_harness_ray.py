@@ -12,7 +12,7 @@ from pytest_llmbench.generator.workers.placement import RaySpec
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.harness.sut.workers import FACT, clock_facts, clocked
+from pytest_llmbench.harness.sut.workers import clock_facts, clocked
 from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
@@ -81,7 +81,12 @@ def test_elsewhere_their_error_comes_on_top() -> None:
 def test_the_evidence_is_in_what_an_executor_returns() -> None:
     plan = LoadPlan("measure", None, ClosedLoop(1), 1, 1)  # type: ignore[arg-type]
     seen = Observation(
-        plan, Records.from_rows(()), 0, 1, ClockAnchor(0, 0), facts=Facts.of(Origin.MEASURED, {FACT: [FAR]})
+        plan,
+        Records.from_rows(()),
+        0,
+        1,
+        ClockAnchor(0, 0),
+        facts=Facts.of(Origin.MEASURED, {"clock.workers": [FAR]}),
     )
 
     class Inner:
