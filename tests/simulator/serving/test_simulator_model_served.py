@@ -267,10 +267,9 @@ def test_metrics_agree_with_the_ground_truth() -> None:
         ({"prompt": [5, 6, 7]}, [5, 6, 7]),
     ],
 )
-def test_tokenize(body: dict[str, Any], ids: list[int]) -> None:
-    with EmbeddedEngine.start("fast") as engine:
-        reply = post(engine, "/tokenize", **body)
-        refused = post(engine, "/tokenize", prompt=5)
+def test_tokenize(fast: EmbeddedEngine, body: dict[str, Any], ids: list[int]) -> None:
+    reply = post(fast, "/tokenize", **body)
+    refused = post(fast, "/tokenize", prompt=5)
     assert reply.json() == {"count": len(ids), "max_model_len": 131584, "tokens": ids}
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from served_load import TOKENS, Seen, chunks, load, raw_chat, serve_and_load
+from served_load import TOKENS, chunks, load, raw_chat, serve_and_load
 from three_attempts import three_attempts
 
 from pytest_llmbench.model.record import Outcome, RequestRecord, TokenSource
@@ -184,10 +184,9 @@ def test_where_the_token_counts_are(option: str, source: TokenSource, attributio
         assert (row.input_tokens, row.attribution) == (3, attribution)
 
 
-def test_usage_that_was_asked_for_on_every_chunk() -> None:
+def test_usage_that_was_asked_for_on_every_chunk(fast: EmbeddedEngine) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    with EmbeddedEngine.start("fast") as engine:
-        found = chunks(raw_chat(engine, stream_options=options))
+    found = chunks(raw_chat(fast, stream_options=options))
     counts = [chunk["usage"]["completion_tokens"] for chunk in found if "usage" in chunk]
     assert counts == [*range(1, TOKENS + 1), TOKENS, TOKENS]
     assert found[-1]["choices"] == []
@@ -332,6 +331,6 @@ def test_ground_truth_of_a_traced_request() -> None:
     assert instants == sorted(instants)
 
 
-def test_seen_is_what_was_asked() -> None:
-    seen: Seen = serve_and_load("fast", 5)
+def test_seen_is_what_was_asked(fast: EmbeddedEngine) -> None:
+    seen = load(fast, 5)
     assert [len(row.chunk_ns) for row in seen.rows] == [TOKENS] * 5

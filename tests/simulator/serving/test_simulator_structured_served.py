@@ -117,9 +117,8 @@ def test_a_model_that_thinks_first_answers_in_form() -> None:
     assert (records.reasoning_tokens == 5).all()
 
 
-def test_over_a_dialect_without_tools_they_are_words_and_nothing_is_checked() -> None:
-    with EmbeddedEngine.start("fast") as engine:
-        seen = measured(engine, plan(LONG, 4), "openai-completions")
+def test_over_a_dialect_without_tools_they_are_words_and_nothing_is_checked(fast: EmbeddedEngine) -> None:
+    seen = measured(fast, plan(LONG, 4), "openai-completions")
     assert list(seen.records.schema_check) == [None] * 4
     assert schema_violations([seen.records]) == {}
     assert seen.facts.value("wire.structured_output") == "prompt_words"
@@ -150,14 +149,11 @@ def post(engine: EmbeddedEngine, **body: Any) -> httpx.Response:
     return plain_http.post(f"{engine.url}/chat/completions", json=content, timeout=10.0)
 
 
-def test_an_unstreamed_call_has_its_arguments_whole() -> None:
-    with EmbeddedEngine.start("fast") as engine:
-        reply = post(
-            engine, tools=[TOOL], tool_choice={"type": "function", "function": {"name": "weather"}}
-        ).json()
-        free = post(engine, tools=[TOOL]).json()
-        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
-        text = post(engine, response_format=form).json()
+def test_an_unstreamed_call_has_its_arguments_whole(fast: EmbeddedEngine) -> None:
+    reply = post(fast, tools=[TOOL], tool_choice={"type": "function", "function": {"name": "weather"}}).json()
+    free = post(fast, tools=[TOOL]).json()
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    text = post(fast, response_format=form).json()
     (call,) = reply["choices"][0]["message"]["tool_calls"]
     assert call["function"]["name"] == "weather"
     assert json.loads(call["function"]["arguments"]).keys() == {"city", "days"}
@@ -181,8 +177,7 @@ def test_an_unstreamed_call_has_its_arguments_whole() -> None:
         ),
     ],
 )
-def test_what_cannot_be_kept_to_is_refused(body: Mapping[str, Any], said: str) -> None:
-    with EmbeddedEngine.start("fast") as engine:
-        answer = post(engine, **body)
+def test_what_cannot_be_kept_to_is_refused(fast: EmbeddedEngine, body: Mapping[str, Any], said: str) -> None:
+    answer = post(fast, **body)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
