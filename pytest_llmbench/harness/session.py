@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.harness.execution.events import EventLog, Observer
-    from pytest_llmbench.harness.judging import Judge, Measured
+    from pytest_llmbench.harness.judging import Judge, MeasuredTest
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
@@ -175,7 +175,7 @@ class BenchSession:
         wanted: Wanted | None = None,
         tests: int = 1,
         set_up: SetUp | None = None,
-    ) -> Measured:
+    ) -> MeasuredTest:
         """Measure one test and judge it. ``limits``: what must not get worse; ``wanted``: what is compared;
         ``tests``: how many share a budget of time; ``set_up``: of the fixture that gave ``sut``.
         KeyboardInterrupt is raised again once what was measured is kept."""
