@@ -294,11 +294,10 @@ class BenchSession:
         return (Finding.of("prompts_of_others", option=f"--llm-prompts={self.settings.prompts}"),)
 
     def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:
-        from pytest_llmbench.harness.selftest import certificate
+        from pytest_llmbench.harness.selftest.certificate import beyond, find_for
 
-        workers = self.settings.workers
-        over = certificate.transport_to(opened.base_url, http2=self.settings.http == "2")
-        return certificate.beyond(result.observations, certificate.find(workers, over), workers)
+        found, _ = find_for(opened.base_url, self.settings)
+        return beyond(result.observations, found, self.settings.workers)
 
     def reaudit(self) -> list[dict[str, Any]]:
         """The results of this process whose compliance other results have changed since, each with its new
