@@ -193,8 +193,10 @@ def write_reports(directory: Path, document: Entry) -> Written:
         try:
             if name == REPORT_NAME:
                 write_report(path, document)
+            elif text := text_of(name, document, str(directory / _HTML)):
+                write_text(path, text)
             else:
-                write_text(path, text_of(name, document, str(directory / _HTML)))
+                continue
         except LLMBenchError as error:
             found.problems.append(" ".join(str(error).split()))
         except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts and other files
