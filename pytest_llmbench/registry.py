@@ -89,7 +89,7 @@ class Extra:
     """Name of a format of recorded requests → its ``store.traces.reading.TraceReader``."""
     reports: Mapping[str, str] = field(default_factory=dict)
     """Name of a file in the directory of the report → function of the report in plain JSON types (the schema
-    of ``report.json``) that gives its text. Empty text: the file is not written."""
+    of ``report.json``) that gives its text. An extra with tests makes them of reports with one of these."""
     engine_apis: Mapping[str, str] = field(default_factory=dict)
     """Name of an API → the class that serves it in the embedded engine over HTTP, called with its generation
     and its driver: a ``simulator.serving.app.EngineApi``."""

@@ -10,6 +10,6 @@ EXTRA = Extra(
     tests={"grid": f"{_HERE}.procedure:TEST"},
     cells={"grid": f"{_HERE}.procedure:cells"},
     main_metrics={"grid": f"{_HERE}.procedure:MAIN_METRICS"},
-    metrics={"output_tokens_per_user_second": f"{_HERE}.procedure:USER"},
+    metrics={"output_tokens_per_user_second": f"{_HERE}.front:USER"},
     reports={"grid.csv": f"{_HERE}.front:csv_text", "grid.html": f"{_HERE}.front:page"},
 )

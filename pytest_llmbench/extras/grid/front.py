@@ -16,11 +16,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.model.numbers import number
 
 NAME: Final = "grid"
 PER_USER: Final = "output_tokens_per_user_second"
 PER_ACCELERATOR: Final = "output_tokens_per_gpu_second"
+
+USER: Final = MetricDefinition(
+    PER_USER,
+    "Output tokens per second of a user",
+    "tok/s",
+    "higher",
+    "1000 / mean TPOT in ms",
+    "grid",
+)
 
 Range = tuple[float, float | None, float | None]
 """A figure with the ends of its interval; None: open."""
@@ -109,15 +119,12 @@ _COLUMNS = (
 
 
 def csv_text(document: Mapping[str, Any]) -> str:
-    """A line for each cell, a figure that was not measured is empty; nothing where there are no cells."""
-    found = cells_of(document)
-    if not found:
-        return ""
+    """A line for each cell; a figure that was not measured is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("# pytest-llmbench grid",))
     writer.writerow(_COLUMNS)
-    for cell in found:
+    for cell in cells_of(document):
         nothing = (None, None, None)
         told = cell.nodeid, cell.input_tokens, cell.output_tokens, cell.concurrency, cell.verdict
         figures = *(cell.per_user or nothing), *(cell.per_machine or nothing)
@@ -126,11 +133,8 @@ def csv_text(document: Mapping[str, Any]) -> str:
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """One page that opens offline: a picture and a table for each pair of lengths; nothing where there are no
-    cells."""
+    """One page that opens offline: a picture and a table for each pair of lengths."""
     every = cells_of(document)
-    if not every:
-        return ""
     groups = list(dict.fromkeys(map(_lengths, every)))
     style = Path(__file__).with_name("grid.css").read_text("utf-8")
     parts = [

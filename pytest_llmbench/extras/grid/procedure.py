@@ -19,7 +19,6 @@ from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections import job
 from pytest_llmbench.methodology.sections.throughput import per_accelerator
-from pytest_llmbench.metrics.definitions import MetricDefinition
 from pytest_llmbench.model.cells import cells as table_cells
 from pytest_llmbench.model.cells import with_intervals
 from pytest_llmbench.model.estimate import Estimate
@@ -35,14 +34,6 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 SECTION = ""
 """The section of the draft: there is none."""
 TITLE = "Grid Cell"
-USER = MetricDefinition(
-    PER_USER,
-    "Output tokens per second of a user",
-    "tok/s",
-    "higher",
-    "1000 / mean TPOT in ms",
-    "grid",
-)
 MAIN_METRICS = (PER_USER, "output_token_throughput", "ttft.p50")
 
 SPREAD = {"input_tokens": "in", "output_tokens": "out", "concurrency": "c"}

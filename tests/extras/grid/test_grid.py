@@ -112,10 +112,6 @@ def test_the_front_holds_what_no_other_cell_of_its_lengths_beats() -> None:
     assert "nan" not in page
 
 
-def test_no_cells_make_no_files() -> None:
-    assert (front.csv_text({"tests": []}), front.page({"tests": []})) == ("", "")
-
-
 def test_each_cell_is_an_item_that_can_be_chosen(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -140,6 +136,13 @@ def test_each_cell_is_an_item_that_can_be_chosen(pytester: pytest.Pytester) -> N
     lines = (pytester.path / "report" / "grid.csv").read_text().splitlines()
     assert len(lines) == 2 + 3
     assert "128 tokens in, 8 out" in (pytester.path / "report" / "grid.html").read_text()
+    pytester.makepyfile(
+        test_other="from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_t(): ..."
+    )
+    asked[1] = "--llm-report=other"
+    pytester.runpytest_inprocess(*asked, "test_other.py").assert_outcomes(passed=1)
+    assert (pytester.path / "other" / "report.html").exists()
+    assert not [*(pytester.path / "other").glob("grid*")]
 
 
 def test_mistakes_of_a_cell_are_told_at_collection(pytester: pytest.Pytester) -> None:
