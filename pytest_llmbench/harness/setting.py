@@ -101,9 +101,10 @@ def setting_on(
 
 def _selftest(opened: OpenSUT, settings: Settings) -> Facts:
     """The fact with the generator's certificate for this transport; none for a replay."""
-    from pytest_llmbench.harness.selftest.certificate import facts_of, find_for
+    from pytest_llmbench.harness.selftest import certificate
 
-    return facts_of(*find_for(opened.base_url, settings))
+    over = certificate.transport_to(opened.base_url, http2=settings.http == "2")
+    return certificate.facts_of(certificate.find(settings.workers, over), over)
 
 
 def _bound(workload: Workload, opened: OpenSUT) -> Workload:

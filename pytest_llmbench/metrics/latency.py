@@ -22,7 +22,8 @@ from pytest_llmbench.model.fact_keys import NetworkFact
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
-from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
+from pytest_llmbench.stats.backlog import Backlog, backlog
+from pytest_llmbench.stats.queues.batching import slot_queue
 
 FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
@@ -286,7 +287,7 @@ def backlog_among(runs: Sequence[Records], instants_ns: Sequence[IntColumn]) -> 
     """
     if any(len(run) > BLOCK for run in runs):
         return None
-    return backlog([SlotQueue.of(run.submitted_ns, run.finished_ns, run.ok) for run in runs], instants_ns)
+    return backlog([slot_queue(run) for run in runs], instants_ns)
 
 
 def per_request(family: str, records: Records) -> FloatArray:

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pytest_llmbench.metrics.latency import distributions
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.stats.queues.batching import FullLoad, SlotWait, as_busy, idle_share
+from pytest_llmbench.stats.queues.batching import FullLoad, Pace, SlotWait, as_busy, idle_share, slot_queue
+from pytest_llmbench.stats.queues.first_come import BY_LOAD
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 
@@ -82,3 +84,20 @@ def test_the_time_of_replies_over_that_of_sending() -> None:
     took = np.mean(records.finished_ns - records.submitted_ns)
     assert idle_share(records) == pytest.approx(took / np.ptp(records.submitted_ns))
     assert idle_share(records.part(0, 1)) == 0.0
+
+
+def test_the_time_per_token_with_so_many_under_way() -> None:
+    per_token = Pace(least=0.002, slope=0.001, mean=0.004, most=3)
+    assert per_token.with_under_way(3) == pytest.approx([0.003, 0.004, 0.005])
+    assert Pace(-0.0015, 0.001, 0.001, 3).with_under_way(2) == pytest.approx([0.00001, 0.0005])
+
+
+def test_requests_that_slow_each_other_down_wait_in_no_plain_queue() -> None:
+    """Half of the capacity: nothing of it shows in the latencies, but in the times per token."""
+    plan = LoadPlan("load", SYNTHETIC_UNIFORM, OpenLoop(22.0), 1000, seed=0)
+    records = ReplayEngine(parse_scenario("h100-8b")).run(plan).records
+    assert slot_queue(records).is_slowed
+    assert BY_LOAD not in distributions(("e2e",), [records])["e2e.p99"].method
+    at_the_end = replace(records, first_content_ns=records.finished_ns)  # no times per token
+    assert not slot_queue(at_the_end).is_slowed
+    assert BY_LOAD in distributions(("e2e",), [at_the_end])["e2e.p99"].method

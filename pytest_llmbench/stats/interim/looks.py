@@ -11,12 +11,12 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.plan import Load, Looks
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.backlog import Backlog, SlotQueue, backlog
+from pytest_llmbench.stats.backlog import Backlog, backlog
 from pytest_llmbench.stats.interim.boundaries import PlannedLook, batch_size, early_tail, planned_looks
 from pytest_llmbench.stats.interim.estimates import Judged, estimate, is_decided, is_enough, may_be_decided
 from pytest_llmbench.stats.interim.samples import Ends, values
 from pytest_llmbench.stats.percentiles import PERCENTILES, percentile
-from pytest_llmbench.stats.queues.batching import as_lasting, offered_rate
+from pytest_llmbench.stats.queues.batching import as_lasting, offered_rate, slot_queue
 from pytest_llmbench.stats.runs import FloatArray
 
 
@@ -58,23 +58,23 @@ class LookTaker:
         self._ends = Ends.none_of(most)
         self._prefix = 0
         """How many of the first requests have all ended."""
-        self._added = self._taken = 0
+        self._heard = self._taken = 0
         self._rows: list[RequestRecord] = []
         self.verdict: Verdict | None = None
         """The verdict of the first look that ended the load; None before that."""
 
-    def add(self, row: RequestRecord) -> Verdict | None:
+    def hear(self, row: RequestRecord) -> Verdict | None:
         """Note a request that has ended; returns the verdict, once there is one."""
         if row.index < self._first:
             return self.verdict
         self._rows.append(row)
         due = self._planned[self._taken].n if self._taken < len(self._planned) else self._most
-        if self.verdict is not None or self._added + len(self._rows) < due:
+        if self.verdict is not None or self._heard + len(self._rows) < due:
             return self.verdict
         rows, self._rows = self._rows, []
         return self.note(Ends.of_rows(rows))
 
-    def add_all(self, records: Records) -> Verdict | None:
+    def hear_all(self, records: Records) -> Verdict | None:
         return self.note(Ends.of_records(records.select(records.index >= self._first)))
 
     def close(self) -> Verdict:
@@ -99,7 +99,7 @@ class LookTaker:
             column[places] = values(watched, ends)
         self._here[places] = True
         self._ends.note(places, ends)
-        self._added += len(places)
+        self._heard += len(places)
         rest = self._here[self._prefix :]
         self._prefix += len(rest) if rest.all() else int(np.argmin(rest))
         while self.verdict is None and self._taken < len(self._planned):
@@ -158,7 +158,7 @@ class LookTaker:
     def _backlog(self, n: int) -> Backlog:
         """The backlog of the first n requests. What is sent later was not under way when they were sent."""
         run = self._ends.first(n)
-        return backlog([SlotQueue.of(run.submitted_ns, run.finished_ns, run.ok)], [run.submitted_ns])
+        return backlog([slot_queue(run)], [run.submitted_ns])
 
     def _budget_is_spent(self, n: int) -> bool:
         return self._failed(n) > self._looks.max_error_share * self._most

@@ -38,7 +38,7 @@ import numpy as np
 from pytest_llmbench.model.estimate import Estimate, EstimateKind
 from pytest_llmbench.model.plan import Load, Quantity
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
-from pytest_llmbench.stats.backlog import FEWEST
+from pytest_llmbench.stats.backlog import FEWEST, SlotQueue
 from pytest_llmbench.stats.growth import IntArray
 from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.stats.runs import FloatArray
@@ -126,20 +126,26 @@ class FullLoad(NamedTuple):
     """The wait for a slot; None where the engine does not say its slots."""
 
 
-def full_load(
-    sent_ns: IntArray,
-    first_ns: IntArray,
-    ended_ns: IntArray,
-    tokens: IntArray,
-    rate: float,
-    slots: int | None,
-) -> FullLoad | None:
-    """The load of one run at ``rate`` requests per second; ``None`` where requests do not slow each other
-    down, and of fewer than 100.
+class Pace(NamedTuple):
+    """The time per output token of requests that slow each other down, in seconds: ``least`` + k ``slope``
+    with k under way."""
 
-    ``sent_ns``: ascending, of requests that ended well. ``slots``: how many are at work at most; None where
-    that is not known.
-    """
+    least: float
+    slope: float
+    mean: float
+    """The mean over all tokens."""
+    most: int
+    """The most requests under way."""
+
+    def with_under_way(self, count: int) -> FloatArray:
+        """The time per token with 1 to ``count`` under way, in seconds."""
+        per_token = self.least + self.slope * np.arange(1, count + 1)
+        return np.asarray(np.maximum(per_token, _LEAST * self.mean))
+
+
+def pace(sent_ns: IntArray, first_ns: IntArray, ended_ns: IntArray, tokens: IntArray) -> Pace | None:
+    """The pace of one run; ``None`` where requests do not show that they slow each other down. ``sent_ns``:
+    ascending, of requests that ended well."""
     n = len(sent_ns)
     if n < _FEWEST or sent_ns[0] == sent_ns[-1]:
         return None
@@ -149,7 +155,8 @@ def full_load(
         return None
     later = (tokens[several] - 1).astype(np.float64)
     per_token_s = (ended_ns - first_ns)[several] / 1e9 / later
-    around = under_way[several] - np.average(under_way[several], weights=later)
+    middle = float(np.average(under_way[several], weights=later))
+    around = under_way[several] - middle
     squares = float(later @ around**2)
     if squares == 0.0:
         return None
@@ -158,12 +165,25 @@ def full_load(
     rest = later * around * (per_token_s - mean_s - slope * around)
     if slope <= max(_CERTAIN * math.sqrt(float(rest @ rest)) / squares, _LEAST * mean_s / most):
         return None
-    full = most if slots is None else max(slots, most)
+    return Pace(mean_s - slope * middle, slope, mean_s, most)
+
+
+def full_load(
+    sent_ns: IntArray,
+    first_ns: IntArray,
+    ended_ns: IntArray,
+    tokens: IntArray,
+    rate: float,
+    slots: int | None,
+) -> FullLoad | None:
+    """The load of one run at ``rate`` requests per second; ``None`` where it has no :func:`pace`. ``slots``:
+    how many are at work at most; None where that is not known."""
+    per_token = pace(sent_ns, first_ns, ended_ns, tokens)
+    if per_token is None:
+        return None
+    n, full = len(sent_ns), per_token.most if slots is None else max(slots, per_token.most)
     own_s = float(np.percentile(first_ns - sent_ns, _OWN)) / 1e9
-    fewer_s = mean_s - slope * float(np.average(under_way[several], weights=later))
-    times_s = own_s + (float(tokens.mean()) - 1) * np.maximum(
-        fewer_s + slope * np.arange(1, min(full, _MOST_SLOTS) + 1), _LEAST * mean_s
-    )
+    times_s = own_s + (float(tokens.mean()) - 1) * per_token.with_under_way(min(full, _MOST_SLOTS))
     load = rate * float(times_s[-1]) / len(times_s)
     gaps = np.diff(sent_ns).astype(np.float64)
     varied = float(gaps.var() / gaps.mean() ** 2 + tokens.var() / tokens.mean() ** 2)
@@ -207,20 +227,32 @@ def offered_rate(load: Load, due_ns: IntColumn) -> float | None:
     return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
 
 
+def slot_queue(run: Records | Ends) -> SlotQueue:
+    """The requests of a run in the slots of its server, and whether they slow each other down there."""
+    stamps = _stamps_and_tokens(run)
+    slowed = stamps is not None and pace(*stamps) is not None
+    return SlotQueue.of(run.submitted_ns, run.finished_ns, run.ok)._replace(is_slowed=slowed)
+
+
 def load_at_full_slots(run: Records | Ends, slots: int | None, rate: float) -> FullLoad | None:
     """The load of a server whose requests slow each other down; ``None`` where they do not, and where that is
     not known. ``slots``: the most that it has at work; None where it does not say."""
+    stamps = _stamps_and_tokens(run)
+    return None if stamps is None else full_load(*stamps, rate, slots)
+
+
+def _stamps_and_tokens(run: Records | Ends) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
+    """When the requests that ended well were sent, in that order, when their first output came and when they
+    ended, and their tokens; ``None`` for a run of more than a block."""
     known = run.ok & (run.first_content_ns != MISSING) & (run.output_tokens != MISSING)
     if len(known) > BLOCK or not known.any():
         return None
     there = np.flatnonzero(known)[np.argsort(run.submitted_ns[known], kind="stable")]
-    return full_load(
+    return (
         run.submitted_ns[there],
         run.first_content_ns[there],
         run.finished_ns[there],
         run.output_tokens[there],
-        rate,
-        slots,
     )
 
 

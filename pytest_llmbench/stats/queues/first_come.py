@@ -13,6 +13,8 @@ do not fit, the slots seen (:func:`~pytest_llmbench.stats.backlog.slots_at_work`
 
 - Y ≥ 0, without memory, and unrelated to the number under way (95 %). Other orders of service, several queues
   behind a router, and slots that slow each other down leave part of the queue in Y.
+- Requests do not slow each other down, where times per token tell
+  (:func:`~pytest_llmbench.stats.queues.batching.slot_queue`): at half load Y hardly shows it.
 - Gaps between sends without memory: no bursts.
 - Services no more varied than exponential ones: c_s² at most 1 + z √(8/n), and that of the excesses over
   their P90 at most 1 + z / √m. Waits behind heavier ones have no exponential tail.
@@ -46,7 +48,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.stats import order_statistics
-from pytest_llmbench.stats.backlog import Backlog, Occupancy, SlotQueue, fewest_slots
+from pytest_llmbench.stats.backlog import Backlog, Load, SlotQueue, fewest_slots
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.growth import IntArray, in_flight_at
 from pytest_llmbench.stats.memory import memory
@@ -122,7 +124,7 @@ class KnownQueue:
     """The samples in ascending order."""
     own: FloatArray
     """Y, the latency without the wait, of nearly as many requests."""
-    load: Occupancy
+    load: Load
     around: FloatArray
     """U, the difference of services and gaps in units of their means."""
 
@@ -183,7 +185,7 @@ def known_queue(samples: Samples, backlog: Backlog | None) -> KnownQueue | None:
     every, (queue,), (sent_ns,) = pooled(as_runs(samples)), backlog.queues, backlog.sent_ns
     if len(every) != len(sent_ns):
         raise ValueError("each sample needs when its request was sent")
-    if not queue.is_complete:
+    if not queue.is_complete or queue.is_slowed:
         return None
     fewest = fewest_slots(queue.ends_ns)
     for slots in sorted({fewest, max(fewest, queue.slots)}):
@@ -221,7 +223,7 @@ def _of_plain(samples: FloatArray, replay: Replay) -> KnownQueue | None:
         return None
     around = services[:-1] / service - gaps / gap
     variation = float(around.var())
-    load = Occupancy(
+    load = Load(
         utilisation=service / gap / replay.slots,
         error=math.sqrt(variation / len(around)),
         slots=replay.slots,
