@@ -91,7 +91,6 @@ class WarmupPolicy:
 
 
 Scale = Literal["quick", "standard", "full"]
-SCALES: tuple[Scale, ...] = ("quick", "standard", "full")
 Lengths = Literal["drawn", "shared", "repeated"]
 
 R = TypeVar("R")

@@ -611,34 +611,18 @@ def baselines_table(results: FairnessResults) -> Table:
 
 def plots(results: FairnessResults) -> tuple[Plot, ...]:
     """Plots of the TTFT distribution of each class, in the mix and alone."""
-    series = {}
-    for each in results.classes:
-        for label, records in (
-            (f"{each.name}, mix", each.mixed),
-            (f"{each.name}, alone", each.alone_records),
-        ):
-            samples = latency.ttft_ms(records)
-            if len(samples):
-                series[label] = ecdf(samples)
-    if not series:
-        return ()
-    plot = Plot(
-        id="fairness_ttft_cdf",
-        title="TTFT by class, in the mix and alone",
-        x_label="TTFT (ms)",
-        y_label="share of requests",
-        series=series,
-        step=True,
-        x_log=True,
-    )
-    return (plot,)
+    arms = {
+        f"{each.name}, {label}": latency.ttft_ms(records)
+        for each in results.classes
+        for label, records in (("mix", each.mixed), ("alone", each.alone_records))
+    }
+    series = {label: ecdf(samples) for label, samples in arms.items() if len(samples)}
+    title = "TTFT by class, in the mix and alone"
+    plot = Plot("fairness_ttft_cdf", title, "TTFT (ms)", "share of requests", series, step=True, x_log=True)
+    return (plot,) if series else ()
 
 
 procedure = framed(HEADING, measure, warm=False)
-
-
-def _rate(plan: LoadPlan) -> float:
-    return plan.load.request_rate or 0.0
 
 
 TEST = TestDefinition(

@@ -616,10 +616,6 @@ class Maxima:
         return None if best is None else lower_bound(best, self.searches[name].levels, self.holds)
 
 
-def _tail(seen: Seen) -> str:
-    return "; ".join(seen.level.saturation_reasons)
-
-
 def at_equal_load(levels: Mapping[tuple[str, float], Seen], baseline: str) -> dict[str, Estimate]:
     """The reduction of output tokens per second where all configurations were offered the same requests."""
     return {
