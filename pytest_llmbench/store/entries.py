@@ -24,7 +24,6 @@ from pytest_llmbench.model.judgement import (
     GateVerdict,
     JudgedObjective,
     Overload,
-    Validity,
     ValidityVerdict,
 )
 from pytest_llmbench.model.objective import Objective
@@ -181,9 +180,15 @@ def entry_from_result(
         section=result.section,
         title=result.title,
         outcome=outcome,
-        validity=_validity(result.validity),
+        validity=schema.ValidityEntry(
+            verdict=result.validity.verdict, findings=list(map(_finding, result.validity.findings))
+        ),
         compliance=_compliance(result.compliance, DRAFT),
-        gate=_gate(result.gate, result.objectives, _why_void(result)),
+        gate=_gate(
+            result.gate,
+            result.objectives,
+            "the run is invalid" if result.validity.verdict is ValidityVerdict.INVALID else None,
+        ),
         metrics={name: stored(Estimate, metric) for name, metric in result.metrics.items()},
         warmup=stored(WarmupReport, result.warmup),
         tables=_by_id(result.tables, _table),
@@ -278,11 +283,6 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _validity(validity: Validity) -> schema.ValidityEntry:
-    findings = [_finding(finding) for finding in validity.findings]
-    return schema.ValidityEntry(verdict=validity.verdict, findings=findings)
-
-
 def _finding(finding: Finding) -> schema.FindingEntry:
     """The finding without numbers that are not finite: a check must not cost the report because of what it
     found."""
@@ -300,10 +300,6 @@ def _finding(finding: Finding) -> schema.FindingEntry:
 
 def _note(note: Note) -> schema.NoteEntry:
     return schema.NoteEntry(id=note.id, parameters=plain_object(plain_parameters(note.parameters)))
-
-
-def _why_void(result: TestResult) -> str | None:
-    return "the run is invalid" if result.validity.verdict is ValidityVerdict.INVALID else None
 
 
 def _all_facts(result: TestResult) -> Facts:
@@ -351,18 +347,15 @@ def _gate(gate: Gate, objectives: Iterable[Objective], why_void: str | None) -> 
     """The entry of the gate. Objectives that were never judged are listed as inconclusive, and no void run
     passes its gate."""
     judged = {entry.objective for entry in gate.objectives}
+    why = f"not judged: {why_void}" if why_void else "not judged"
     unjudged = tuple(
-        JudgedObjective(objective, None, None, None, 0, GateVerdict.INCONCLUSIVE, _not_judged(why_void))
+        JudgedObjective(objective, None, None, None, 0, GateVerdict.INCONCLUSIVE, why)
         for objective in objectives
         if objective not in judged
     )
     whole = replace(gate, objectives=(*gate.objectives, *unjudged))
     verdict = GateVerdict.INCONCLUSIVE if why_void is not None else whole.verdict
     return schema.GateEntry(verdict=verdict, objectives=[_objective(entry) for entry in whole.objectives])
-
-
-def _not_judged(why: str | None) -> str:
-    return f"not judged: {why}" if why else "not judged"
 
 
 def _objective(judged: JudgedObjective) -> schema.ObjectiveEntry:

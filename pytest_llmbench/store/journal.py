@@ -78,10 +78,10 @@ class Course:
 
     def apply(self, event: Event) -> None:
         """Apply an event. Raises KeyError, TypeError or ValueError for an invalid one."""
-        known: dict[str, Callable[[Event], None]] = {
+        known: dict[str, Callable[[Event], object]] = {
             "selected": self._selected,
             "begun": self._begun,
-            "ended": self._ended,
+            "ended": lambda event: self.unfinished.pop(event["nodeid"], None),
             "judged": self._judged,
             "reaudited": self._reaudited,
             "finished": self._finished,
@@ -100,9 +100,6 @@ class Course:
     def _begun(self, event: Event) -> None:
         self.waiting.pop(event["nodeid"], None)
         self.unfinished[_text(event["nodeid"])] = None
-
-    def _ended(self, event: Event) -> None:
-        self.unfinished.pop(event["nodeid"], None)
 
     def _judged(self, event: Event) -> None:
         entry = event["entry"]

@@ -70,7 +70,8 @@ def _entry(content: Mapping[str, Any], where: str) -> CatalogueEntry:
     refuse(mistakes, where)
     assert whole is not None
     assert output is not None
-    after = whole[0] if not system else _without(whole[1], system)
+    # The system prompt is part of the input.
+    after = _chosen(lambda q: whole[1](q) - system) if system else whole[0]
     return CatalogueEntry(after, output[0], system, tuple(_told(content)))
 
 
@@ -125,11 +126,6 @@ def _law(table: Mapping[str, Any]) -> tuple[LengthLaw, _Quantile]:
 
 def _chosen(quantile: _Quantile) -> Choice:
     return Choice(tuple(max(1, round(quantile((at + 0.5) / QUANTILES))) for at in range(QUANTILES)))
-
-
-def _without(quantile: _Quantile, system: int) -> Choice:
-    """Lengths without a system prompt that they include; at least one token."""
-    return _chosen(lambda q: quantile(q) - system)
 
 
 def _told(content: Mapping[str, Any]) -> list[str]:

@@ -119,27 +119,16 @@ def _arrival(_: EngineSequence) -> tuple[float, ...]:
     return ()
 
 
-def _priority(sequence: EngineSequence) -> tuple[float, ...]:
-    return (sequence.priority,)
-
-
-def _shortest(sequence: EngineSequence) -> tuple[float, ...]:
-    return (sequence.prompt_tokens,)  # the length of the answer is not known to a real engine
-
-
 def _one_lane(_: EngineSequence) -> int:
     return 0
 
 
-def _by_phase(sequence: EngineSequence) -> int:
-    return int(still_thinks(sequence))
-
-
 _SCHEDULERS: Mapping[Scheduler, tuple[Order, Lane]] = {
     "fcfs": (_arrival, _one_lane),
-    "priority": (_priority, _one_lane),
-    "shortest": (_shortest, _one_lane),
-    "phase": (_arrival, _by_phase),
+    "priority": (lambda sequence: (sequence.priority,), _one_lane),
+    # The length of the answer is not known to a real engine.
+    "shortest": (lambda sequence: (sequence.prompt_tokens,), _one_lane),
+    "phase": (_arrival, lambda sequence: int(still_thinks(sequence))),
 }
 
 

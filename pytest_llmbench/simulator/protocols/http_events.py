@@ -224,22 +224,6 @@ _Make = Callable[[GroundTruth, str], Events]
 """Function that makes the events of a request; takes the ground truth and the model's name."""
 
 
-def _responses(truth: GroundTruth, model: str) -> Events:
-    return ResponseEvents(truth.request_id, int(time.time()), model)
-
-
-def _messages(truth: GroundTruth, model: str) -> Events:
-    return MessageEvents(truth.request_id, model, truth.prompt_tokens)
-
-
-def _chat_lines(_: GroundTruth, model: str) -> Events:
-    return OllamaLines(model, chat=True)
-
-
-def _generate_lines(_: GroundTruth, model: str) -> Events:
-    return OllamaLines(model, chat=False)
-
-
 @dataclass(frozen=True, slots=True)
 class _Api:
     parse: _Parse
@@ -250,10 +234,14 @@ class _Api:
 
 RESPONSES = "/v1/responses"
 _APIS = {
-    RESPONSES: _Api(parse_response, _responses),
-    "/v1/messages": _Api(parse_message, _messages),
-    "/api/chat": _Api(parse_chat, _chat_lines, lines=True),
-    "/api/generate": _Api(parse_generate, _generate_lines, lines=True),
+    RESPONSES: _Api(
+        parse_response, lambda truth, model: ResponseEvents(truth.request_id, int(time.time()), model)
+    ),
+    "/v1/messages": _Api(
+        parse_message, lambda truth, model: MessageEvents(truth.request_id, model, truth.prompt_tokens)
+    ),
+    "/api/chat": _Api(parse_chat, lambda _, model: OllamaLines(model, chat=True), lines=True),
+    "/api/generate": _Api(parse_generate, lambda _, model: OllamaLines(model, chat=False), lines=True),
 }
 PATHS = tuple(_APIS)
 

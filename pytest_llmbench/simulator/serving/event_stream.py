@@ -13,7 +13,7 @@ from pytest_llmbench.simulator.engine.faults import (
 )
 from pytest_llmbench.simulator.engine.structured_replies import StructuredReply
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
-from pytest_llmbench.simulator.serving.reply_text import DONE, ReplyText, usage_object
+from pytest_llmbench.simulator.serving.reply_text import DONE, ReplyText
 
 _TAGS: dict[bool, tuple[tuple[str, ...], tuple[str, ...]]] = {
     False: (("<think>",), ("</think>",)),
@@ -166,13 +166,13 @@ class EventStream:
         delta = self._texts.delta(self._field, self._held) if self._held else {}
         self.visible |= bool(self._held.strip())
         timings = {"timings": self._truth.timings()} if self._options.server_timings else {}
-        more = {"usage": self._usage()} if self._usage_each or self._options.usage == "finish" else {}
+        more = {"usage": self._truth.usage()} if self._usage_each or self._options.usage == "finish" else {}
         more |= {} if self._usage_apart else timings
         events.append(self._text.chunk(delta, reason, **more))
         if self._usage_apart:
             empty_delta = self._options.usage == "empty_delta"
             make = self._text.usage_with_empty_delta if empty_delta else self._text.usage_chunk
-            events.append(make(self._usage(), **timings))
+            events.append(make(self._truth.usage(), **timings))
         if self._options.done_marker:
             events.append(DONE)
         writes = self._writes(events)
@@ -204,7 +204,7 @@ class EventStream:
                 events += [] if role is None else [role]
             elif self._options.role_chunk == "in_first_chunk":
                 delta = {"role": "assistant", **delta}
-        more: dict[str, Any] = {"usage": self._usage()} if self._usage_each else {}
+        more: dict[str, Any] = {"usage": self._truth.usage()} if self._usage_each else {}
         if self._options.token_times:
             more["metrics"] = {"token_ns": self._times}
         if self._options.server_timestamps:
@@ -217,12 +217,6 @@ class EventStream:
         self._pending = []
         self._size = next(self._sizes)
         return events
-
-    def _usage(self) -> dict[str, Any]:
-        truth = self._truth
-        return usage_object(
-            truth.prompt_tokens, truth.output_tokens, truth.cached_tokens, truth.reasoning_tokens
-        )
 
     def _writes(self, events: list[bytes]) -> list[bytes]:
         options = self._options

@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 Clock = Callable[[], int]
 """Returns the instant, in nanoseconds."""
@@ -121,6 +122,19 @@ class GroundTruth:
             self.first_visible_ns = now_ns
         if thought:
             self.thinking_end_ns = now_ns
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's ``usage`` object. Cached tokens are left out where the engine has no prefix cache."""
+        usage: dict[str, Any] = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.output_tokens,
+            "total_tokens": self.prompt_tokens + self.output_tokens,
+        }
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        if self.reasoning_tokens:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return usage
 
     def timings(self) -> dict[str, float | str]:
         """The engine's own figures for the client, as far as they are known: ``timings`` in the reply."""

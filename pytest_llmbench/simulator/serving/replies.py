@@ -16,7 +16,6 @@ from pytest_llmbench.simulator.serving.reply_text import (
     ReplyText,
     error_event,
     error_object,
-    usage_object,
 )
 from pytest_llmbench.timing.alarm import LoopAlarm
 
@@ -193,7 +192,7 @@ class WholeReply(ChunkedReply):
         truth = self.truth
         more = {"timings": truth.timings()} if self._timings else {}
         reason = self._texts.finish_reason(reason)
-        body = self._text.whole(self._message(), reason, self._usage(), **more)
+        body = self._text.whole(self._message(), reason, truth.usage(), **more)
         truth.first_write_ns = truth.first_visible_ns = truth.last_write_ns = self._clock()
         truth.note_write(truth.last_write_ns)
         await send_whole(self._send, 200, b"application/json", body, self._headers)
@@ -210,12 +209,6 @@ class WholeReply(ChunkedReply):
         if "tool_calls" in message:
             message |= self._texts.delta("tool_calls", message["tool_calls"])
         return message
-
-    def _usage(self) -> dict[str, Any]:
-        truth = self.truth
-        return usage_object(
-            truth.prompt_tokens, truth.output_tokens, truth.cached_tokens, truth.reasoning_tokens
-        )
 
 
 class FilteredReply:

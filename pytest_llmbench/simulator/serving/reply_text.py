@@ -104,19 +104,3 @@ def error_object(message: str) -> dict[str, Any]:
 def error_event(message: str, **more: Any) -> bytes:
     """The event of such an error in mid-stream."""
     return _event(error_object(message) | more)
-
-
-def usage_object(
-    prompt_tokens: int, output_tokens: int, cached_tokens: int | None = None, reasoning_tokens: int = 0
-) -> dict[str, Any]:
-    """OpenAI's ``usage`` object. ``cached_tokens`` is left out where the engine has no prefix cache."""
-    usage: dict[str, Any] = {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": output_tokens,
-        "total_tokens": prompt_tokens + output_tokens,
-    }
-    if cached_tokens is not None:
-        usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
-    if reasoning_tokens:
-        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
-    return usage

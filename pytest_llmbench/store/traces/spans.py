@@ -21,6 +21,8 @@ OPERATIONS: Final = ("chat", "text_completion", "generate_content", "")
 """Operations that generate; empty for a span that names none."""
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_CALL = (*_INPUT, "gen_ai.input.messages")
+"""Attributes of which a call to a model has at least one."""
 _SESSIONS = ("gen_ai.conversation.id", "session.id")
 
 Row = Mapping[str, Any]
@@ -61,7 +63,7 @@ class SpanReader:
     def read(self, place: str, span: Row) -> None:
         """Read a span. ValueError, in words, for an invalid one."""
         told = _attributes(span)
-        if name_of(told, "gen_ai.operation.name") not in OPERATIONS or not _is_call(told):
+        if name_of(told, "gen_ai.operation.name") not in OPERATIONS or not any(map(told.__contains__, _CALL)):
             self.others += 1
             return
         prompt = _messages(told, "gen_ai.input.messages")
@@ -95,10 +97,6 @@ class SpanReader:
             found.append(replace(request, pause_ms=pause if pause is not None and pause >= 0 else None))
             ended[request.session] = max(end_ms, before if before is not None else end_ms)
         return found
-
-
-def _is_call(told: Row) -> bool:
-    return any(name in told for name in (*_INPUT, "gen_ai.input.messages"))
 
 
 def _attributes(span: Row) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.simulator.serving.reply_text import WORDS, ReplyText, usage_object
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.reply_text import WORDS, ReplyText
 from pytest_llmbench.simulator.serving.request_body import Endpoint
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
@@ -26,7 +27,8 @@ def text_of(endpoint: Endpoint, first_word: int = 0, request_id: str = "id-1") -
 def whole(text: ReplyText, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
     """The reply as one JSON object."""
     content = "".join(map(text.word, range(output_tokens)))
-    body = text.whole({"content": content}, "length", usage_object(prompt_tokens, output_tokens))
+    usage = GroundTruth("id-1", 0, prompt_tokens, output_tokens=output_tokens).usage()
+    body = text.whole({"content": content}, "length", usage)
     found: dict[str, Any] = json.loads(body)
     return found
 
@@ -50,7 +52,10 @@ def test_chat_events() -> None:
     assert event(text.content(1)) == identity | {"choices": choice({"content": WORDS[1]})}
     assert event(text.chunk({}, "stop")) == identity | {"choices": choice({}, "stop")}
     usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-    assert event(text.usage_chunk(usage_object(3, 4))) == identity | {"choices": [], "usage": usage}
+    assert event(text.usage_chunk(GroundTruth("id-1", 0, 3, output_tokens=4).usage())) == identity | {
+        "choices": [],
+        "usage": usage,
+    }
 
 
 def test_completion_events() -> None:
