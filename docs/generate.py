@@ -309,11 +309,13 @@ def clauses_page() -> str:
 
 def findings_page() -> str:
     """The table of findings and notes."""
+    from pytest_llmbench.model.sentences import every_sentence
     from pytest_llmbench.model.wording.findings import FINDINGS
-    from pytest_llmbench.model.wording.notes import NOTES
+
+    known = every_sentence()
 
     def row(identity: str, severity: str = "") -> Sequence[str]:
-        sentence = {**FINDINGS, **NOTES}[identity]
+        sentence = known[identity]
         texts = code(sentence.text) + (f"<br>if not ok: {code(sentence.advice)}" if sentence.advice else "")
         return (f'<a id="{identity}"></a>{code(identity)}', *([severity] if severity else []), texts)
 
@@ -327,7 +329,7 @@ def findings_page() -> str:
         "run in some cases and warn in others: the report's `voids` counts.\n\n## Findings\n\n"
         + table(("id", "if not ok", "sentence"), findings)
         + "\n## Notes, and parts of sentences\n\n"
-        + table(("id", "sentence"), [row(each) for each in sorted(NOTES)])
+        + table(("id", "sentence"), [row(each) for each in sorted(known.keys() - FINDINGS)])
     )
 
 

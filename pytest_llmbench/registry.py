@@ -45,6 +45,8 @@ class Transport:
     all."""
     preflight: Mapping[str, str] = field(default_factory=dict)
     """Further functions of the preflight, by its names for them."""
+    note: str = ""
+    """The id of the note on what is measured over it; none: there is nothing to say."""
     faces: Mapping[str, str] = field(default_factory=dict)
     """The sides of servers of ours that speak it, by the server's name for them."""
 
@@ -93,6 +95,9 @@ class Extra:
     deployments: Mapping[str, str] = field(default_factory=dict)
     """Name of an option of the embedded engine's scenarios → the ``simulator.engine.deployment.Deployment``
     that has it as a field: how many engines there are, and the loop that gives them requests."""
+    sentences: Mapping[str, str] = field(default_factory=dict)
+    """Name of a table of findings and notes → the table: sentences (``model.wording.Sentence``) by ids that
+    the core does not have."""
     packages: tuple[str, ...] = ()
     """Packages that it imports and that may not be installed."""
     install: str = ""
@@ -145,7 +150,7 @@ def transport_speaking(dialect: str) -> Transport | None:
 Kind = Literal[
     "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
     "tests", "main_metrics", "metrics", "arrivals", "trace_formats", "reports", "engine_apis",
-    "deployments",
+    "deployments", "sentences",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
 

@@ -75,6 +75,19 @@ def test_a_format_of_traces(acme: Path) -> None:
     assert "line 1: prompt is -1" in run.stdout + run.stderr
 
 
+def test_findings_and_notes(acme: Path) -> None:
+    made = (
+        "from pytest_llmbench.model.judgement import Finding",
+        "from pytest_llmbench.model.sentences import read_note",
+        "found = Finding.of('acme_bus_full', value=0.98)",
+        "print(found.message, found.voids, read_note('over_acme_bus', {}, 'lost'), sep='|')",
+    )
+    run = python("-c", "\n".join(made), path=acme)
+    message, voids, note = run.stdout.strip().split("|")
+    assert message == "the bus was 98 % full: lower the rate", run.stderr
+    assert (voids, note) == ("True", "the load was measured over ACME's bus, which stamps nothing")
+
+
 def test_a_deployment_of_the_embedded_engine(acme: Path) -> None:
     measured = [each for each in MEASURED if "endpoint" not in each]
     given = (*measured, "--llm-endpoint=replay:fast?spares=2", "--llm-report=spares", "test_acme.py")

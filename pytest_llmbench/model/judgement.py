@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.sentences import SENTENCES, Note, Parameter
+from pytest_llmbench.model.sentences import Note, Parameter, sentence_of
 
 FEWEST_SESSIONS = 3
 """Fewest earlier sessions whose spread is used; from so many on the session is the unit of replication."""
@@ -156,7 +156,7 @@ class Finding:
         **parameters: Parameter,
     ) -> Finding:
         """A finding of the table. ``voids``, ``unit``: other than the table has them."""
-        usual = SENTENCES[identifier]
+        usual = sentence_of(identifier)
         return cls(
             identifier.partition(".")[0],
             ok,

@@ -1,7 +1,7 @@
 """What findings and notes say: an id with parameters, which becomes a sentence last.
 
-Nothing reads a sentence: verdicts, clauses and figures read ids, parameters and numbers. The table of all
-sentences is ``model/wording/``.
+Nothing reads a sentence: verdicts, clauses and figures read ids, parameters and numbers. The table of the
+core's sentences is ``model/wording/``; extras bring theirs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from pytest_llmbench.model.numbers import number, quantity
 from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.model.wording.findings import FINDINGS
 from pytest_llmbench.model.wording.notes import NOTES
+from pytest_llmbench.registry import every
 
 Parameter = Union[None, bool, int, float, str, Amount, "Note", tuple["Parameter", ...]]
 Parameters = Mapping[str, Parameter]
 
 SENTENCES: Mapping[str, Sentence] = {**FINDINGS, **NOTES}
+"""Those of the core."""
 _OPTIONAL = re.compile(r"\[(?:(\w+)([?!]))?([^\[\]]*)\]")
 _NAME = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
 
@@ -50,9 +52,22 @@ class Note:
 
     def text(self, ok: bool = True, **more: Parameter) -> str:
         """The sentence, with what to do where a finding is not ``ok``."""
-        sentence = SENTENCES[self.id]
+        sentence = sentence_of(self.id)
         advice = f": {sentence.advice}" if sentence.advice and not ok else ""
         return fill(sentence.text + advice, {**more, **self.parameters})
+
+
+def sentence_of(identifier: str) -> Sentence:
+    """The sentence of that id; extras are asked only for what the core does not know. KeyError: nobody has
+    it."""
+    own = SENTENCES.get(identifier)
+    return every_sentence()[identifier] if own is None else own
+
+
+def every_sentence() -> Mapping[str, Sentence]:
+    """All sentences by id, those of extras as well. What the core knows it says itself."""
+    tables = (*every("sentences").values(), SENTENCES)
+    return {identifier: sentence for table in tables for identifier, sentence in table.items()}
 
 
 def as_told(text: str) -> Note:
@@ -62,7 +77,8 @@ def as_told(text: str) -> Note:
 
 def read_note(identifier: str, stored: Mapping[str, Any], text: str) -> Note:
     """A note of a report. ``text``: its sentence there, which stands for one that is not known here."""
-    return Note(identifier, parameters_of(stored)) if identifier in SENTENCES else as_told(text)
+    known = identifier in SENTENCES or identifier in every_sentence()
+    return Note(identifier, parameters_of(stored)) if known else as_told(text)
 
 
 def fill(template: str, parameters: Parameters) -> str:

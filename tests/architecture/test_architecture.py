@@ -51,6 +51,7 @@ LAYERS: dict[str, int] = {
 ALLOWED_BETWEEN_PEERS = {
     ("errors", "redaction"),
     ("workloads", "tokens"),
+    ("model", "registry"),
     ("plugin", "marks"),
     ("__init__", "marks"),
     ("plugin", "__init__"),

@@ -21,7 +21,6 @@ from pytest_llmbench.model import sentences
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import RequirementStatus
 from pytest_llmbench.model.result import Level, Plot, Table, TestResult
-from pytest_llmbench.model.wording import Sentence
 from pytest_llmbench.store.entries import entry_from_result
 
 OTHER = "Lorem ipsum."
@@ -112,7 +111,9 @@ def test_no_status_moves_with_other_words(run: Any, monkeypatch: pytest.MonkeyPa
 
 def say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every finding and note says the same from now on."""
-    monkeypatch.setattr(sentences, "SENTENCES", dict.fromkeys(sentences.SENTENCES, Sentence(OTHER)))
+    known = sentences.every_sentence().items()
+    other = {identifier: usual._replace(text=OTHER, advice="") for identifier, usual in known}
+    monkeypatch.setattr(sentences, "SENTENCES", other)
 
 
 @pytest.mark.parametrize("test", KEYWORDS)

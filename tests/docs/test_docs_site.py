@@ -15,7 +15,7 @@ import pytest_llmbench
 from pytest_llmbench.compliance.audit import ambiguities, load_catalogue
 from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.sentences import SENTENCES
+from pytest_llmbench.model.sentences import every_sentence
 from pytest_llmbench.plugin.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ def test_generated_pages_hold_all_that_the_code_has() -> None:
     assert all(f'<a id="{identity}"></a>`{identity}`' in clauses for identity in load_catalogue())
     assert all(f"## {identity}\n" in open_questions for identity in ambiguities())
     findings = GENERATE.findings_page()
-    assert all(f'<a id="{identity}"></a>`{identity}`' in findings for identity in SENTENCES)
+    assert all(f'<a id="{identity}"></a>`{identity}`' in findings for identity in every_sentence())
 
 
 def test_every_command_is_there_with_its_help() -> None:

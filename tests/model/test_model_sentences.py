@@ -13,16 +13,21 @@ import pytest_llmbench
 from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.sentences import (
-    SENTENCES,
     Note,
     as_told,
+    every_sentence,
     fill,
     parameters_of,
     plain_parameters,
     read_note,
 )
 from pytest_llmbench.model.wording.findings import FINDINGS
+from pytest_llmbench.model.wording.notes import NOTES
+from pytest_llmbench.registry import every, extras
 
+SENTENCES = every_sentence()
+NOTED = {each.note for extra in extras() for each in extra.transports if each.note}
+"""Notes on what is measured over a transport."""
 _OWN = {"ok", "value", "limit", "voids", "unit"}
 
 
@@ -69,7 +74,13 @@ def test_every_id_that_is_made_is_in_the_table() -> None:
 
 
 def test_every_id_of_the_table_is_made() -> None:
-    assert set(SENTENCES) - {identifier for _, identifier, *_ in MADE} - {"as_told", "files_on_disk"} == set()
+    assert set(SENTENCES) - {identifier for _, identifier, *_ in MADE} - {"as_told", "files_on_disk"} == NOTED
+
+
+def test_extras_say_nothing_under_an_id_of_the_core() -> None:
+    tables = every("sentences").values()
+    assert not {*FINDINGS, *NOTES} & {identifier for table in tables for identifier in table}
+    assert len(SENTENCES) == len(FINDINGS) + len(NOTES) + sum(map(len, tables))
 
 
 def test_what_a_sentence_needs_is_given() -> None:

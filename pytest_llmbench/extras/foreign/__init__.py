@@ -11,5 +11,6 @@ EXTRA = Extra(
     result_formats={
         name: f"{_HERE}.{name}:FORMAT" for name in ("vllm", "sglang", "aiperf", "guidellm", "inference_perf")
     },
+    sentences={"foreign": f"{_HERE}.wording:SENTENCES"},
     test_lists={"vllm": f"{_HERE}.imported:register"},
 )

@@ -20,5 +20,6 @@ EXTRA = Extra(
         "latency": f"{_HERE}.metrics:LATENCY",
         "latency_scheduled": f"{_HERE}.metrics:LATENCY_SCHEDULED",
     },
+    sentences={"non_generative": f"{_HERE}.wording:SENTENCES"},
     engine_apis={"documents": f"{_HERE}.engine_face:DocumentFace"},
 )

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
 from pytest_llmbench.model.fact_keys import EndpointFact, WireFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.registry import load, required
+from pytest_llmbench.registry import load, required, transport_for
 
 if TYPE_CHECKING:
     from pytest_llmbench.generator.http.target import Target
@@ -98,9 +99,11 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
     seen = _examined(url, sut_access)
     if not sut_access.settings.proxy:
         _refuse_proxy(seen)
-    told = Facts()
-    if sut_access.http2:  # SUTError where the server does not speak it
-        load(required("http/2", "--llm-http").preflight["agree"])(seen.base_url, sut_access.access)
+    told, scheme = Facts(), seen.base_url.partition("://")[0]
+    spoken = None if scheme in OF_HTTP else transport_for(scheme)
+    if sut_access.http2:
+        spoken = required("http/2", "--llm-http")
+        load(spoken.preflight["agree"])(seen.base_url, sut_access.access)  # SUTError: the server does not
         told = Facts.of(Origin.DETECTED, {WireFact.HTTP_VERSION: "2"}, "--llm-http")
     if seen.changed:
         sut_access = sut_access.with_fields(seen.changed)
@@ -123,7 +126,7 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
         notes=(
             *api_notes(sut_access.api, seen.api),
             *_notes(seen),
-            *((Note.of("over_http2"),) if sut_access.http2 else ()),
+            *((Note.of(spoken.note),) if spoken is not None and spoken.note else ()),
             *worker_notes(sut_access.ray or sut_access.workers),
         ),
     )

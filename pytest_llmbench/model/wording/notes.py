@@ -79,7 +79,6 @@ _OF_SEARCHES = {
 
 _OF_TESTS = {
     "outside_draft": Sentence("{test} is no test of the draft: there are no clauses to comply with"),
-    "no_latency": Sentence("no request was answered with a result: there is no latency to report"),
     "most_requests": Sentence("Maximum concurrent requests meeting criteria: [{most}][most!none]"),
     "most_sessions": Sentence("Maximum sessions at once meeting criteria: [{most}][most!none]"),
     "capacity_of_sessions": Sentence(
@@ -285,15 +284,6 @@ _OF_SESSIONS = {
         "{baseline} and compare with that name, or compare both builds in one session "
         "(--llm-baseline-endpoint)"
     ),
-    "nothing_like_it": Sentence("nothing is compared with {file}: {why}"),
-    "beside_file": Sentence(
-        "beside {file}, a result of {tool}: [one?1 run, which says nothing of the noise between runs]"
-        "[one!{runs} runs], {load}"
-    ),
-    "file_does_not_tell": Sentence("that file does not tell {untold}"),
-    "mean_lengths": Sentence("mean lengths: {lengths:;}"),
-    "left_out_of_file": Sentence("left out of that file: {metrics:;}"),
-    "metric_defined_otherwise": Sentence("{metric} of {tool} is defined otherwise: {difference}"),
     "model_not_listed": Sentence(
         "the endpoint's list of models does not hold {model}, which answers all the same"
     ),
@@ -303,10 +293,6 @@ _OF_SESSIONS = {
     ),
     "api_found": Sentence(
         "the endpoint is asked by {api}, which --llm-api=auto found; --llm-api=NAME chooses another"
-    ),
-    "over_http2": Sentence(
-        "the load was measured over HTTP/2 (--llm-http=2): replies that share a connection wait for the "
-        "bytes of one another, and what is lost or read late is so for all of them"
     ),
     "workers_of_replay": Sentence(
         "--llm-workers {workers} has no effect on a replay: in virtual time nothing is sent"
@@ -347,7 +333,6 @@ _PARTS = {
     "kv_use": Sentence("KV cache use up to {most}"),
     "named_reasons": Sentence("{name}: {reasons:;}"),
     "has_no_results": Sentence("{file} has no results of this test"),
-    "lengths_there_and_here": Sentence("{there} {what} tokens a request there, {here} here"),
     "lower_load": Sentence("lower the load or give more --llm-workers"),
     "memory_at": Sentence("{level}: {signs}"),
     "memory_of_sessions": Sentence("{sessions}: hit rate of returning turns {hit_rate}[, {signs}]"),
