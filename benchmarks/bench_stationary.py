@@ -294,7 +294,7 @@ def _last_look(seen: Observation, name: str, limit: float) -> tuple[bool, int]:
     watched = Watched(Objective(name, "<=", limit, "ms"), family, PERCENTILES.get(statistic))  # type: ignore[arg-type]
     _, slots = with_slots(seen)
     taker = LookTaker(Looks((watched,), 0.0), first=0, most=MOST, load=seen.plan.load, slots=slots)
-    taker.hear_all(seen.records)
+    taker.add_all(seen.records)
     verdict = taker.close()
     upper = verdict.estimates[0].upper
     return upper is not None and upper <= limit, verdict.n

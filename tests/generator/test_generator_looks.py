@@ -47,7 +47,7 @@ def test_a_decided_load_ends_early_and_drains(
     assert not seen.records.has_outcome(Outcome.CANCELLED).any()
     taker = look_taker(wanted)
     assert taker is not None
-    taker.hear_all(seen.records)
+    taker.add_all(seen.records)
     assert taker.reason(taker.close()) == seen.stopped
 
 

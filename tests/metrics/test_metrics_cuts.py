@@ -142,9 +142,9 @@ def test_looks_are_at_those_who_wait(by: str) -> None:
     taker = LookTaker(Looks((watched,), max_error_share=0.01), first=0, most=4000)
     if by == "rows":
         for each in rows:
-            taker.hear(each)
+            taker.add(each)
     else:
-        taker.hear_all(Records.from_rows(rows))
+        taker.add_all(Records.from_rows(rows))
     verdict = taker.close()
     assert verdict.decided
     assert not verdict.budget_spent
@@ -163,8 +163,8 @@ def test_failures_of_those_who_wait_spend_the_budget_all_the_same() -> None:
         LookTaker(Looks((watched,), max_error_share=share), first=0, most=1000) for share in (0.06, 0.04)
     )
     for each in rows:
-        kept.hear(each)
-        broken.hear(each)
+        kept.add(each)
+        broken.add(each)
     # 25 of the 500 who wait: more than 4 % of them, which are not 4 % of all.
     assert kept.verdict is not None
     assert broken.verdict is None

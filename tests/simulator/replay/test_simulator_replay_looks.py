@@ -29,7 +29,7 @@ def test_it_ends_early_with_the_records_of_the_whole_load_until_then(load: Load)
     assert seen.records.index.tolist() == list(range(sent))
     taker = look_taker(wanted)
     assert taker is not None
-    taker.hear_all(seen.records)
+    taker.add_all(seen.records)
     assert taker.reason(taker.close()) == seen.stopped
     if isinstance(load, OpenLoop):  # arrivals know nothing of the looks
         whole = ReplayEngine(parse_scenario("fast")).run(plan(load, None, sent))
