@@ -12,12 +12,18 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OVER_HTTP2 = ROOT / "docs/how-to/measure-over-http2.md"
 ROUTERS = ROOT / "docs/how-to/compare-routers.md"
+OF_EXTRAS = (
+    OVER_HTTP2,
+    ROUTERS,
+    *(ROOT / f"docs/how-to/measure-over-{name}.md" for name in ("grpc", "websocket")),
+)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def of_extras(page: Path, block: str) -> bool:
     """Whether a block needs an extra of this package."""
-    return page in (OVER_HTTP2, ROUTERS) or "llmbench.non_generative" in block
+    tests = ("llmbench.non_generative", "llmbench.accuracy")
+    return page in OF_EXTRAS or any(name in block for name in tests)
 
 
 def run_blocks(pytester: pytest.Pytester, blocks: Sequence[str], endpoint: str, *options: str) -> None:

@@ -22,10 +22,22 @@ def test_with_routers(pytester: pytest.Pytester) -> None:
     run_blocks(pytester, blocks, "replay", f"--llm-baseline-endpoint={baseline}")
 
 
-def test_without_tokens(pytester: pytest.Pytester) -> None:
-    pages = [page for page in PAGES if page not in (OVER_HTTP2, ROUTERS)]
+def of_others(without_tokens: bool) -> list[str]:
+    """The blocks of the other pages that need an extra, by whether they generate tokens."""
     found = [
-        block for page in pages for block in BLOCK.findall(page.read_text("utf-8")) if of_extras(page, block)
+        block
+        for page in PAGES
+        if page not in (OVER_HTTP2, ROUTERS)
+        for block in BLOCK.findall(page.read_text("utf-8"))
+        if of_extras(page, block) and ("llmbench.non_generative" in block) is without_tokens
     ]
     assert len(found) > 1
-    run_blocks(pytester, found, "replay", "--llm-api=openai-embeddings")
+    return found
+
+
+def test_without_tokens(pytester: pytest.Pytester) -> None:
+    run_blocks(pytester, of_others(without_tokens=True), "replay", "--llm-api=openai-embeddings")
+
+
+def test_accuracy_and_other_transports(pytester: pytest.Pytester) -> None:
+    run_blocks(pytester, of_others(without_tokens=False), "replay")

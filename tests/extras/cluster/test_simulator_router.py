@@ -12,9 +12,10 @@ from pytest_llmbench.extras.cluster import EXTRA
 from pytest_llmbench.extras.cluster.options import ClusterOptions
 from pytest_llmbench.extras.cluster.router import Router, RouterPolicy
 from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
-from pytest_llmbench.simulator.scenario.scenario import option_meanings, overridden, parse_scenario
+from pytest_llmbench.simulator.scenario.scenario import Scenario, option_meanings, overridden, parse_scenario
 from pytest_llmbench.simulator.scenario.variants import disclosure
 
 
@@ -210,3 +211,14 @@ def test_options_over_those_of_a_scenario() -> None:
 def test_every_option_is_named_and_has_a_meaning() -> None:
     assert EXTRA.deployments.keys() == option_meanings(ClusterOptions).keys()
     assert all(option_meanings(ClusterOptions).values())
+
+
+def test_options_of_two_kinds_of_deployments_do_not_go_together() -> None:
+    @dataclass(frozen=True)
+    class Spares(Deployment):
+        title = "spare engines"
+        spares: int = 0
+
+    spared = Scenario(parse_scenario("fast").engine, deployment=Spares())
+    with pytest.raises(SuiteError, match="'replicas' does not go with those of the spare engines"):
+        overridden(spared, {"replicas": "2"})
