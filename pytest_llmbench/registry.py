@@ -78,6 +78,9 @@ class Extra:
     ``wire.dialect.NonGenerativeDialect`` called without arguments. ``auto`` takes none."""
     tests: Mapping[str, str] = field(default_factory=dict)
     """Name of a test beyond the draft, and of its marker → its ``methodology.procedure.TestDefinition``."""
+    cells: Mapping[str, str] = field(default_factory=dict)
+    """Name of such a test whose marker stands for several → function of the marker's keywords that gives the
+    id and the keywords of each, a test item each."""
     main_metrics: Mapping[str, str] = field(default_factory=dict)
     """Name of such a test → the names of its main metrics, the most telling first."""
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +91,7 @@ class Extra:
     """Name of a format of recorded requests → its ``store.traces.reading.TraceReader``."""
     reports: Mapping[str, str] = field(default_factory=dict)
     """Name of a file in the directory of the report → function of the report in plain JSON types (the schema
-    of ``report.json``) that gives its text."""
+    of ``report.json``) that gives its text. An extra with tests makes them of reports with one of these."""
     engine_apis: Mapping[str, str] = field(default_factory=dict)
     """Name of an API → the class that serves it in the embedded engine over HTTP, called with its generation
     and its driver: a ``simulator.serving.app.EngineApi``."""
@@ -149,7 +152,7 @@ def transport_speaking(dialect: str) -> Transport | None:
 
 Kind = Literal[
     "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
-    "tests", "main_metrics", "metrics", "arrivals", "trace_formats", "reports", "engine_apis",
+    "tests", "cells", "main_metrics", "metrics", "arrivals", "trace_formats", "reports", "engine_apis",
     "deployments", "sentences",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""

@@ -157,7 +157,7 @@ def own_input_cached(view: EvidenceView) -> float | None:
     return share
 
 
-Part = tuple[Workload, int, int, int]
+WorkloadStretch = tuple[Workload, int, int, int]
 """A stretch of a workload: the workload, its first request that was sent, their number, and the seed that
 they are drawn with."""
 
@@ -196,7 +196,7 @@ def _declared_workload(view: EvidenceView) -> Workload:
     return next(same, workloads[0])
 
 
-def _parts(view: EvidenceView, workload: Workload, count: int, seed: int) -> list[Part]:
+def _parts(view: EvidenceView, workload: Workload, count: int, seed: int) -> list[WorkloadStretch]:
     """The stretches of the sequence that were sent; in the long-context test each has a length of its own."""
     slices = [(first, length) for first, length in view.fact(WorkloadFact.SLICES, [[0, count]])]
     seeds = [own for _, own in view.fact(WorkloadFact.PARTS, [])]
@@ -211,7 +211,7 @@ def _parts(view: EvidenceView, workload: Workload, count: int, seed: int) -> lis
     ]
 
 
-def _digest(parts: list[Part]) -> str:
+def _digest(parts: list[WorkloadStretch]) -> str:
     workloads = [part[0] for part in parts]
     if all(workload == workloads[0] for workload in workloads):
         return stretches_sha256(workloads[0], [(seed, first, length) for _, first, length, seed in parts])
@@ -222,11 +222,11 @@ def _digest(parts: list[Part]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _remembered_digest(parts: tuple[Part, ...]) -> str:
+def _remembered_digest(parts: tuple[WorkloadStretch, ...]) -> str:
     return _drawn_digest(parts)
 
 
-def _drawn_digest(parts: Sequence[Part]) -> str:
+def _drawn_digest(parts: Sequence[WorkloadStretch]) -> str:
     return sequence_sha256(request for part in parts for request in drawn(*part))
 
 

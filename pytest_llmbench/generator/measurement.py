@@ -38,7 +38,7 @@ _EXHAUSTED, _OK = End.EXHAUSTED, Outcome.OK
 SESSION_DEADLINE = "the session deadline has passed"
 
 
-class Load(Protocol):
+class LoadLoop(Protocol):
     """Sends the requests of a plan, by schedule or by slots. Returns when no more will be sent, with the
     instant at which the load ended; that of a schedule may be still to come."""
 
@@ -65,7 +65,7 @@ class Measurement:
     def __init__(
         self,
         *,
-        load: Load,
+        load: LoadLoop,
         planned: int,
         transport: Transport,
         clock: Clock,
@@ -263,7 +263,7 @@ class Measurement:
             if not self._watch.is_calm:
                 self._check_sut(self._clock.monotonic_ns())
         if self._looks is not None and self._work is not None and self._dispatcher.closed is None:
-            verdict = self._looks.hear(record)
+            verdict = self._looks.add(record)
             if verdict is not None:
                 self.stopped = self._looks.reason(verdict)
                 self._wind_up(self.stopped)

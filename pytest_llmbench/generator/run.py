@@ -30,7 +30,7 @@ from pytest_llmbench.generator.limits import (
 )
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop, result_of
 from pytest_llmbench.generator.loops import Extent, JobLoop, Pacer
-from pytest_llmbench.generator.measurement import Gate, Load, Measurement
+from pytest_llmbench.generator.measurement import Gate, LoadLoop, Measurement
 from pytest_llmbench.generator.prepared import Prepare, PreparedJobs, PreparedRequest, kept_prompt
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.row_log import RowLog
@@ -229,7 +229,7 @@ class LoadGenerator:
         return "" if self._gate is not None else drawn_sha256(plan.workload, plan.first, sent, plan.seed)
 
     def _execute(
-        self, plan: LoadPlan, load: Load, connections: int, rows: RowLog, on_record: OnRecord | None
+        self, plan: LoadPlan, load: LoadLoop, connections: int, rows: RowLog, on_record: OnRecord | None
     ) -> Measurement:
         if self._thread is None:
             self._thread = LoopThread(self._loop_factory)
@@ -246,7 +246,7 @@ class LoadGenerator:
             raise
 
     async def _measure(
-        self, plan: LoadPlan, load: Load, connections: int, rows: RowLog, on_record: OnRecord | None
+        self, plan: LoadPlan, load: LoadLoop, connections: int, rows: RowLog, on_record: OnRecord | None
     ) -> Measurement:
         reader = ReplyReader(
             self._dialect,
@@ -345,7 +345,7 @@ class LoadGenerator:
 
         return prepare if self._dialect.text_replies else _refusing_live(prepare, self._dialect.name)
 
-    def _load_of(self, plan: LoadPlan, supply: PreparedJobs, count: int) -> tuple[Load, int]:
+    def _load_of(self, plan: LoadPlan, supply: PreparedJobs, count: int) -> tuple[LoadLoop, int]:
         """The load that sends the plan, and how many connections to open before it."""
         asked, timed_s = plan.load, plan.duration_s
         extent = Extent(plan.requests, timed_s) if asked.model == "closed" and timed_s is not None else None

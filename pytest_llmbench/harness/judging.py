@@ -55,7 +55,7 @@ _NOT_KEPT = (GateVerdict.FAIL, GateVerdict.INCONCLUSIVE)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTest:
     """One test's result on its way to a pytest outcome."""
 
     nodeid: str
@@ -258,7 +258,7 @@ class Judge:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._kept: list[Measured] = []
+        self._kept: list[MeasuredTest] = []
 
     def judged(
         self, result: TestResult, parameters: TestParameters, peers: Sequence[TestResult] = ()
@@ -288,11 +288,11 @@ class Judge:
         duration_s: float,
         peers: tuple[TestResult, ...],
         more: Mapping[str, Any],
-    ) -> Measured:
+    ) -> MeasuredTest:
         """Keep a judged result, in view of which later ones are judged, and make it ready for its pytest
         outcome."""
         fails = self._settings.inconclusive == "fail"
-        measured = Measured(nodeid, judged, parameters, fails, records_file, duration_s, peers, more)
+        measured = MeasuredTest(nodeid, judged, parameters, fails, records_file, duration_s, peers, more)
         self._kept.append(replace(measured, result=_light(judged), peers=tuple(map(_light, peers))))
         return measured
 
@@ -314,7 +314,7 @@ def _light(result: TestResult) -> TestResult:
     return replace(result, observations=seen, plots=())
 
 
-def _reaudited(kept: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+def _reaudited(kept: Sequence[MeasuredTest]) -> Iterator[dict[str, Any]]:
     for index, measured in enumerate(kept):
         result = measured.result
         earlier = tuple(other.result for other in kept[:index])

@@ -28,7 +28,7 @@ from pytest_llmbench.input_files import open_file
 from pytest_llmbench.model.fact_keys import EndpointFact
 from pytest_llmbench.model.numbers import Entry
 from pytest_llmbench.redaction import outward, outward_value, without_credentials
-from pytest_llmbench.registry import every, names
+from pytest_llmbench.registry import every, extras, names
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.files import REPORT_NAME, write_report, write_text
 from pytest_llmbench.store.journal import JournalHead, ReadJournal, free_name
@@ -185,8 +185,14 @@ def write_reports(directory: Path, document: Entry) -> Written:
     """Write every file of the report, given in plain JSON types. A file that fails does not keep the others
     from being written, and a file of others is not replaced."""
     found, others = Written(), files_of_others(directory)
+    tests = {entry["test"] for entry in document["tests"]}
+    needless = {
+        name for extra in extras() if extra.tests and not tests & {*extra.tests} for name in extra.reports
+    }
     for name in report_files():
         path = directory / name
+        if name in needless:
+            continue
         if name in others:
             found.problems.append(f"{path}: not written: {_NOT_OURS}")
             continue

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.harness.execution.events import EventLog, Observer
-    from pytest_llmbench.harness.judging import Judge, Measured
+    from pytest_llmbench.harness.judging import Judge, MeasuredTest
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
@@ -175,7 +175,7 @@ class BenchSession:
         wanted: Wanted | None = None,
         tests: int = 1,
         set_up: SetUp | None = None,
-    ) -> Measured:
+    ) -> MeasuredTest:
         """Measure one test and judge it. ``limits``: what must not get worse; ``wanted``: what is compared;
         ``tests``: how many share a budget of time; ``set_up``: of the fixture that gave ``sut``.
         KeyboardInterrupt is raised again once what was measured is kept."""
@@ -294,11 +294,10 @@ class BenchSession:
         return (Finding.of("prompts_of_others", option=f"--llm-prompts={self.settings.prompts}"),)
 
     def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:
-        from pytest_llmbench.harness.selftest import certificate
+        from pytest_llmbench.harness.selftest.certificate import beyond, find_for
 
-        workers = self.settings.workers
-        over = certificate.transport_to(opened.base_url, http2=self.settings.http == "2")
-        return certificate.beyond(result.observations, certificate.find(workers, over), workers)
+        found, _ = find_for(opened.base_url, self.settings)
+        return beyond(result.observations, found, self.settings.workers)
 
     def reaudit(self) -> list[dict[str, Any]]:
         """The results of this process whose compliance other results have changed since, each with its new

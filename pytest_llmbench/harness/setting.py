@@ -101,10 +101,9 @@ def setting_on(
 
 def _selftest(opened: OpenSUT, settings: Settings) -> Facts:
     """The fact with the generator's certificate for this transport; none for a replay."""
-    from pytest_llmbench.harness.selftest import certificate
+    from pytest_llmbench.harness.selftest.certificate import facts_of, find_for
 
-    over = certificate.transport_to(opened.base_url, http2=settings.http == "2")
-    return certificate.facts_of(certificate.find(settings.workers, over), over)
+    return facts_of(*find_for(opened.base_url, settings))
 
 
 def _bound(workload: Workload, opened: OpenSUT) -> Workload:

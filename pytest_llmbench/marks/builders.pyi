@@ -262,6 +262,75 @@ class LLMBench:
         """
 
     @staticmethod
+    def grid(
+        *,
+        input_tokens: int | Sequence[int] = 512,
+        output_tokens: int | Sequence[int] = 128,
+        exact: bool = False,
+        min_tok_s_per_user: float | None = None,
+        min_tok_s_per_gpu: float | None = None,
+        concurrency: int | Sequence[int] = 8,
+        budget: float | str | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
+        prompts: int | None = None,
+        max_makespan_s: float | None = None,
+        min_requests_per_s: float | None = None,
+        min_output_tok_s: float | None = None,
+        min_total_tok_s: float | None = None,
+        ttft_mean_ms: float | None = None,
+        ttft_p50_ms: float | None = None,
+        ttft_p99_ms: float | None = None,
+        tpot_mean_ms: float | None = None,
+        tpot_p50_ms: float | None = None,
+        tpot_p99_ms: float | None = None,
+        itl_mean_ms: float | None = None,
+        itl_p50_ms: float | None = None,
+        itl_p99_ms: float | None = None,
+        e2e_mean_ms: float | None = None,
+        e2e_p50_ms: float | None = None,
+        e2e_p99_ms: float | None = None,
+        workload: str | Workload | Mapping[str, Any] = "grid",
+        seed: int | None = None,
+        runs: int | Literal["auto"] | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Grid Cell (no test of the draft).
+
+        Jobs of each combination of ``input_tokens``, ``output_tokens`` and ``concurrency``, a test item each.
+
+        Limits hold in every cell.
+
+        :param input_tokens: length of every prompt, or a list.
+        :param output_tokens: length of every reply, or a list.
+        :param exact: prompts of exactly this length by the server's own count, chat template included.
+        :param min_tok_s_per_user: 1000 / mean TPOT in ms.
+        :param min_tok_s_per_gpu: output tokens a second / accelerators that the SUT file declares.
+        :param concurrency: requests in flight, or a list.
+        :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
+            decide its limits and comparisons; stands before ``--llm-budget``.
+        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
+            it is left out.
+        :param prompts: requests of each cell (default: 10 for each in flight, at least 32).
+        :param max_makespan_s: from the start of the job to the end of its last reply.
+        :param min_total_tok_s: input and output tokens.
+        :param workload: leave it out: the lengths say all.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
+            does not decide its limits.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
     def guardrail(
         *,
         baseline: str = "guardrails_baseline",

@@ -8,9 +8,11 @@ so of all of them the test is void, and where it says nothing it is not a pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.metrics.memory_pressure import out_of_memory_errors
 from pytest_llmbench.metrics.throughput import load_end_ns
-from pytest_llmbench.model.cells import Amount
+from pytest_llmbench.model.cells import Amount, Row, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
@@ -29,6 +31,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -43,6 +46,14 @@ FEWEST_QUEUED = 3
 """Fewest such readings, however few there are."""
 PRESSED = Objective("pressed_levels", ">", 0.0, "ratio")
 _MARGIN = 1.1
+_COLUMNS = (
+    "Oversub Level", "Concurrency", "Complete", "Preempt", "Recovered", "Lost per preemption", "Fail Rate",
+    "TTFT P99", "Recovery",
+)  # fmt: skip
+_SHOWN = (
+    "completion_rate[{}]", "preemption_rate[{}]", "preemption_recovery_rate[{}]", "preemption_loss[{}]",
+    "fail_rate[{}]", "ttft[{}].p99", "recovery_time[{}]",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,71 +124,148 @@ def preemption_events(seen: Observation) -> float | None:
     return float(told.sum()) if len(told) else None
 
 
-def pressed_levels(levels: Mapping[float, Seen]) -> Estimate:
-    """The share of levels beyond capacity with a preemption, an out-of-memory error or requests that waited
-    for a full KV cache, among those of which that is known."""
-    what = "the engine tells neither preemptions nor who waits for its KV cache"
-    return pressed_share((signs.pressed for signs in _beyond(levels).values()), what)
+class PressedLevels(ABC):
+    """The levels of a test of memory pressure, ascending, by what they have more of from level to level.
+
+    A level beyond the base is pressed where memory was short in it.
+    """
+
+    levels: Mapping[float, Seen]
+    unknown: ClassVar[str]
+    """Why nothing is known of any level."""
+    unknown_case: ClassVar[str]
+
+    @abstractmethod
+    def named(self, key: float) -> str:
+        """The qualifier of a level's metrics."""
+
+    @property
+    @abstractmethod
+    def beyond(self) -> list[float]:
+        """The levels in which memory is to be short."""
+
+    @abstractmethod
+    def pressed(self, key: float) -> bool | None:
+        """Whether memory was short in a level; None where that is not known."""
+
+    @abstractmethod
+    def table(self, metrics: Mapping[str, Estimate]) -> Table:
+        """A table of all levels. ``metrics``: those by level, under their qualifiers."""
+
+    @property
+    @abstractmethod
+    def plots(self) -> tuple[Plot, ...]:
+        """The plots over the levels."""
+
+    @abstractmethod
+    def said(self, keys: Sequence[float]) -> tuple[Note, ...]:
+        """The signs of some levels, one by one."""
+
+    @abstractmethod
+    def none(self, known: Sequence[float]) -> tuple[str, dict[str, Any]]:
+        """The case of the finding and its parameters where memory was short in none of the ``known``
+        levels."""
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """The metrics over all levels."""
+        return {"pressed_levels": self.pressed_levels}
+
+    @cached_property
+    def pressed_levels(self) -> Estimate:
+        """The share of levels with short memory among those beyond the base of which it is known."""
+        known = [told for told in map(self.pressed, self.beyond) if told is not None]
+        if not known:
+            return Estimate.undefined(unit="ratio", method=self.unknown, reason=Reason.NOT_MEASURABLE)
+        share = sum(known) / len(known)
+        return Estimate(
+            share,
+            share,
+            share,
+            level=0.95,
+            n=len(known),
+            method="counted levels",
+            unit="ratio",
+            kind=EstimateKind.OBSERVED,
+        )
+
+    def finding(self) -> Finding:
+        """The finding on memory pressure: void if memory was short in no level beyond the base, a warning if
+        that is not known."""
+        told = {key: self.pressed(key) for key in self.beyond}
+        known = [key for key, pressed in told.items() if pressed is not None]
+        short = [key for key in known if told[key]]
+        case, parameters = self.unknown_case, dict[str, Any]()
+        if short:
+            case, parameters = "memory_pressure.found", {"levels": self.said(short)}
+        elif known:
+            case, parameters = self.none(known)
+        share = self.pressed_levels.point
+        return Finding.of(case, bool(short), share, PRESSED.limit, voids=bool(known), **parameters)
 
 
-def pressed_share(pressed: Iterable[bool | None], unknown: str) -> Estimate:
-    """The share of levels with short memory among those of which it is known. ``unknown``: the reason if
-    there are none."""
-    known = [each for each in pressed if each is not None]
-    if not known:
-        return Estimate.undefined(unit="ratio", method=unknown, reason=Reason.NOT_MEASURABLE)
-    share = sum(known) / len(known)
-    return Estimate(
-        share,
-        share,
-        share,
-        level=0.95,
-        n=len(known),
-        method="counted levels",
-        unit="ratio",
-        kind=EstimateKind.OBSERVED,
-    )
+@dataclass(frozen=True)
+class Oversubscribed(PressedLevels):
+    """Levels of requests in flight, by percent of the capacity."""
 
+    levels: Mapping[float, Seen]
+    unknown = "the engine tells neither preemptions nor who waits for its KV cache"
+    unknown_case = "memory_pressure.unknown"
 
-def pressure_finding(levels: Mapping[float, Seen]) -> Finding:
-    """The finding on memory pressure: void if memory was short in no level beyond capacity, a warning if that
-    is not known."""
-    beyond = _beyond(levels)
-    pressed = {percent: signs for percent, signs in beyond.items() if signs.pressed}
-    told = {percent: signs for percent, signs in beyond.items() if signs.pressed is not None}
-    share = pressed_levels(levels).point
-    parameters: dict[str, Any] = {}
-    if pressed:
-        case, parameters["levels"] = "memory_pressure.found", _said(pressed)
-    elif told:
-        case, parameters = _helping(levels, told)
-        parameters["levels"] = _said(told)
-    else:
-        case = "memory_pressure.unknown"
-    return Finding.of(case, bool(pressed), share, PRESSED.limit, voids=bool(told), **parameters)
+    def named(self, key: float) -> str:
+        return f"{key:g}%"
 
+    @property
+    def beyond(self) -> list[float]:
+        return [percent for percent in self.levels if percent > 100]
 
-def _beyond(levels: Mapping[float, Seen]) -> dict[float, Signs]:
-    return {percent: signs_of(seen.observation) for percent, seen in levels.items() if percent > 100}
+    def pressed(self, key: float) -> bool | None:
+        return self._signs[key].pressed
 
+    @cached_property
+    def _signs(self) -> dict[float, Signs]:
+        return {percent: signs_of(self.levels[percent].observation) for percent in self.beyond}
 
-def _said(levels: Mapping[float, Signs]) -> tuple[Note, ...]:
-    return tuple(
-        Note.of("memory_at", level=f"{percent:g} %", signs=signs.told) for percent, signs in levels.items()
-    )
+    def said(self, keys: Sequence[float]) -> tuple[Note, ...]:
+        return tuple(Note.of("memory_at", level=f"{key:g} %", signs=self._signs[key].told) for key in keys)
 
+    def none(self, known: Sequence[float]) -> tuple[str, dict[str, Any]]:
+        """The case by what would help: the level at which the KV cache would be full if it went on filling as
+        it did up to the highest one."""
+        highest, told = max(known), {"levels": self.said(known)}
+        use, seen = self._signs[highest].kv_use, self.levels[highest]
+        batch = None if seen.observation.engine is None else seen.observation.engine.max_num_seqs
+        if use is None or use <= 0:
+            return "memory_pressure.none", told
+        if batch is not None and batch < (seen.level.concurrency or 0) / use:
+            return "memory_pressure.batch_full", {"batch": batch, **told}
+        return "memory_pressure.none", {"percent": math.ceil(_MARGIN * highest / use / 10) * 10, **told}
 
-def _helping(levels: Mapping[float, Seen], told: Mapping[float, Signs]) -> tuple[str, dict[str, Any]]:
-    """The case of the finding by what would help: the level at which the KV cache would be full if it went on
-    filling as it did up to the highest one."""
-    highest = max(told)
-    use, seen = told[highest].kv_use, levels[highest]
-    batch = None if seen.observation.engine is None else seen.observation.engine.max_num_seqs
-    if use is None or use <= 0:
-        return "memory_pressure.none", {}
-    if batch is not None and batch < (seen.level.concurrency or 0) / use:
-        return "memory_pressure.batch_full", {"batch": batch}
-    return "memory_pressure.none", {"percent": math.ceil(_MARGIN * highest / use / 10) * 10}
+    def table(self, metrics: Mapping[str, Estimate]) -> Table:
+        """Table 11: the draft's columns, and what the server reports on preemptions."""
+        rows: tuple[Row, ...] = tuple(
+            (
+                f"{percent:g}% (base)" if percent == 100 else f"{percent:g}%",
+                seen.level.concurrency or 0,
+                *cells(metrics, (name.format(f"{percent:g}%") for name in _SHOWN)),
+            )
+            for percent, seen in self.levels.items()
+        )
+        return Table("memory_pressure", "Memory Pressure Degradation", _COLUMNS, rows)
+
+    @property
+    def plots(self) -> tuple[Plot, ...]:
+        """A plot of completion over the level of oversubscription."""
+        ratios = {percent: seen.level.completion_ratio for percent, seen in self.levels.items()}
+        known = {percent: 100 * ratio for percent, ratio in ratios.items() if ratio is not None}
+        plot = Plot(
+            id="memory_pressure",
+            title="Completion under oversubscription",
+            x_label="requests in flight, % of capacity",
+            y_label="completed (%)",
+            series={"completed": (tuple(known), tuple(known.values()))},
+        )
+        return (plot,)
 
 
 PROBES_BEFORE = 3

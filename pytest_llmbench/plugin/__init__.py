@@ -13,6 +13,7 @@ import pytest
 from pytest_llmbench.plugin import collection, fixtures, interplay, markers, options, verdicts
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
+    llm_cell,
     llm_client,
     llm_result,
     llm_selftest,
@@ -79,6 +80,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    collection.spread_cells(metafunc)
     collection.request_result(metafunc)
 
 
@@ -127,6 +129,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 __all__ = [
     "llm_bench",
+    "llm_cell",
     "llm_client",
     "llm_result",
     "llm_selftest",

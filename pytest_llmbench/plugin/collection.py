@@ -45,6 +45,8 @@ class MarkedTest:
         return [self.definition.name, *(name for name, given in beside.items() if given)]
 
 
+CELL = "llm_cell"
+"""The fixture that a marker which stands for several tests is spread by."""
 MARKED = pytest.StashKey[MarkedTest]()
 PLACE = pytest.StashKey[tuple[int, int]]()
 """The number of a marked test among the selected ones, from 1, and how many they are."""
@@ -96,6 +98,24 @@ def request_result(metafunc: pytest.Metafunc) -> None:
     known = metafunc._arg2fixturedefs
     metafunc.fixturenames += [name for name in fixtures.names_closure if name not in metafunc.fixturenames]
     known.update({name: each for name, each in fixtures.name2fixturedefs.items() if name not in known})
+
+
+def spread_cells(metafunc: pytest.Metafunc) -> None:
+    """Make an item of each cell of a marker that stands for several; its id says which."""
+    mark = metafunc.definition.get_closest_marker(MARK)
+    test = None if mark is None else mark.kwargs.get("test")
+    if mark is None or not isinstance(test, str) or mark.args:
+        return
+    from pytest_llmbench.registry import named
+
+    cells = named("cells", test)
+    if cells is None:
+        return
+    given = {name: value for name, value in mark.kwargs.items() if name != "test"}
+    marked = getattr(pytest.mark, MARK)
+    items = [pytest.param(own, id=label, marks=marked(test=test, **own)) for label, own in cells(given)]
+    metafunc.fixturenames += [] if CELL in metafunc.fixturenames else [CELL]
+    metafunc.parametrize(CELL, items, indirect=True)
 
 
 def _with_result(llm_result: TestResult) -> None:

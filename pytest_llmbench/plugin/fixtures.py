@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -137,6 +137,13 @@ def llm_client(request: pytest.FixtureRequest, llm_sut: SUT | str) -> Iterator[L
 
 
 @pytest.fixture
+def llm_cell(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """The keywords of the cell that a test of ``llmbench.grid`` is; empty for any other test."""
+    given: Mapping[str, Any] = getattr(request, "param", {})
+    return given
+
+
+@pytest.fixture
 def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> TestResult:
     """The judged result of a marked test, which is measured before its body runs.
 
@@ -230,6 +237,7 @@ def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
 
 __all__ = [
     "llm_bench",
+    "llm_cell",
     "llm_client",
     "llm_result",
     "llm_selftest",

@@ -30,7 +30,7 @@ from pytest_llmbench.plugin.session import SESSION
 from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
-    from pytest_llmbench.harness.judging import Measured
+    from pytest_llmbench.harness.judging import MeasuredTest
     from pytest_llmbench.store.schema import TestOutcome
 
 
@@ -40,7 +40,7 @@ class Attempt:
 
     earlier: list[dict[str, Any]] = field(default_factory=list)
     """The attempts before this one, as the report lists them."""
-    measured: Measured | None = None
+    measured: MeasuredTest | None = None
     properties: list[tuple[str, object]] = field(default_factory=list)
     """What :attr:`measured` added to the properties of the item."""
     error: BaseException | None = None
@@ -52,7 +52,7 @@ class Attempt:
     listed: dict[str, Any] | None = None
     """This attempt as the report would list it under a later one; known once it is reported."""
 
-    def take(self, item: pytest.Item, measured: Measured) -> None:
+    def take(self, item: pytest.Item, measured: MeasuredTest) -> None:
         self.measured, self.properties = measured, [*measured.properties]
         item.user_properties.extend(self.properties)
 
@@ -74,7 +74,7 @@ def note_missing(item: pytest.Item) -> Callable[[str], None]:
     return note
 
 
-def refuse_if_invalid(measured: Measured) -> None:
+def refuse_if_invalid(measured: MeasuredTest) -> None:
     reasons = measured.void_text()
     if reasons:
         told = f"{measured.void_headline()}: this run is not judged\n{reasons}"

@@ -476,7 +476,7 @@ class ReportView:
         found = self.report.get("incomplete")
         return None if found is None else incomplete_text(found)
 
-    def fact(self, key: str) -> Any:
+    def fact(self, key: Key[Value]) -> Value | None:
         """A fact about the SUT: as declared for the session, else as found by a test; None if it is
         unknown."""
         sources = [self.report["sut"]["facts"], *(test.entry.get("facts") or {} for test in self.tests)]

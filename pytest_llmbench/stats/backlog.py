@@ -136,7 +136,7 @@ class Work(NamedTuple):
     slots: float
 
 
-class Load(NamedTuple):
+class Occupancy(NamedTuple):
     """How busy the slots were, in one run or several."""
 
     utilisation: float
@@ -149,7 +149,7 @@ class Load(NamedTuple):
     """The mean wait of all requests, in the unit of the samples."""
 
     @classmethod
-    def of(cls, works: Sequence[Work]) -> Load:
+    def of(cls, works: Sequence[Work]) -> Occupancy:
         requests = sum(work.requests for work in works)
 
         def mean(values: Iterable[float]) -> float:
@@ -224,7 +224,7 @@ class Backlog(NamedTuple):
     """What each sample waited beyond the lower quartile, in the samples' unit."""
     visits: float
     """Number of visits to the queue that the runs are worth."""
-    load: Load | None = None
+    load: Occupancy | None = None
     """How busy the slots were; ``None`` for fewer than 500 requests, and where the number under way hardly
     varies."""
     in_flight: Runs = ()
@@ -438,7 +438,7 @@ def backlog(queues: Sequence[SlotQueue], instants_ns: Sequence[IntArray]) -> Bac
     waits = tuple(queue.waits_ms(at) for queue, at in sent)
     in_flight = tuple(queue.in_flight_ms(at) for queue, at in sent)
     works = [work for work in (queue.work for queue in queues) if work is not None]
-    load = Load.of(works) if sum(work.requests for work in works) >= FEWEST else None
+    load = Occupancy.of(works) if sum(work.requests for work in works) >= FEWEST else None
     of_samples = tuple(queue for queue, _ in sent)
     return Backlog(waits, drains.visits, load, in_flight, of_samples, tuple(at for _, at in sent))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.arms import Arm, apart, cached_share
+from pytest_llmbench.harness.comparison.arms import Arm, cached_share, without_shared_cache
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.sut.endpoint import Endpoint
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
@@ -59,7 +59,7 @@ def prompts(of: Arm) -> list[list[int]]:
 
 def test_two_servers_are_sent_exactly_the_same() -> None:
     arms = [arm("candidate", "http://a:1/v1"), arm("baseline", "http://b:1/v1")]
-    kept, said = apart(arms, TTFT, OPEN)
+    kept, said = without_shared_cache(arms, TTFT, OPEN)
     assert kept == arms
     assert said == ()
     assert arms[0].server != arm("baseline", "http://a:2/v1").server
@@ -70,7 +70,7 @@ def test_two_servers_are_sent_exactly_the_same() -> None:
 )
 def test_arms_on_one_server_begin_otherwise_and_go_on_alike(second: str, variant: str) -> None:
     arms = [arm("candidate", "http://a:1/v1"), arm("baseline", second, variant)]
-    (ours, theirs), said = apart(arms, TTFT, OPEN)
+    (ours, theirs), said = without_shared_cache(arms, TTFT, OPEN)
     assert [note.id for note in said] == ["arms_apart.salted"]
     for mine, other in zip(prompts(ours), prompts(theirs), strict=True):
         assert len(mine) == len(other)
@@ -86,7 +86,7 @@ def test_arms_of_one_list_on_one_server_have_its_lengths_and_their_own_words(
     parameters = TTFT.parameters(requests=20, runs=2, **given)
     arms = [arm(name, "http://a:1/v1", of=of) for name in ("candidate", "baseline")]
     arms = [replace(each, setting=replace(each.setting, lengths="shared", salt="monday")) for each in arms]
-    made, said = apart(arms, TTFT, parameters)
+    made, said = without_shared_cache(arms, TTFT, parameters)
     assert [note.id for note in said] == ["arms_apart.own_words"]
     ours, theirs = (TTFT.plans(parameters, each.setting) for each in made)
     assert [plan.workload.name for plan in ours] == [of.name] * 2
@@ -100,23 +100,23 @@ def test_arms_of_one_list_on_one_server_have_its_lengths_and_their_own_words(
 
 def test_a_variant_with_a_server_of_its_own_is_another_server() -> None:
     arms = [arm("candidate", "http://a:1/v1"), arm("baseline", "http://a:1/v1", "elsewhere")]
-    assert apart(arms, TTFT, OPEN) == (arms, ())
+    assert without_shared_cache(arms, TTFT, OPEN) == (arms, ())
 
 
 def test_replays_have_engines_of_their_own() -> None:
     arms = [arm(name, "replay", virtual=True) for name in ("candidate", "baseline")]
-    assert apart(arms, TTFT, OPEN) == (arms, ())
+    assert without_shared_cache(arms, TTFT, OPEN) == (arms, ())
 
 
 def test_the_test_of_the_cache_keeps_its_prompts() -> None:
     arms = [arm(name, "http://a:1/v1") for name in ("candidate", "baseline")]
-    assert apart(arms, PREFIX_CACHE, PREFIX_CACHE.parameters()) == (arms, ())
+    assert without_shared_cache(arms, PREFIX_CACHE, PREFIX_CACHE.parameters()) == (arms, ())
 
 
 def test_a_workload_that_shares_prefixes_is_left_alone_with_a_word() -> None:
     shared = SharedPrefix("shared", PLAIN, Fixed(64), 0.5)
     arms = [arm(name, "http://a:1/v1", of=shared) for name in ("candidate", "baseline")]
-    kept, said = apart(arms, TTFT, OPEN)
+    kept, said = without_shared_cache(arms, TTFT, OPEN)
     assert kept == arms
     assert [note.id for note in said] == ["arms_not_apart"]
 
@@ -125,7 +125,7 @@ def test_sessions_are_left_alone_with_a_word() -> None:
     """Salted turns would not begin with those before them, and be turns no more."""
     talk = SessionWorkload("talk", Fixed(3), Fixed(20), Fixed(5))
     arms = [arm(name, "http://a:1/v1", of=talk) for name in ("candidate", "baseline")]
-    kept, said = apart(arms, TTFT, OPEN)
+    kept, said = without_shared_cache(arms, TTFT, OPEN)
     assert kept == arms
     (note,) = said
     assert "could not be salted, since the workload is of sessions" in str(note)

@@ -11,8 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from pytest_llmbench.harness.analysis.export import csv_rows, plain_columns
-from pytest_llmbench.harness.analysis.loaded_report import LoadedTest
-from pytest_llmbench.harness.analysis.request_table import LoadRequests, RequestTable
+from pytest_llmbench.harness.analysis.loaded_report import LoadedTest, LoadRequests, RequestTable
 from pytest_llmbench.model.record import (
     Instant,
     Number,

@@ -13,7 +13,7 @@ from fake_llm_server import FakeLLMServer
 from pytest_llmbench import SUT, launched_server
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.harness.judging import Measured
+from pytest_llmbench.harness.judging import MeasuredTest
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.launched import free_port
@@ -39,14 +39,14 @@ def session() -> Iterator[BenchSession]:
     bench.close()
 
 
-def measured(session: BenchSession, sut: SUT | str, set_up: SetUp | None, **given: Any) -> Measured:
+def measured(session: BenchSession, sut: SUT | str, set_up: SetUp | None, **given: Any) -> MeasuredTest:
     test = definition("ttft")
     parameters = build(test.parameters, {"concurrency": 2, "requests": SENT, "workload": SMALL, **given})
     nodeid = "t::by_hand" if set_up is None else set_up.test
     return session.measure(nodeid, test, parameters, sut, WARMUP, set_up=set_up)
 
 
-def shared_from(one: Measured) -> str | None:
+def shared_from(one: MeasuredTest) -> str | None:
     return one.result.observations[0].shared_from
 
 

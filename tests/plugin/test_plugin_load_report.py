@@ -18,8 +18,7 @@ from pytest_llmbench import SuiteError, load_report
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.analysis.export import CSV_COLUMNS
-from pytest_llmbench.harness.analysis.loaded_report import _measured_again
-from pytest_llmbench.harness.analysis.request_table import COLUMNS
+from pytest_llmbench.harness.analysis.loaded_report import COLUMNS, _measured_again
 from pytest_llmbench.harness.execution.loads import read_loads
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.store.files import write_text

@@ -12,7 +12,7 @@ from pytest_llmbench.stats.backlog import (
     NO_RISE,
     Backlog,
     Drains,
-    Load,
+    Occupancy,
     SlotQueue,
     Work,
     backlog,
@@ -161,7 +161,7 @@ def test_a_rise_is_hidden_by_noise() -> None:
 def test_waits_that_show_or_say_nothing_raise_nothing() -> None:
     latencies, waits = noisy(10.0)
     assert Backlog((waits,), 0.0).rise(latencies).median == 0.0
-    assert Backlog((waits,), 0.0, Load(1.0, 0.1, 1, 1.0, 0.0)).rise(latencies).median == 0.0
+    assert Backlog((waits,), 0.0, Occupancy(1.0, 0.1, 1, 1.0, 0.0)).rise(latencies).median == 0.0
     assert Backlog((waits,), 0.0).rise(waits) == NO_RISE
     latencies, waits = noisy(0.5)
     assert Backlog((np.ones(2000),), 0.0).rise(latencies) == NO_RISE
@@ -271,7 +271,7 @@ def test_a_closed_loop_and_few_requests_have_no_load() -> None:
 
 def test_runs_tell_one_load() -> None:
     one, other = Work(600, 3e8, 4e8, 1e8, 2.0, 8), Work(200, 1e8, 1e8, 6e8, 1.0, 4)
-    both = Load.of([one, other])
+    both = Occupancy.of([one, other])
     assert both.utilisation == pytest.approx(0.8)
     assert both.slots == pytest.approx(7)
     assert both.error == pytest.approx(math.sqrt(1.75 / 800))
@@ -280,20 +280,20 @@ def test_runs_tell_one_load() -> None:
 
 
 def test_the_share_that_waits_is_that_of_sakasegawa() -> None:
-    one, eight = (Load(0.8, 0.0, slots, 1.0, 0.0) for slots in (1, 8))
+    one, eight = (Occupancy(0.8, 0.0, slots, 1.0, 0.0) for slots in (1, 8))
     assert one.share_waiting(0.8) == pytest.approx(0.8)
     # Erlang's C of eight slots at 90 %: 0.70.
     assert eight.share_waiting(0.9) == pytest.approx(0.70, abs=0.02)
     assert eight.share_waiting(1.2) == 1.0
     assert one.busiest(0.95) == pytest.approx(0.8)
-    assert Load(0.8, 0.1, 1, 1.0, 0.0).busiest(0.95) == pytest.approx(0.8 * math.exp(0.196), rel=1e-3)
+    assert Occupancy(0.8, 0.1, 1, 1.0, 0.0).busiest(0.95) == pytest.approx(0.8 * math.exp(0.196), rel=1e-3)
 
 
 def test_where_hardly_any_waited_all_would_wait() -> None:
     """Of samples at 0.9 and 1.1 a limit at 1 keeps half; one in a hundred waited, and was late anyway."""
     waits = np.tile([0.0] * 99 + [0.1], 10)
     samples = np.where(waits > 0, 1.2, np.tile([0.9, 1.1], 500))
-    load = Load(0.5, 0.0, 1, 1.0, 0.0)
+    load = Occupancy(0.5, 0.0, 1, 1.0, 0.0)
     seen = float(waits.mean())
     kept = float(np.mean(samples <= 1))
     assert Backlog((waits,), 9.0).share_within(samples, 1.0, 0.05, 0.95) == kept
@@ -317,46 +317,46 @@ def test_what_is_left_of_a_backlog_is_of_the_same_samples() -> None:
 
 def test_the_longest_wait_is_that_of_a_busier_system() -> None:
     # Of one slot it is exactly that of M/M/1: ρ / (1 - ρ) services.
-    assert Load(0.8, 0.0, 1, 3.0, 0.0).longest_wait(0.95) == pytest.approx(12.0)
+    assert Occupancy(0.8, 0.0, 1, 3.0, 0.0).longest_wait(0.95) == pytest.approx(12.0)
     error = math.log(0.8 / 0.5) / stats.norm.ppf(0.975)
-    assert Load(0.5, error, 1, 3.0, 0.0).longest_wait(0.95) == pytest.approx(12.0)
-    assert Load(0.5, error, 1, 3.0, 0.0).longest_wait(0.9999) == pytest.approx(12.0)
+    assert Occupancy(0.5, error, 1, 3.0, 0.0).longest_wait(0.95) == pytest.approx(12.0)
+    assert Occupancy(0.5, error, 1, 3.0, 0.0).longest_wait(0.9999) == pytest.approx(12.0)
     # M/M/8: Erlang's formula says 0.2865 of a service at 80 %, 0.7026 at 90 %.
-    assert Load(0.8, 0.0, 8, 1.0, 0.0).longest_wait(0.95) == pytest.approx(0.2865, rel=0.15)
-    assert Load(0.9, 0.0, 8, 1.0, 0.0).longest_wait(0.95) == pytest.approx(0.8773, rel=0.05)
-    assert Load(0.9, 0.1, 8, 1.0, 0.0).longest_wait(0.95) == math.inf
+    assert Occupancy(0.8, 0.0, 8, 1.0, 0.0).longest_wait(0.95) == pytest.approx(0.2865, rel=0.15)
+    assert Occupancy(0.9, 0.0, 8, 1.0, 0.0).longest_wait(0.95) == pytest.approx(0.8773, rel=0.05)
+    assert Occupancy(0.9, 0.1, 8, 1.0, 0.0).longest_wait(0.95) == math.inf
 
 
 def test_so_many_more_requests_tell_it_from_an_overloaded_one() -> None:
-    short = Load(0.9, 0.2, 8, 1.0, 0.0)
+    short = Occupancy(0.9, 0.2, 8, 1.0, 0.0)
     longer = short.longer(0.95)
     assert longer > 1
     assert short._replace(error=0.2 / math.sqrt(longer * 0.99)).longest_wait(0.95) == math.inf
     assert short._replace(error=0.2 / math.sqrt(longer * 1.01)).longest_wait(0.95) < math.inf
-    assert Load(1.0, 0.2, 8, 1.0, 0.0).longer(0.95) == math.inf
+    assert Occupancy(1.0, 0.2, 8, 1.0, 0.0).longer(0.95) == math.inf
 
 
 def test_a_rise_is_as_high_as_the_longest_wait() -> None:
     latencies, waits = noisy(0.1)
     mean, median, beyond = hidden(latencies, waits)
-    of = Backlog((waits,), 1e30, Load(0.5, 0.0, 1, 0.1, 0.0))
+    of = Backlog((waits,), 1e30, Occupancy(0.5, 0.0, 1, 0.1, 0.0))
     assert of.rise(latencies) == pytest.approx((mean * 0.09, median * 0.09, beyond * 0.09, 0.0, 0.0))
     # Of the mean as far as it goes, of others to 16 times what was waited.
-    far = Backlog((waits,), 1e30, Load(0.5, 0.0, 1, 1.0, 0.0))
+    far = Backlog((waits,), 1e30, Occupancy(0.5, 0.0, 1, 1.0, 0.0))
     assert far.rise(latencies) == pytest.approx((mean * 0.99, median * 0.99, beyond * 0.16, 0.0, 0.0))
-    overloaded = Backlog((waits,), 1e30, Load(1.0, 0.1, 1, 1.0, 0.0))
+    overloaded = Backlog((waits,), 1e30, Occupancy(1.0, 0.1, 1, 1.0, 0.0))
     assert overloaded.rise(latencies) == pytest.approx((math.inf, math.inf, beyond * 0.16, 0.0, 0.0))
     assert far.scaled(10).rise(10 * latencies) == pytest.approx(
         (mean * 9.9, median * 9.9, beyond * 1.6, 0.0, 0.0)
     )
     # Shorter than what was seen raises nothing.
-    calm = Backlog((waits,), 1e30, Load(0.5, 0.0, 1, 0.001, 0.0))
+    calm = Backlog((waits,), 1e30, Occupancy(0.5, 0.0, 1, 0.001, 0.0))
     assert calm.rise(latencies) == Backlog((waits,), 1e30).rise(latencies)
 
 
 def test_a_busy_system_that_may_be_overloaded_has_an_open_mean() -> None:
     latencies, waits = noisy(0.1)
-    busy = Load(0.9, 0.2, 4, 1.0, 0.0)
+    busy = Occupancy(0.9, 0.2, 4, 1.0, 0.0)
     found = distribution("x", latencies, backlog=Backlog((waits,), 1e30, busy))
     plain = distribution("x", latencies, backlog=Backlog((waits,), 1e30))
     assert plain["x.mean"].upper is not None
@@ -372,7 +372,7 @@ def test_a_busy_system_that_may_be_overloaded_has_an_open_mean() -> None:
 def test_waits_of_a_queue_that_never_empties_may_be_of_chance() -> None:
     latencies, waits = noisy(0.1)
     _, fallen, _ = hidden(latencies, waits)
-    full = Load(0.5, 0.0, 1, 0.0, 0.3)
+    full = Occupancy(0.5, 0.0, 1, 0.0, 0.3)
     assert Backlog((waits,), 0.0, full).rise(latencies).fall == pytest.approx(fallen * 0.3)
     # One visit in four standard errors of the drift: a = 1/4, and the waits are 1/(1 + a)² of it.
     some = Backlog((waits,), 16 * stats.norm.ppf(0.975) ** 2, full)

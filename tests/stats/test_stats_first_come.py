@@ -11,7 +11,7 @@ from queue_models import Services, stamps_of_bursts, stamps_of_slots, stamps_of_
 from scipy import stats
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats.backlog import Backlog, Load, SlotQueue, backlog, fewest_slots
+from pytest_llmbench.stats.backlog import Backlog, Occupancy, SlotQueue, backlog, fewest_slots
 from pytest_llmbench.stats.growth import IntArray
 from pytest_llmbench.stats.queues.first_come import LOWEST, KnownQueue, known_queue, replayed
 from pytest_llmbench.stats.runs import FloatArray
@@ -73,7 +73,7 @@ def test_the_bound_is_where_all_that_is_not_known_leaves_one_in_a_hundred() -> N
     n, level = 1000, 0.95
     around = np.tile([-1.5, -0.5, 0.5, 1.5], n // 4)
     variation = float(around.var())
-    load = Load(0.6, math.sqrt(variation / n), 1.0, variation / 2, 0.5)
+    load = Occupancy(0.6, math.sqrt(variation / n), 1.0, variation / 2, 0.5)
     queue = KnownQueue(np.linspace(1, 2, n), np.ones(n), load, around)
     z = stats.norm.ppf(0.975)
 
@@ -102,10 +102,10 @@ def test_the_bound_is_where_all_that_is_not_known_leaves_one_in_a_hundred() -> N
 def test_it_is_open_where_the_slots_may_all_be_at_work_or_waits_are_longer_than_they_may() -> None:
     around = np.tile([-1.0, 1.0], 500)
 
-    def upper(load: Load) -> float | None:
+    def upper(load: Occupancy) -> float | None:
         return KnownQueue(np.linspace(1, 2, 1000), np.ones(1000), load, around).upper(99.0, 0.95)
 
-    plain = Load(0.9, 0.03, 1.0, 0.5, 4.0)
+    plain = Occupancy(0.9, 0.03, 1.0, 0.5, 4.0)
     assert upper(plain) is not None
     assert upper(plain._replace(error=0.06)) is None
     assert upper(plain._replace(waited=1.01 * plain.mean_wait(0.9 * math.exp(1.96 * 0.03)))) is None
@@ -114,7 +114,9 @@ def test_it_is_open_where_the_slots_may_all_be_at_work_or_waits_are_longer_than_
 def test_it_is_not_below_the_end_of_independent_requests() -> None:
     around = np.tile([-1.0, 1.0], 500)
     far = np.concatenate([np.ones(900), np.full(100, 50.0)])
-    assert KnownQueue(far, np.ones(1000), Load(0.5, 0.03, 1.0, 0.5, 0.1), around).upper(99.0, 0.95) == 50.0
+    assert (
+        KnownQueue(far, np.ones(1000), Occupancy(0.5, 0.03, 1.0, 0.5, 0.1), around).upper(99.0, 0.95) == 50.0
+    )
 
 
 def test_a_queue_in_the_order_sent_is_known() -> None:

@@ -57,7 +57,7 @@ def taker(*watched: Watched, most: int = 2000, budget: float = 0.01, first: int 
 
 def heard(looks: LookTaker, rows: list[RequestRecord]) -> Verdict | None:
     for each in rows:
-        if (verdict := looks.hear(each)) is not None:
+        if (verdict := looks.add(each)) is not None:
             return verdict
     return None
 
@@ -98,7 +98,7 @@ def test_a_slow_request_still_under_way_holds_back_the_look() -> None:
     straggler = rows[3]
     looks = taker(p95(2_000.0))
     assert heard(looks, [each for each in rows if each is not straggler]) is None
-    verdict = looks.hear(straggler)
+    verdict = looks.add(straggler)
     assert verdict is not None
     assert verdict == heard(taker(p95(2_000.0)), rows)
 
@@ -115,7 +115,7 @@ def test_the_records_give_the_same_verdict_again_and_later_requests_do_not_count
     assert live is not None
     again = taker(p95(2_000.0))
     slow = [row(live.n + i, 60_000.0) for i in range(50)]  # in flight when it was decided
-    again.hear_all(Records.from_rows([*rows[: live.n], *slow]))
+    again.add_all(Records.from_rows([*rows[: live.n], *slow]))
     assert again.close() == live
 
 

@@ -153,7 +153,7 @@ class _Call:
         self._failure = refusal
         self._over.set()
 
-    def say(self, text: str) -> None:
+    def send_text(self, text: str) -> None:
         """Send one chunk; in a call that is not a stream, the whole text."""
         response = self._response(text)
         if self._stream:
@@ -208,7 +208,7 @@ class _TextReply(ChunkedReply):
 
     async def _say(self, texts: list[str]) -> None:
         self.truth.note_write(self._clock())
-        self._call.say("".join(texts))
+        self._call.send_text("".join(texts))
 
 
 def _input(request: Any, name: str) -> bytes | None:

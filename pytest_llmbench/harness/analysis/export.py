@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
-from pytest_llmbench.harness.analysis.loaded_report import LoadedReport, LoadedTest, load_report
-from pytest_llmbench.harness.analysis.request_table import COLUMNS, LATENCIES, TEXTS, RequestTable
+from pytest_llmbench.harness.analysis.loaded_report import (
+    COLUMNS,
+    LATENCIES,
+    TEXTS,
+    LoadedReport,
+    LoadedTest,
+    RequestTable,
+    load_report,
+)
 from pytest_llmbench.harness.history.sessions import refused
 from pytest_llmbench.model.records import BLOCK, MISSING
 from pytest_llmbench.redaction import outward_value

@@ -325,7 +325,7 @@ def _recorded(
     return recording(arm.path, request.nodeid, arm.opened.anchor(), about | which)
 
 
-def apart(
+def without_shared_cache(
     arms: Sequence[Arm], definition: TestDefinition, parameters: TestParameters
 ) -> tuple[list[Arm], tuple[Note, ...]]:
     """The arms, changed so that none finds in a prefix cache what another left there; and a note on what was

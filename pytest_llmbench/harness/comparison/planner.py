@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Compared, apart
+from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Compared, without_shared_cache
 from pytest_llmbench.harness.comparison.replication import HOW_TO_COMPARE, ArmRuns, MeasurementRequest
 from pytest_llmbench.harness.execution.loads import records_path
 from pytest_llmbench.harness.setting import setting_on
@@ -106,7 +106,7 @@ class ComparisonPlanner:
             from pytest_llmbench.harness.comparison.identity import refuse_live_answers
 
             refuse_live_answers(request.setting.workload, request.definition.title)
-        return PlannedArms(*apart(arms, request.definition, request.replication.parameters))
+        return PlannedArms(*without_shared_cache(arms, request.definition, request.replication.parameters))
 
     def _baseline(self, wanted: str, own: Arm, request: MeasurementRequest, warmup: WarmupPolicy) -> Arm:
         path = self._path(request.nodeid, BASELINE)

@@ -27,8 +27,8 @@ from pytest_llmbench.harness.history.sessions import (
     Session,
     add_common,
     chosen,
+    print_lines,
     refused,
-    say,
     session_names,
     width,
     wrapped,
@@ -345,9 +345,9 @@ def main(arguments: Sequence[str]) -> int:
         return refused(error)
     lines = heading(first, others, limited=bool(limits))
     lines += grouped(_entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width())
-    say([*lines, *_told(found, only_there(first, others), width()), *problems])
+    print_lines([*lines, *_told(found, only_there(first, others), width()), *problems])
     idle = unused_limits(found, limits)
-    say(idle)
+    print_lines(idle)
     return NOT_GOOD if idle or (limits and not all(test.good for test in found)) else GOOD
 
 

@@ -119,7 +119,7 @@ def wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def say(lines: Iterable[str], problems: Iterable[str] = ()) -> None:
+def print_lines(lines: Iterable[str], problems: Iterable[str] = ()) -> None:
     for line in lines:
         print(terminal_text(line.replace("\n", " ")))
     for problem in problems:
@@ -223,5 +223,5 @@ def main(arguments: Sequence[str]) -> int:
             write_csv(given.csv, names, ([COLUMNS[name](each) for name in names] for each in sessions))
     except LLMBenchError as error:
         return refused(error)
-    say(listed(sessions, columns=columns, width=width()), problems)
+    print_lines(listed(sessions, columns=columns, width=width()), problems)
     return 0

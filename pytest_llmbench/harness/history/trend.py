@@ -25,9 +25,9 @@ from pytest_llmbench.errors import LLMBenchError, SuiteError, shown
 from pytest_llmbench.harness.history.sessions import (
     Session,
     add_common,
+    print_lines,
     read_sessions,
     refused,
-    say,
     width,
     wrapped,
 )
@@ -360,7 +360,7 @@ def main(arguments: Sequence[str]) -> int:
     except LLMBenchError as error:
         return refused(error)
     lines = [line for series in found for line in ("", *table(series, width=width()))]
-    say(lines[1:], problems)
+    print_lines(lines[1:], problems)
     return 0
 
 

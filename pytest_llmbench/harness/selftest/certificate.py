@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.model.fact_keys import GeneratorFact
 from pytest_llmbench.model.facts import Facts, Origin
@@ -177,6 +178,12 @@ def find(workers: int | str = 1, over: str = TRANSPORTS[0]) -> Certificate | Non
     found = [read(each) for each in sorted(path.parent.glob(f"{of_this_host}-w*.json"))]
     others = [each for each in found if each is not None and each.over == over]
     return min(others, key=lambda each: abs(each.workers - wanted), default=None)
+
+
+def find_for(url: str, settings: Settings) -> tuple[Certificate | None, str]:
+    """The selftest that is cited for a load on ``url``, and the transport of that."""
+    over = transport_to(url, http2=settings.http == "2")
+    return find(settings.workers, over), over
 
 
 def facts_of(certificate: Certificate | None, over: str = TRANSPORTS[0]) -> Facts:

@@ -286,7 +286,7 @@ def _failures_over_limit(parameters: AdaptiveParameters, seen: Sequence[Observat
 def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
     taker = look_taker(run.plan, None if run.engine is None else run.engine.max_num_seqs)
     assert taker is not None
-    taker.hear_all(run.records)
+    taker.add_all(run.records)
     verdict = taker.close()
     most, sent = run.plan.most_requests, len(run.records)
     metrics = {

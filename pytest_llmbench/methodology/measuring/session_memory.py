@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import takewhile
+from typing import Any
 
 from pytest_llmbench.methodology.measuring.levels import Seen
-from pytest_llmbench.methodology.pressure import PRESSED, pressed_share, signs_of
+from pytest_llmbench.methodology.pressure import PressedLevels, signs_of
 from pytest_llmbench.metrics.prefix import zeros_of
 from pytest_llmbench.metrics.server_side import tells_cached
 from pytest_llmbench.metrics.session_figures import jobs_of, turn_shares
 from pytest_llmbench.model.cells import Amount, Cell, Figure, cells
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
-from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.numbers import percentage
 from pytest_llmbench.model.result import Plot, Table
 from pytest_llmbench.model.sentences import Note
@@ -31,7 +30,6 @@ _HIT_RATE, _TTFT_P95 = f"turn_cache_hit_rate[{RETURNING}]", f"turn_ttft[{RETURNI
 LEAST_FALL = 0.05
 """Least fall of the hit rate that means short memory: blocks that are not full make some difference by
 themselves."""
-_UNKNOWN = "the server tells neither cached tokens nor a preemption; make its usage tell cached_tokens"
 _OF_LEVELS = ("preemptions_per_request", "recovery_time")
 _COLUMNS = (
     "Sessions", "Completed", "Returning Turns", "Could be Cached", "Cached", "Hit Rate",
@@ -41,13 +39,15 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class IdleSessions:
-    """The levels by the number of sessions at once, ascending. Each has passed or failed."""
+class IdleSessions(PressedLevels):
+    """Levels by the number of sessions at once. Each has passed or failed."""
 
-    levels: Mapping[int, Seen]
+    levels: Mapping[float, Seen]
+    unknown = "the server tells neither cached tokens nor a preemption; make its usage tell cached_tokens"
+    unknown_case = "memory_pressure.sessions_unknown"
 
     @classmethod
-    def of(cls, levels: Mapping[int, Seen], floors: Mapping[TurnClass, float], seed: int) -> IdleSessions:
+    def of(cls, levels: Mapping[float, Seen], floors: Mapping[TurnClass, float], seed: int) -> IdleSessions:
         """The levels with cached shares by turn. ``floors``: least hit rates by turn, further criteria of a
         level."""
         tells = any(tells_cached(seen.records) for seen in levels.values())
@@ -56,33 +56,35 @@ class IdleSessions:
             {slots: _with_cached(seen, classes, floors, tells, seed) for slots, seen in levels.items()}
         )
 
+    def named(self, key: float) -> str:
+        return f"{key:g} sessions"
+
     @property
-    def _first(self) -> int:
+    def _first(self) -> float:
         """The fewest sessions at once, with which the other levels are compared."""
         return min(self.levels)
 
     @property
-    def _beyond(self) -> list[int]:
+    def beyond(self) -> list[float]:
         return [slots for slots in self.levels if slots > self._first]
 
-    def pressed(self, slots: int) -> bool | None:
+    def pressed(self, key: float) -> bool | None:
         """Whether memory was short: there was a preemption or an out-of-memory error, or returning turns
         found less than those of the first level. None where that is not known.
 
         A KV cache in use up to the brim says nothing here: idle contexts are not in use.
         """
-        signs = signs_of(self.levels[slots].observation)
+        signs = signs_of(self.levels[key].observation)
         if signs.preemptions or signs.out_of_memory:
             return True
-        return _fell(self._hit_rate(self._first), self._hit_rate(slots))
+        return _fell(self._hit_rate(self._first), self._hit_rate(key))
 
-    def _hit_rate(self, slots: int) -> Estimate:
+    def _hit_rate(self, slots: float) -> Estimate:
         return self.levels[slots].level.metrics[_HIT_RATE]
 
-    @cached_property
-    def pressed_levels(self) -> Estimate:
-        """The share of the levels beyond the first in which memory was short."""
-        return pressed_share(map(self.pressed, self._beyond), _UNKNOWN)
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        return {"pressed_levels": self.pressed_levels, "max_sessions": self.most_sessions}
 
     @property
     def most_sessions(self) -> Estimate:
@@ -97,48 +99,34 @@ class IdleSessions:
             return found.at_least(Reason.RANGE_ENDED, "that is the highest level")
         return replace(found, upper=float(failed[0] - 1), method=f"{said}, {failed[0]} failed")
 
-    def finding(self) -> Finding:
-        """The finding on memory pressure: void if memory was short in no level beyond the first, a warning if
-        that is not known."""
-        told = {slots: self.pressed(slots) for slots in self._beyond}
-        known = [slots for slots, pressed in told.items() if pressed is not None]
-        short = [slots for slots in known if told[slots]]
-        pressed = self.pressed_levels.point
-        if short:
-            case, levels = "memory_pressure.found", self._said(short)
-        elif known:
-            case, levels = "memory_pressure.no_sessions", self._said([self._first, *known])
-        else:
-            case, levels = "memory_pressure.sessions_unknown", ()
-        found, limit = bool(short), PRESSED.limit
-        return Finding.of(case, found, pressed, limit, voids=bool(known), levels=levels)
+    def none(self, known: Sequence[float]) -> tuple[str, dict[str, Any]]:
+        return "memory_pressure.no_sessions", {"levels": self.said([self._first, *known])}
 
-    def _said(self, which: Sequence[int]) -> tuple[Note, ...]:
+    def said(self, keys: Sequence[float]) -> tuple[Note, ...]:
         return tuple(
             Note.of(
                 "memory_of_sessions",
-                sessions=named(slots),
+                sessions=self.named(slots),
                 hit_rate=Amount(self._hit_rate(slots).point, "ratio"),
                 signs=signs_of(self.levels[slots].observation).told,
             )
-            for slots in which
+            for slots in keys
         )
 
     def table(self, metrics: Mapping[str, Estimate]) -> Table:
-        """A table of all levels. ``metrics``: those by level, ``preemptions_per_request[8 sessions]``."""
         rows = tuple(self._row(slots, seen, metrics) for slots, seen in self.levels.items())
         return Table("memory_pressure_sessions", "Memory Pressure by Idle Sessions", _COLUMNS, rows)
 
-    def _row(self, slots: int, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[Cell, ...]:
+    def _row(self, slots: float, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[Cell, ...]:
         own, jobs = seen.level.metrics, jobs_of(seen.records)
         return (
-            slots,
+            int(slots),
             f"{len(jobs) - jobs.cut_off} of {len(jobs)}",
             int(RETURNING.holds(seen.inside.turn).sum()),
             *cells(own, (f"turn_cacheable_share[{RETURNING}]", f"turn_cached_share[{RETURNING}]")),
             Figure(_HIT_RATE, own[_HIT_RATE], "both"),
             *cells(own, (f"turn_ttft[{RETURNING}].p50", _TTFT_P95, f"turn_ttft[{USUAL[0]}].p95")),
-            *cells(metrics, (f"{name}[{named(slots)}]" for name in _OF_LEVELS)),
+            *cells(metrics, (f"{name}[{self.named(slots)}]" for name in _OF_LEVELS)),
             "Pass" if seen.level.passed else "Fail",
             "; ".join(seen.level.fail_reasons),
         )
@@ -159,11 +147,6 @@ class IdleSessions:
         known = {slots: scale * point for slots, point in points.items() if point is not None}
         line = {"turns 2+": (tuple(map(float, known)), tuple(known.values()))}
         return Plot(name, title, "sessions at once", y_label, line, x_log=True) if known else None
-
-
-def named(slots: int) -> str:
-    """The qualifier of a level's metrics."""
-    return f"{slots} sessions"
 
 
 def _with_cached(

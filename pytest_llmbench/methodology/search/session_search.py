@@ -133,11 +133,11 @@ def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFoun
         notes.append(Note.of("no_jobs", lowest=min(by_rate), reasons=shown))
     elif why is not None:
         notes.append(Note.of("more_jobs_may", passed=passed, why=why.words))
-    began = (_began(by_rate, passed), _began(by_rate, failed))
+    began = (_start_rate(by_rate, passed), _start_rate(by_rate, failed))
     return JobsFound(tried, failed, began, why, tuple(notes))
 
 
-def _began(by_rate: Mapping[int, Seen], jobs: int | None) -> float:
+def _start_rate(by_rate: Mapping[int, Seen], jobs: int | None) -> float:
     """The jobs per hour at which the sessions of a level really began."""
     if jobs is None:
         return 0.0

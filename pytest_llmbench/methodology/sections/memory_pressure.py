@@ -14,8 +14,9 @@ alone, so clauses about these are not met then.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -23,21 +24,20 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.session_levels import no_history, too_long
-from pytest_llmbench.methodology.measuring.session_memory import IdleSessions, named
+from pytest_llmbench.methodology.measuring.session_memory import IdleSessions
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.pressure import (
     PRESSED,
-    Calm,
+    Oversubscribed,
+    PressedLevels,
     Recovery,
     before_overload,
     pressed,
-    pressed_levels,
-    pressure_finding,
     recovery_probes,
 )
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
-from pytest_llmbench.methodology.remeasured import Attempts, attempted
+from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.capacity_search import (
     Criteria,
     RequestLevels,
@@ -52,7 +52,7 @@ from pytest_llmbench.metrics.memory_pressure import (
     preemption_recovery_rate,
     timeouts,
 )
-from pytest_llmbench.model.cells import Amount, Cell, cells
+from pytest_llmbench.model.cells import Amount
 from pytest_llmbench.model.draft import CONTEXT_OUTPUT_TOKENS, PRESSURE_S
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
 from pytest_llmbench.model.fact_keys import IsolationFact, LoadFact, SUTFact
@@ -60,18 +60,12 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.result import PROBE, Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.result import PROBE, TestResult, WarmupReport
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import OfSessions, TurnClass
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, long_context
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
-
-_COLUMNS = (
-    "Oversub Level", "Concurrency", "Complete", "Preempt", "Recovered", "Lost per preemption", "Fail Rate",
-    "TTFT P99", "Recovery",
-)  # fmt: skip
-
 
 HEADING = Heading("memory_pressure", "5.8", "Memory Pressure Behavior")
 
@@ -186,18 +180,40 @@ class Parameters(TestParameters):
         return (*by_level, *self.slo, PRESSED)
 
 
+@dataclass(frozen=True)
+class Step:
+    """A level to be sent: its plan, anew for each attempt, and how a run of it is seen."""
+
+    key: float
+    name: str
+    plan: Callable[[], LoadPlan]
+    see: Callable[[Observation], Seen]
+
+
 @dataclass
 class Overload:
-    """The levels that were run."""
+    """The levels that were run, by percent of the capacity or by sessions at once."""
 
     capacity: int | None = None
     levels: dict[float, Seen] = field(default_factory=dict)
-    void: list[Seen] = field(default_factory=list)
+    void: dict[float, Sequence[Seen]] = field(default_factory=dict)
     """Attempts at levels that this machine spoiled."""
     recoveries: dict[float, Recovery] = field(default_factory=dict)
     search: list[Seen] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+
+    def run(self, setting: Setting, probes: RequestSlice, steps: Iterable[Step]) -> Procedure[None]:
+        """Run the levels one after the other, each with its attempts, until the system does not recover."""
+        calm = yield from before_overload(setting, probes)
+        for step in steps:
+            attempts, recovery = yield from pressed(setting, step.plan, step.see, probes, calm)
+            self.levels[step.key], self.void[step.key] = attempts.level, attempts.runs[:-1]
+            self.recoveries[step.key] = recovery
+            self.notes += attempts.notes
+            if recovery.gave_up is not None:
+                self.notes.append(Note.of("stopped_after", level=step.name, why=recovery.gave_up))
+                return
 
 
 def fitted(setting: Setting) -> Setting:
@@ -227,97 +243,48 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
     yield from _capacity(parameters, setting, overload, sequence)
     if overload.capacity is not None:
         probes = probes_of(parameters, setting, sequence)
-        calm = yield from before_overload(setting, probes)
-        for percent in parameters.levels_percent:
-            recovery = yield from _level(parameters, setting, overload, sequence, percent, probes, calm)
-            overload.recoveries[percent] = recovery
-            if recovery.gave_up is not None:
-                overload.notes.append(Note.of("stopped_after", level=f"{percent:g} %", why=recovery.gave_up))
-                break
-    return _result(parameters, setting, warmup, overload)
+        steps = (_step(parameters, setting, overload, sequence, each) for each in parameters.levels_percent)
+        yield from overload.run(setting, probes, steps)
+    load = {
+        **overload.facts,
+        LoadFact.MODEL: "closed",
+        LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
+        LoadFact.LEVELS_PERCENT: list(parameters.levels_percent),
+        LoadFact.CAPACITY_CONCURRENCY: overload.capacity,
+    }
+    budgeted = [seen for percent, seen in overload.levels.items() if percent <= 100]
+    report = _report(overload, Oversubscribed(overload.levels), setting.seed, load, budgeted)
+    return result_of(HEADING, parameters, setting, warmup, report)
 
 
 def _measure_sessions(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
     warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
-    probes = _session_probes(parameters, setting)
-    calm = yield from before_overload(setting, probes)
-    seen, recoveries, notes = dict[int, Seen](), dict[str, Recovery](), [Note.of("memory_of_idle_sessions")]
-    void = dict[int, Sequence[Seen]]()
-    for slots in parameters.sessions:
-        attempts, recovery = yield from _session_level(parameters, setting, slots, probes, calm)
-        seen[slots], recoveries[named(slots)] = attempts.level, recovery
-        void[slots] = attempts.runs[:-1]
-        notes += attempts.notes
-        if recovery.gave_up is not None:
-            notes.append(Note.of("stopped_after", level=named(slots), why=recovery.gave_up))
-            break
+    probes = recovery_probes(setting, RequestSlice(setting.workload), sessions=list(parameters.sessions))
+    overload = Overload(notes=[Note.of("memory_of_idle_sessions")])
+    steps = (_session_step(parameters, setting, slots) for slots in parameters.sessions)
+    yield from overload.run(setting, probes, steps)
     floors = {TurnClass.parse(key): least for key, least in (parameters.min_turn_hit_rate or {}).items()}
-    idle = IdleSessions.of(seen, floors, setting.seed)
-    return _sessions_result(parameters, setting, warmup, idle, recoveries, notes, void)
+    idle = IdleSessions.of(overload.levels, floors, setting.seed)
+    load: dict[str, Any] = {LoadFact.MODEL: "closed", LoadFact.SESSION_LEVELS: list(parameters.sessions)}
+    report = _report(overload, idle, setting.seed, load, list(idle.levels.values())[:1])
+    return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _session_level(
-    parameters: Parameters, setting: Setting, slots: int, probes: RequestSlice, calm: Calm
-) -> Procedure[tuple[Attempts, Recovery]]:
-    """Run a level, again with other sessions if this machine spoiled it."""
+def _session_step(parameters: Parameters, setting: Setting, slots: int) -> Step:
+    """A level, with other sessions where it is run again."""
     numbers = count(1)
     role = "baseline" if slots == min(parameters.sessions) else "overload"
-
-    def plan() -> LoadPlan:
-        return _session_plan(parameters, setting, slots, next(numbers))
 
     def see(run: Observation) -> Seen:
         return parameters.session_levels(setting).see(run).with_(role=role)
 
-    return (yield from pressed(setting, plan, see, probes, calm))
+    plan = partial(_session_plan, parameters, setting, slots)
+    return Step(slots, f"{slots} sessions", lambda: plan(next(numbers)), see)
 
 
 def _session_plan(parameters: Parameters, setting: Setting, slots: int, attempt: int = 1) -> LoadPlan:
     plan = parameters.session_levels(setting).plan(slots, attempt)
     return plan.with_(may_break=False, stop_when_failing=True)
-
-
-def _session_plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    return tuple(_session_plan(parameters, setting, slots) for slots in parameters.sessions)
-
-
-def _session_probes(parameters: Parameters, setting: Setting) -> RequestSlice:
-    sequence = RequestSlice(setting.workload)
-    return recovery_probes(setting, sequence, sessions=list(parameters.sessions))
-
-
-def _sessions_result(
-    parameters: Parameters,
-    setting: Setting,
-    warmup: WarmupReport,
-    idle: IdleSessions,
-    recoveries: Mapping[str, Recovery],
-    notes: list[Note],
-    void: Mapping[int, Sequence[Seen]],
-) -> TestResult:
-    """The result of a test of sessions. ``void``: the earlier attempts at each level, which do not count."""
-    metrics: dict[str, Estimate] = {}
-    levels = {named(slots): seen for slots, seen in idle.levels.items()}
-    for name, seen in levels.items():
-        own = _level_metrics(seen, recoveries.get(name), setting.seed)
-        # Figures by turn have the turn for their qualifier; those of each level stand with the level.
-        metrics |= qualified({n: e for n, e in own.items() if not n.startswith("turn_")}, name) | own
-    metrics |= {"pressed_levels": idle.pressed_levels, "max_sessions": idle.most_sessions}
-    report = Report(
-        levels=[run for slots, seen in idle.levels.items() for run in (*void[slots], seen)],
-        metrics=metrics,
-        tables=(idle.table(metrics),),
-        plots=idle.plots,
-        notes=[*notes, *_notes(levels, recoveries)],
-        load={
-            LoadFact.MODEL: "closed",
-            LoadFact.SESSION_LEVELS: list(parameters.sessions),
-            IsolationFact.HEALTH_PROBE: "a probe request after every level",
-        },
-        budgeted=list(levels.values())[:1],
-        findings=(idle.finding(),),
-    )
-    return result_of(HEADING, parameters, setting, warmup, report)
 
 
 def _capacity(
@@ -386,15 +353,9 @@ def _unloaded_plan(setting: Setting, own: RequestSlice) -> LoadPlan:
     return own.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=at_least)
 
 
-def _level(
-    parameters: Parameters,
-    setting: Setting,
-    overload: Overload,
-    sequence: RequestSlice,
-    percent: float,
-    probes: RequestSlice,
-    calm: Calm,
-) -> Procedure[Recovery]:
+def _step(
+    parameters: Parameters, setting: Setting, overload: Overload, sequence: RequestSlice, percent: float
+) -> Step:
     own = _pressing(parameters, setting, sequence, percent)
     lowest = percent == min(parameters.levels_percent)
 
@@ -409,11 +370,7 @@ def _level(
             role="baseline" if lowest and percent == 100 else "overload",
         )
 
-    attempts, recovery = yield from pressed(setting, plan, see, probes, calm)
-    overload.levels[percent] = attempts.level
-    overload.void += attempts.runs[:-1]
-    overload.notes += attempts.notes
-    return recovery
+    return Step(percent, f"{percent:g} %", plan, see)
 
 
 def probes_of(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
@@ -460,33 +417,30 @@ def _pressure_plan(
     return plan.with_(stop_when_failing=True)
 
 
-def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, overload: Overload) -> TestResult:
+def _report(
+    overload: Overload, told: PressedLevels, seed: int, load: Mapping[str, Any], budgeted: Sequence[Seen]
+) -> Report:
+    """The report on the levels. ``told``: what they say of memory."""
     metrics: dict[str, Estimate] = {}
-    for percent, seen in overload.levels.items():
-        own = _level_metrics(seen, overload.recoveries.get(percent), setting.seed)
-        # Levels ascend, so the plain names are left to the highest.
-        metrics |= qualified(own, f"{percent:g}%") | own
-    levels = overload.levels
-    if levels:
-        metrics["pressed_levels"] = pressed_levels(levels)
-    report = Report(
-        levels=[*overload.search, *overload.void, *levels.values()],
+    for key, seen in told.levels.items():
+        own = _level_metrics(seen, overload.recoveries.get(key), seed)
+        # Levels ascend, so the plain names are left to the highest. Figures by turn have the turn for their
+        # qualifier; those of each level stand with the level.
+        alone = {name: each for name, each in own.items() if not name.startswith("turn_")}
+        metrics |= qualified(alone, told.named(key)) | own
+    ran = bool(told.levels)
+    metrics |= told.metrics if ran else {}
+    runs = [run for key, seen in told.levels.items() for run in (*overload.void[key], seen)]
+    return Report(
+        levels=[*overload.search, *runs],
         metrics=metrics,
-        tables=(pressure_table(levels, metrics),) if levels else (),
-        plots=(completion_plot(levels),) if levels else (),
-        notes=[*overload.notes, *_notes(*_by_name(overload))],
-        load={
-            **overload.facts,
-            LoadFact.MODEL: "closed",
-            LoadFact.DURATION_S: LEVEL_S.at(setting.scale, parameters.duration_s),
-            LoadFact.LEVELS_PERCENT: list(parameters.levels_percent),
-            LoadFact.CAPACITY_CONCURRENCY: overload.capacity,
-            IsolationFact.HEALTH_PROBE: "a probe request after every level",
-        },
-        budgeted=[seen for percent, seen in levels.items() if percent <= 100],
-        findings=(pressure_finding(levels),) if levels else (),
+        tables=(told.table(metrics),) if ran else (),
+        plots=told.plots if ran else (),
+        notes=[*overload.notes, *_notes(told, overload.recoveries)],
+        load={**load, IsolationFact.HEALTH_PROBE: "a probe request after every level"},
+        budgeted=budgeted,
+        findings=(told.finding(),) if ran else (),
     )
-    return result_of(HEADING, parameters, setting, warmup, report)
 
 
 def _level_metrics(seen: Seen, recovery: Recovery | None, seed: int) -> dict[str, Estimate]:
@@ -530,30 +484,24 @@ def _events_per_request(seen: Observation) -> Estimate:
     )
 
 
-def _by_name(overload: Overload) -> tuple[dict[str, Seen], dict[str, Recovery]]:
-    return (
-        {f"{percent:g}%": seen for percent, seen in overload.levels.items()},
-        {f"{percent:g}%": recovery for percent, recovery in overload.recoveries.items()},
-    )
-
-
-def _notes(levels: Mapping[str, Seen], recoveries: Mapping[str, Recovery]) -> list[Note]:
+def _notes(told: PressedLevels, recoveries: Mapping[float, Recovery]) -> list[Note]:
     found = []
-    for name, seen in levels.items():
+    for key, seen in told.levels.items():
+        name = told.named(key)
         if errors := out_of_memory_errors(seen.records):
             found.append(Note.of("level_out_of_memory", level=name, errors=errors))
         if ours := timeouts(seen.records):
             found.append(Note.of("level_timeouts", level=name, count=ours))
         if seen.observation.stopped is not None:
             found.append(Note.of("level_stopped", level=name, why=seen.observation.stopped))
-    restarted = [name for name, recovery in recoveries.items() if recovery.restarted]
+    restarted = [told.named(key) for key, recovery in recoveries.items() if recovery.restarted]
     return found + [Note.of("engine_restarted", level=name) for name in restarted]
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The plans of the levels; where the capacity is not declared, also the first doublings of the search."""
     if isinstance(setting.workload, OfSessions):
-        return _session_plans(parameters, setting)
+        return tuple(_session_plan(parameters, setting, slots) for slots in parameters.sessions)
     told = fitted(setting)
     sequence, found = RequestSlice(told.workload), []
     if parameters.capacity is None:
@@ -587,41 +535,6 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
 
 def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:  # noqa: ARG001 - the signature is the contract
     return (SYNTHETIC_UNIFORM,)
-
-
-def pressure_table(levels: Mapping[float, Seen], metrics: Mapping[str, Estimate]) -> Table:
-    """Table 11: the draft's columns, and what the server reports on preemptions."""
-    rows = tuple(_row(percent, seen, metrics) for percent, seen in levels.items())
-    return Table("memory_pressure", "Memory Pressure Degradation", _COLUMNS, rows)
-
-
-def _row(percent: float, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[Cell, ...]:
-    at = f"{percent:g}%"
-    names = ("completion_rate", "preemption_rate", "preemption_recovery_rate", "preemption_loss", "fail_rate")
-    shown = (*(f"{name}[{at}]" for name in names), f"ttft[{at}].p99", f"recovery_time[{at}]")
-    return (
-        f"{at} (base)" if percent == 100 else at,
-        seen.level.concurrency or 0,
-        *cells(metrics, shown),
-    )
-
-
-def completion_plot(levels: Mapping[float, Seen]) -> Plot:
-    """A plot of completion and throughput over the level of oversubscription."""
-    points = [
-        (percent, seen.level.completion_ratio)
-        for percent, seen in levels.items()
-        if seen.level.completion_ratio is not None
-    ]
-    x = tuple(percent for percent, _ in points)
-    y = tuple(100 * completion for _, completion in points)
-    return Plot(
-        id="memory_pressure",
-        title="Completion under oversubscription",
-        x_label="requests in flight, % of capacity",
-        y_label="completed (%)",
-        series={"completed": (x, y)},
-    )
 
 
 procedure = framed(HEADING, measure, warm=False)

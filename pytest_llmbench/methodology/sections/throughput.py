@@ -481,7 +481,9 @@ def metrics_of(found: Found, setting: Setting) -> dict[str, Estimate]:
     if found.tenfold is not None:
         tenfold = _throughput_of(found.tenfold, found, sustainable, setting)
         metrics["tenfold_output_token_throughput"] = tenfold
-    metrics["output_tokens_per_gpu_second"] = _per_gpu(metrics["max_output_token_throughput"], setting.facts)
+    metrics["output_tokens_per_gpu_second"] = per_accelerator(
+        metrics["max_output_token_throughput"], setting.facts
+    )
     read = [(seen.observation.engine, window) for seen, window in zip(reported.runs, windows, strict=True)]
     metrics["batch_utilisation"] = batch_utilisation(read)
     return metrics
@@ -517,7 +519,7 @@ def _bracket(found: Found, unit: str) -> Estimate:
     return found_it if why is None else found_it.at_least(*why)
 
 
-def _per_gpu(throughput: Estimate, facts: Facts) -> Estimate:
+def per_accelerator(throughput: Estimate, facts: Facts) -> Estimate:
     """Output tokens per second / accelerators (section 5.2.4.2)."""
     count = facts.value(SUTFact.ACCELERATOR_COUNT)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:

@@ -266,7 +266,7 @@ class ReplayRun:
         at."""
         if self._looks is None or self.stopped is not None or self._arrivals.all_sent(self.now_ns):
             return
-        verdict = self._looks.hear_all(ended)
+        verdict = self._looks.add_all(ended)
         if verdict is not None:
             self._arrivals.stop()
             self.stopped = self._looks.reason(verdict)

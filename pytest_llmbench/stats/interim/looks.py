@@ -58,23 +58,23 @@ class LookTaker:
         self._ends = Ends.none_of(most)
         self._prefix = 0
         """How many of the first requests have all ended."""
-        self._heard = self._taken = 0
+        self._added = self._taken = 0
         self._rows: list[RequestRecord] = []
         self.verdict: Verdict | None = None
         """The verdict of the first look that ended the load; None before that."""
 
-    def hear(self, row: RequestRecord) -> Verdict | None:
+    def add(self, row: RequestRecord) -> Verdict | None:
         """Note a request that has ended; returns the verdict, once there is one."""
         if row.index < self._first:
             return self.verdict
         self._rows.append(row)
         due = self._planned[self._taken].n if self._taken < len(self._planned) else self._most
-        if self.verdict is not None or self._heard + len(self._rows) < due:
+        if self.verdict is not None or self._added + len(self._rows) < due:
             return self.verdict
         rows, self._rows = self._rows, []
         return self.note(Ends.of_rows(rows))
 
-    def hear_all(self, records: Records) -> Verdict | None:
+    def add_all(self, records: Records) -> Verdict | None:
         return self.note(Ends.of_records(records.select(records.index >= self._first)))
 
     def close(self) -> Verdict:
@@ -99,7 +99,7 @@ class LookTaker:
             column[places] = values(watched, ends)
         self._here[places] = True
         self._ends.note(places, ends)
-        self._heard += len(places)
+        self._added += len(places)
         rest = self._here[self._prefix :]
         self._prefix += len(rest) if rest.all() else int(np.argmin(rest))
         while self.verdict is None and self._taken < len(self._planned):

@@ -48,7 +48,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.stats import order_statistics
-from pytest_llmbench.stats.backlog import Backlog, Load, SlotQueue, fewest_slots
+from pytest_llmbench.stats.backlog import Backlog, Occupancy, SlotQueue, fewest_slots
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.growth import IntArray, in_flight_at
 from pytest_llmbench.stats.memory import memory
@@ -124,7 +124,7 @@ class KnownQueue:
     """The samples in ascending order."""
     own: FloatArray
     """Y, the latency without the wait, of nearly as many requests."""
-    load: Load
+    load: Occupancy
     around: FloatArray
     """U, the difference of services and gaps in units of their means."""
 
@@ -223,7 +223,7 @@ def _of_plain(samples: FloatArray, replay: Replay) -> KnownQueue | None:
         return None
     around = services[:-1] / service - gaps / gap
     variation = float(around.var())
-    load = Load(
+    load = Occupancy(
         utilisation=service / gap / replay.slots,
         error=math.sqrt(variation / len(around)),
         slots=replay.slots,

@@ -143,7 +143,7 @@ def test_the_report_judges_by_the_ends_of_the_look_that_ended_the_load() -> None
     taker = look_taker(run.plan, 256)
     assert run.stopped is not None
     assert taker is not None
-    taker.hear_all(run.records)
+    taker.add_all(run.records)
     (found,) = taker.close().estimates
     assert result.metrics["ttft[as judged].p50"] == found
     assert list(judged(result).values()) == [GateVerdict.PASS]
