@@ -21,6 +21,7 @@ from pytest_llmbench.errors import GeneratorError, StoreError, SuiteError
 from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.workers.protocol import Requests
 from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, packed, split
+from pytest_llmbench.model.answers import ExpectedAnswer
 from pytest_llmbench.model.messages import Message, MessageArray
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.request import PlannedRequest
@@ -191,8 +192,9 @@ def test_a_plan_that_cannot_be_dealt_is_told_in_words(plan: MakePlan) -> None:
 FORM = StructuredOutput("[]", "{}")
 SAID = MessageArray((Message("user", "hello"),))
 FULL = PlannedRequest(
-    7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4, Turn(5, 2, 6, (1,), 9, 3), FORM, SAID, 10**9
-)
+    7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4, Turn(5, 2, 6, (1,), 9, 3), FORM, SAID, 10**9,
+    ExpectedAnswer("42", "number"),
+)  # fmt: skip
 
 
 def test_a_request_arrives_as_it_was(tmp_path: Path) -> None:
