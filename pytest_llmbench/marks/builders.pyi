@@ -18,10 +18,10 @@ class LLMBench:
     def accuracy(
         *,
         dataset: str | None = None,
-        scorer: str = "exact",
-        prompt_field: str = "",
-        answer_field: str = "",
-        max_tokens: int = 256,
+        scorer: str | None = None,
+        prompt_field: str | None = None,
+        answer_field: str | None = None,
+        max_tokens: int | None = None,
         questions: int | None = None,
         concurrency: int = 8,
         min_share: float | None = None,
@@ -42,11 +42,11 @@ class LLMBench:
         A question whose request fails is not answered rightly.
 
         :param dataset: file of questions (JSON, JSONL, CSV, Parquet) instead of ``workload``.
-        :param scorer: of ``dataset``: ``exact``, ``number``, ``choice``, ``contains``, ``regex:PATTERN`` or
-            ``python:MODULE:FUNCTION``.
+        :param scorer: of ``dataset``: ``exact`` (default), ``number``, ``choice``, ``contains``,
+            ``regex:PATTERN`` or ``python:MODULE:FUNCTION``.
         :param prompt_field: of ``dataset``; default: the usual names.
         :param answer_field: of ``dataset``; default: the usual names.
-        :param max_tokens: output limit of each question of ``dataset``.
+        :param max_tokens: output limit of each question of ``dataset`` (256).
         :param questions: how many are asked; default: all of a data set, at most 1000.
         :param concurrency: questions in flight.
         :param min_share: of right answers to such questions, judged on the whole confidence interval.

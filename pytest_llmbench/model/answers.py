@@ -33,7 +33,7 @@ SHOWN_CHARS: Final = 60
 
 SCORERS: Final = ("exact", "number", "choice", "contains")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?|[-+]?\.\d+")
-_STATED = re.compile(r"(?i:\banswer(?:\s+is)?\s*:?\s*)[\s*(\[]*([A-J])(?![A-Za-z0-9'])")
+_STATED = re.compile(r"\b(?i:answer)(?:\s+(?i:is))?[\s:*(\[]*([A-J])(?![A-Za-z0-9'])")
 _ALONE = re.compile(r"(?<![A-Za-z0-9])([A-J])(?![A-Za-z0-9'])")
 
 

@@ -32,12 +32,17 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 ENGINE = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
 """The embedded engine at a quarter of its speed: a search has a quarter of the requests in as many loads."""
 Given = dict[str, Any]
-QUESTIONS = {name for name in names("tests") if not hasattr(definition(name).parameters, "rate")}
+QUESTIONS = {"accuracy"} & {*names("tests")}
 """Tests whose requests are given questions, the same ones each time."""
+GRID: tuple[tuple[str, Given], ...] = tuple(
+    (name, {"input_tokens": 300, "output_tokens": 16, "concurrency": 3})
+    for name in names("tests")
+    if name == "grid"
+)
 OF_EXTRAS: tuple[tuple[str, Given], ...] = tuple(
     (name, given)
     for name in names("tests")
-    if name not in QUESTIONS
+    if name not in {*QUESTIONS, "grid"}
     for given in ({"rate": 20}, {"concurrency": 3, "runs": 2}, {"rate": 20, "workload": "profile:XRANK"})
 )
 SUITE: tuple[tuple[str, Given], ...] = (
@@ -76,11 +81,13 @@ SUITE: tuple[tuple[str, Given], ...] = (
     ("guardrail", {}),
     ("guardrail", {"capacity_rps": 30, "levels_percent": [50], "without": "no single filters"}),
     *OF_EXTRAS,
+    *GRID,
 )
 PLANNED: tuple[tuple[str, Given], ...] = (
     ("ttft", {"rate": 50, "requests": "auto", "max_requests": 300, "p50_ms": 500}),
     ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
     *OF_EXTRAS[:1],
+    *GRID,
     ("capacity", {"ttft_p99_ms": 100}),
     ("prefix_cache", {}),
     ("guardrail", {"capacity_rps": 30, "levels_percent": [50], "without": "no single filters"}),

@@ -69,17 +69,14 @@ class Parameters(TestParameters):
     dataset: str | None = parameter(
         "text", doc="file of questions (JSON, JSONL, CSV, Parquet) instead of ``workload``."
     )
-    scorer: str = parameter(
+    scorer: str | None = parameter(
         "text",
-        "exact",
-        doc="of ``dataset``: ``exact``, ``number``, ``choice``, ``contains``, ``regex:PATTERN`` or "
+        doc="of ``dataset``: ``exact`` (default), ``number``, ``choice``, ``contains``, ``regex:PATTERN`` or "
         "``python:MODULE:FUNCTION``.",
     )
-    prompt_field: str = parameter("text", "", doc="of ``dataset``; default: the usual names.")
-    answer_field: str = parameter("text", "", doc="of ``dataset``; default: the usual names.")
-    max_tokens: int = parameter(
-        "count", MAX_ANSWER_TOKENS, doc="output limit of each question of ``dataset``."
-    )
+    prompt_field: str | None = parameter("text", doc="of ``dataset``; default: the usual names.")
+    answer_field: str | None = parameter("text", doc="of ``dataset``; default: the usual names.")
+    max_tokens: int | None = parameter("count", doc="output limit of each question of ``dataset`` (256).")
     questions: int | None = parameter(
         "count", doc="how many are asked; default: all of a data set, at most 1000."
     )
@@ -96,10 +93,10 @@ class Parameters(TestParameters):
         if self.dataset is not None and self.workload == ARITHMETIC:
             asked = questions(
                 self.dataset,
-                scorer=self.scorer,
-                prompt_field=self.prompt_field,
-                answer_field=self.answer_field,
-                max_tokens=self.max_tokens,
+                scorer=self.scorer or "exact",
+                prompt_field=self.prompt_field or "",
+                answer_field=self.answer_field or "",
+                max_tokens=self.max_tokens or MAX_ANSWER_TOKENS,
             )
             object.__setattr__(self, "workload", asked)
 
@@ -113,7 +110,11 @@ class Parameters(TestParameters):
         return (*own, *self.slo)
 
     def contradictions(self) -> list[str]:
-        found = []
+        found = [
+            f"{name} needs dataset: it says how the file is read"
+            for name in ("scorer", "prompt_field", "answer_field", "max_tokens")
+            if self.dataset is None and getattr(self, name) is not None
+        ]
         if self.compliance is not None:
             found.append("compliance is not for this test: accuracy is no test of the draft")
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.store.datasets import MAX_ANSWER_TOKENS, file_sha256, read_rows, scored_prompts
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload
 
@@ -27,10 +27,10 @@ def questions(
     file = Path(path).expanduser().absolute()
     try:
         changed_ns = file.stat().st_mtime_ns
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name with a NUL or a lone surrogate is no file's
         raise SuiteError(
-            f"cannot be read: {error.strerror}",
-            where=str(file),
+            f"cannot be read: {getattr(error, 'strerror', None) or error}",
+            where=f"dataset {shown(str(path))}",
             remedy="name a file of questions; a relative path begins at the current directory",
         ) from error
     return _read(file, changed_ns, scorer, prompt_field, answer_field, max_tokens)
