@@ -103,8 +103,9 @@ def _more_load(loads: Sequence[Observation], parameters: TestParameters, times: 
     most = max(plan.most_requests for plan in plans)
     wanted, load = math.ceil(round(times * most, 6)), plans[0].load
     beyond = load.is_trace and wanted > len(load.offsets_ns)
-    if "prompts" in known:
-        return _Counted("prompts", most, wanted, f"prompts={wanted}")
+    for own in ("prompts", "questions"):
+        if own in known:
+            return _Counted(own, most, wanted, f"{own}={wanted}")
     if "requests" not in known or beyond:
         return _Counted("requests", most, wanted, None)
     if getattr(parameters, "is_auto", False):

@@ -18,7 +18,7 @@ from pytest_apart import Session
 from pytest_llmbench import SyntheticWorkload, Uniform, launched_server
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
+from pytest_llmbench.harness.workloads.exact_lengths import MOST_CALLS, ExactLengths, TokenCounter, bound
 from pytest_llmbench.metrics.latency import request_latency_ms
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING
@@ -167,7 +167,11 @@ def test_prompts_of_exact_lengths_are_not_in_its_cache(
     """What it has run it finds in its cache: that is so of every prompt where completions are asked."""
     if by == "completions":
         monkeypatch.setattr(ServerTokenCount, "_tokenizers", lambda _: [])
-    count = TokenCounter.of(llama_cpp, "tiny-random", "openai-chat", Access(), {})
+
+    def counts() -> ServerTokenCount:
+        return ServerTokenCount(llama_cpp, "tiny-random", "openai-chat", Access(), most_calls=MOST_CALLS)
+
+    count = TokenCounter(counts, llama_cpp)
     exact = bound(ExactLengths(SyntheticWorkload("long", Uniform(300, 300), Uniform(1, 1))), count)
     try:
         sent = [str(request.text) for request in exact.requests(3, seed=5)]

@@ -21,7 +21,7 @@ from pytest_llmbench.registry import names
 ONE_LOAD = ("job", "ttft", "goodput", "reasoning")
 OF_SOME_SYSTEMS = {
     "schema_violation_rate", "cut_share", "cut_begun_share", "ttft_queue_wait", "ttft_prefill",
-    "ttft_adjusted", "ttft_outside",
+    "ttft_adjusted", "ttft_outside", "accuracy", "accuracy_of_set",
 }  # fmt: skip
 """Metrics of what a workload asks for, a server tells, or a SUT file states."""
 
