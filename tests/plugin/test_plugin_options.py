@@ -15,7 +15,8 @@ NAMES = (
     "calibrate", "save", "autosave", "compare", "compare-fail", "waive", "storage", "seed", "prompts",
     "intervals", "inconclusive", "exit-codes", "require", "import", "workloads", "records", "events",
     "export-sequence", "allow-overload", "timeout", "wait", "workers", "remeasure", "host-limits",
-    "worker-cpus", "max-requests", "max-tokens", "budget", "max-seconds", "max-rate", "max-concurrency", "insecure", "proxy", "api-key-file",
+    "worker-cpus", "max-requests", "max-tokens", "budget", "max-seconds", "max-rate", "max-concurrency",
+    "insecure", "proxy", "api-key-file",
 )  # fmt: skip
 
 PLANNED = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -27,6 +27,7 @@ from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.stream import StreamedWorkload
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
 
 US = 1000
@@ -254,24 +255,16 @@ def test_plans_that_cannot_be_run(wrong: LoadPlan, said: str) -> None:
         ReplayEngine(parse_scenario("fast").engine).run(wrong)
 
 
-class CtrlC(list[PlannedRequest]):
-    """Requests at the twentieth of which somebody presses Ctrl-C."""
-
-    def __getitem__(self, key: Any) -> Any:
-        if key == 20:
-            raise KeyboardInterrupt
-        return self if isinstance(key, slice) else super().__getitem__(key)
-
-
 @dataclass(eq=True)
-class Interrupted:
-    """Not hashable, so that its list reaches the engine itself and not a copy."""
+class Interrupted(StreamedWorkload):
+    """Requests of which twenty can be taken: then somebody presses Ctrl-C. Not hashable, so that its stream
+    reaches the engine itself and not a copy."""
 
     name: str = "interrupted"
-    standard: bool = False
 
-    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
-        return CtrlC(lengths(50, 40).requests(count, seed))
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        yield from lengths(50, 40).requests(21, seed)  # one is drawn ahead
+        raise KeyboardInterrupt
 
     def specification(self) -> Mapping[str, Any]:
         return {}
