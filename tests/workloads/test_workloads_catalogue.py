@@ -60,12 +60,12 @@ def test_an_unknown_name_gets_the_list():
 
 
 def test_reference_workloads_are_generated_or_made_of_a_data_set():
-    beyond = {"long-context-uniform", "chat-and-reasoning"}
+    beyond = {"long-context-uniform", "chat-and-reasoning", "arithmetic"}
     assert {*WORKLOADS, *FROM_DATASETS} == {*STANDARD_NAMES, *beyond}
     for name, known in WORKLOADS.items():
         assert workload(name) is known
         assert known.name == name
-        assert known.standard == (name != "chat-and-reasoning")
+        assert known.standard == (name not in ("chat-and-reasoning", "arithmetic"))
         assert check_specification(known) == []
 
 
