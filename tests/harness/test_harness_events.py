@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.execution.events import OF_REQUESTS, EventLog, events_of, events_path
+from pytest_llmbench.harness.execution.events import AT_ONCE, OF_REQUESTS, EventLog, events_of, events_path
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, OUTCOMES
@@ -22,8 +22,8 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 PLAN = LoadPlan("measure", SYNTHETIC_UNIFORM, ClosedLoop(4), 40, seed=3)
 
 
-def seen(scenario: str = "fast?fault=http_error,reset&fault_rate=0.3") -> Observation:
-    return ReplayEngine(parse_scenario(scenario)).run(PLAN)
+def seen(scenario: str = "fast?fault=http_error,reset&fault_rate=0.3", requests: int = 40) -> Observation:
+    return ReplayEngine(parse_scenario(scenario)).run(PLAN.with_(requests=requests))
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def test_events_are_in_the_order_of_time_and_of_a_request() -> None:
 def test_a_file_grows_by_a_load_at_a_time_and_can_be_read_whenever_it_ends(tmp_path: Path) -> None:
     told: list[int] = []
     log = EventLog(events_path(tmp_path, None), [lambda *, events: told.append(len(events))])
-    load = seen()
+    load = seen("fast", 200)
     log.load(PLAN, load, "test_a")
     first = lines(tmp_path / "events.jsonl.gz")
     log.load(PLAN, load, "test_b")
@@ -80,6 +80,7 @@ def test_a_file_grows_by_a_load_at_a_time_and_can_be_read_whenever_it_ends(tmp_p
     assert every[-1] == {"event": "session_ended", "at_ns": load.ended_ns}
     assert {each.get("test") for each in every} == {None, "test_a", "test_b"}
     assert sum(told) == len(every)
+    assert max(told) == AT_ONCE < len(first)
     assert events_path(tmp_path, None).name == "events-2.jsonl.gz"
     assert events_path(tmp_path, "gw0").name == "events-gw0.jsonl.gz"
 

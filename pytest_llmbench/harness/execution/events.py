@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -36,6 +36,9 @@ OF_REQUESTS: Final = {
 _ORDER = (*list(OF_REQUESTS)[:-1], "chunk", "request_completed")
 """The order of events of a request that have one instant."""
 
+AT_ONCE: Final = 10_000
+"""Most events that are held at a time: a long load has millions."""
+
 Event = Mapping[str, Any]
 
 
@@ -45,7 +48,7 @@ class Observer(Protocol):
 
 class EventLog:
     """Writes and shows the events of a session. ``path``: None where they are only shown; ``observers``: each
-    is called with the events of a whole load, in the order of time."""
+    is called with the events of a load in the order of time, :data:`AT_ONCE` at a time."""
 
     def __init__(self, path: Path | None, observers: Sequence[Observer]) -> None:
         self._path, self._observers = path, observers
@@ -57,12 +60,13 @@ class EventLog:
     def load(self, plan: LoadPlan, seen: Observation, nodeid: str) -> None:
         """Add a load that was sent."""
         about = {"test": nodeid, "load": plan.title}
-        events: list[Event] = [{**each, **about} for each in events_of(seen)]
         if self._ended_ns is None:
             anchor = {"at_ns": seen.started_ns, "wall_ns": seen.anchor.wall(seen.started_ns)}
-            events.insert(0, {"event": "session_started", **anchor, "schema": EVENTS_SCHEMA})
-        self._ended_ns = int(events[-1]["at_ns"])
-        self._add(events)
+            self._add([{"event": "session_started", **anchor, "schema": EVENTS_SCHEMA}])
+        events = events_of(seen)
+        while some := [{**each, **about} for each in islice(events, AT_ONCE)]:
+            self._ended_ns = some[-1]["at_ns"]
+            self._add(some)
 
     def end(self) -> None:
         """Add the end of the session; nothing where it had no load."""
@@ -74,7 +78,7 @@ class EventLog:
             observer(events=events)
         if self._path is None or self.findings:
             return
-        # A member of its own for each load: whatever comes later, what was written can be read.
+        # A member of its own each time: whatever comes later, what was written can be read.
         packed = gzip.compress(b"".join(orjson.dumps(each) + b"\n" for each in events), mtime=0)
         try:
             with self._path.open("ab") as file:
@@ -113,10 +117,9 @@ def events_of(seen: Observation) -> Iterator[dict[str, Any]]:
 
 def _of_requests(records: Records) -> Iterator[dict[str, Any]]:
     at_ns, rows, kinds = _columns(records)
-    ended = _ORDER.index("request_completed")
-    for place in np.lexsort((kinds, at_ns)).tolist():
-        row, kind = int(rows[place]), int(kinds[place])
-        event = {"event": _ORDER[kind], "at_ns": int(at_ns[place]), "request": records.request_id[row]}
+    ended, order = _ORDER.index("request_completed"), np.lexsort((kinds, at_ns))
+    for instant, row, kind in zip(at_ns[order], rows[order], kinds[order], strict=True):
+        event = {"event": _ORDER[kind], "at_ns": int(instant), "request": records.request_id[row]}
         if kind == ended:
             event["outcome"] = str(OUTCOMES[records.outcome[row]])
         yield event
