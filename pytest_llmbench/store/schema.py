@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from dataclasses import is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Origin
@@ -53,8 +54,8 @@ class Shape(BaseModel):
 
     A field may be a dataclass of ``model/``, which takes on this configuration when it is read from a file.
     One with a field of any JSON value has a model of its own: half a surrogate pair, which a server may have
-    sent, survives in ``JsonValue`` and costs the report in ``Any``. So has one with defaults that a file may
-    not leave out.
+    sent, survives in ``JsonValue`` and costs the report in ``Any``. Of one whose defaults are no measurements
+    a file leaves out nothing (:func:`_whole`).
 
     A validator is built when it is first used: no session waits for it before its first request. Attribute
     docstrings are read where the schema is published (``store/schema.py``).
@@ -70,6 +71,25 @@ class Shape(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,
     )
+
+
+def _whole(kind: type[Any], since: str = "") -> BeforeValidator:
+    """A check that a file has the fields of a dataclass: a count that is missing is not 0. ``since``: the
+    first of those that later versions added."""
+    names = [each.name for each in fields(kind)]
+    needed = names[: names.index(since)] if since else names
+
+    def check(given: Any) -> Any:
+        missing = [name for name in needed if isinstance(given, Mapping) and name not in given]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} missing")
+        return given
+
+    return BeforeValidator(check)
+
+
+WholeSelfCheck = Annotated[SelfCheck, _whole(SelfCheck, since="voluntary_switches")]
+WholeWarmup = Annotated[WarmupReport, _whole(WarmupReport)]
 
 
 DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
@@ -195,7 +215,7 @@ class StretchEntry(Shape):
     in_flight_at_start: int
     in_flight_at_end: int
     interrupted: str | None
-    selfcheck: SelfCheck
+    selfcheck: WholeSelfCheck
     variant: str = ""
     """SUT variant on which the stretch ran; empty for the SUT itself."""
     load_duration_s: float | None = None
@@ -493,8 +513,8 @@ class TestEntry(Shape):
     metrics: dict[str, Estimate]
     load: LoadEntry | None
     workload: WorkloadEntry | None
-    warmup: WarmupReport | None
-    selfcheck: SelfCheck | None
+    warmup: WholeWarmup | None
+    selfcheck: WholeSelfCheck | None
     """Over several stretches the worst of each lag and share, the sum of each count."""
     counts: dict[str, int]
     """``submitted`` and the number of each outcome, zero included, in the measured phase."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.result import Level
 from pytest_llmbench.store import schema
 
@@ -109,3 +110,16 @@ def test_every_dataclass_of_the_report_has_its_published_name() -> None:
     published = schema.json_schema()["$defs"]
     assert {noun.__name__ for noun in schema.PUBLISHED}.isdisjoint(published)
     assert {published[name]["title"] for name in schema.PUBLISHED.values()} == set(schema.PUBLISHED.values())
+
+
+@pytest.mark.parametrize("name", ["reads", "send_lag_p99_ns", "transport"])
+def test_a_count_that_is_missing_is_not_zero(name: str) -> None:
+    whole = TypeAdapter(schema.WholeSelfCheck).dump_python(SelfCheck())
+    assert TypeAdapter(schema.WholeSelfCheck).validate_python(whole) == SelfCheck()
+    later = {key: value for key, value in whole.items() if key != "unstamped_reads"}
+    assert TypeAdapter(schema.WholeSelfCheck).validate_python(later) == SelfCheck()
+    del whole[name]
+    with pytest.raises(ValidationError, match=f"{name} missing"):
+        TypeAdapter(schema.WholeSelfCheck).validate_python(whole)
+    with pytest.raises(ValidationError, match=r"requests_ok, .*last_finished_ns missing"):
+        TypeAdapter(schema.WholeWarmup).validate_python({"performed": True})
