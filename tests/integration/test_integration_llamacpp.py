@@ -185,6 +185,40 @@ def test_prompts_of_exact_lengths_are_not_in_its_cache(
         assert usage["prompt_tokens_details"]["cached_tokens"] < 30
 
 
+BEYOND = """
+import pytest
+from pytest_llmbench import WarmupPolicy, llmbench
+
+@pytest.fixture(scope="session")
+def llm_warmup():
+    return WarmupPolicy(requests=2, output_tokens=16, concurrency=2, probes=3)
+
+@llmbench.accuracy(dataset="questions.jsonl", scorer="regex:(?s).+", concurrency=2, max_tokens=4, golden=1.0)
+def test_random_weights_know_nothing(llm_result): ...
+
+@llmbench.grid(input_tokens=64, output_tokens=8, concurrency=[1, 2], prompts=8, runs=1)
+def test_cells(llm_result):
+    assert llm_result.metrics["output_tokens_per_user_second"].point > 0
+"""
+
+
+@pytest.mark.usefixtures("however_late")
+def test_questions_and_cells_go_to_a_real_server(llama_cpp: str, tmp_path: Path) -> None:
+    rows = [json.dumps({"question": f"What is {at} + {at}?", "answer": 2 * at}) for at in range(10, 20)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(rows), "utf-8")
+    printed = run_suite(tmp_path, BEYOND, llama_cpp, "--llm-events", "--llm-records=full")
+    assert "1 failed, 2 passed" in printed, printed
+    tests = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
+    entry = next(entry for entry in tests if entry["test"] == "accuracy")
+    assert entry["metrics"]["accuracy_of_set"]["point"] == 0.0
+    # What it said was read, and is not the answer.
+    told = [row["answer_check"] for row in counted_rows(tmp_path / "out", entry)]
+    assert len(told) == 10
+    assert all(each == "cut_by_limit" or each.startswith("wrong: ") for each in told)
+    assert (tmp_path / "out" / "grid.csv").read_text("utf-8").count("test_cells[in64-out8-c") == 2
+    assert (tmp_path / "out" / "events.jsonl.gz").exists()
+
+
 SCHEMA = {
     "type": "object",
     "properties": {"unit": {"type": "string", "enum": ["C", "F"]}, "warm": {"type": "boolean"}},
