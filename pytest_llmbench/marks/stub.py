@@ -1,15 +1,18 @@
-"""The builders for editors and type checkers, with their keywords: the text of ``builders.pyi``.
+"""What editors and type checkers read: markers with their keywords, and results with their metrics.
 
-``python -m pytest_llmbench.marks.stub > pytest_llmbench/marks/builders.pyi``
+``python -m pytest_llmbench.marks.stub`` writes ``marks/builders.pyi`` and ``model/named_metrics.pyi``.
 """
 
 from __future__ import annotations
 
 import inspect
 import textwrap
+from pathlib import Path
 
 from pytest_llmbench.marks import LLMBench, llmbench
 from pytest_llmbench.marks.builder import Builder
+from pytest_llmbench.metrics.definitions import METRICS, SPREAD
+from pytest_llmbench.metrics.summary import STATISTICS
 
 _HEAD = '''\
 """Made by ``python -m pytest_llmbench.marks.stub`` of the parameters of the tests: change those."""
@@ -27,8 +30,42 @@ class LLMBench:
 '''
 
 
-def stub() -> str:
-    """The text of ``builders.pyi``."""
+_METRICS_HEAD = '''\
+"""Made by ``python -m pytest_llmbench.marks.stub`` of the definitions of the metrics: change those."""
+
+from collections.abc import Mapping
+
+from pytest_llmbench.model.estimate import Estimate, ReadEstimate
+
+class MetricView:
+    def __init__(self, metrics: Mapping[str, Estimate], prefix: str) -> None: ...
+'''
+
+
+def stubs() -> dict[Path, str]:
+    """The two files, and the text of each."""
+    package = Path(__file__).parents[1]
+    return {
+        package / "marks" / "builders.pyi": _builders(),
+        package / "model" / "named_metrics.pyi": _named_metrics(),
+    }
+
+
+def _named_metrics() -> str:
+    statistics = [_figure(name, "ReadEstimate") for name in dict.fromkeys((*STATISTICS, *SPREAD))]
+    metrics = [
+        _figure(each.name, "MetricView" if each.is_family else "ReadEstimate", each.title)
+        for each in sorted(METRICS.values(), key=lambda each: each.name)
+    ]
+    return "".join([_METRICS_HEAD, *statistics, "\nclass NamedMetrics:\n", *metrics])
+
+
+def _figure(name: str, kind: str, title: str = "") -> str:
+    told = f'\n        """{title}."""' if title else " ..."
+    return f"    @property\n    def {name}(self) -> {kind}:{told}\n"
+
+
+def _builders() -> str:
     names = [name for name in dir(llmbench) if not name.startswith("_")]
     told = _docstring(inspect.getdoc(LLMBench) or "", 4)
     markers = [_marker(name, getattr(llmbench, name)) for name in names]
@@ -48,4 +85,5 @@ def _docstring(text: str, indent: int) -> str:
 
 
 if __name__ == "__main__":
-    print(stub(), end="")
+    for path, text in stubs().items():
+        path.write_text(text, "utf-8")

@@ -173,6 +173,12 @@ class ReadEstimate(Estimate):
     The number is None all the same, so that ``is None`` and ``is not None`` mean what they say.
     """
 
+    # Or Any, where a plain estimate has None: a body compares without a check, and a missing number makes
+    # its test inconclusive.
+    point: float | Any
+    lower: float | Any
+    upper: float | Any
+
     __slots__ = ("_tell",)
 
     @classmethod

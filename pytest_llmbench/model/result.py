@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ from pytest_llmbench.model.cells import Cell, text_of
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Comparison, Compliance, Finding, Gate, Overload, Validity
+from pytest_llmbench.model.named_metrics import NamedMetrics
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.sentences import Note
@@ -181,7 +181,7 @@ class VoidLoad:
 
 
 @dataclass(frozen=True, repr=False)
-class TestResult:
+class TestResult(NamedMetrics):
     """The result of a test and, once judged, the three judgements.
 
     Metrics are reached by their full name, ``result.metrics["ttft.p99"]``, or by attribute:
@@ -241,34 +241,3 @@ class TestResult:
         read, such as an open end."""
         metrics = {name: ReadEstimate.of(each, name, told) for name, each in self.metrics.items()}
         return replace(self, metrics=metrics)
-
-    def __getattr__(self, name: str) -> Estimate | MetricView:
-        if name.startswith("_") or "metrics" not in self.__dict__:
-            raise AttributeError(name)
-        return MetricView(self.metrics, "")._lookup(name)
-
-
-class MetricView:
-    """Attribute access to the metrics below a prefix; for a misspelt name the error lists what there is."""
-
-    def __repr__(self) -> str:
-        return f"<metrics {self._prefix}*>"
-
-    def __init__(self, metrics: Mapping[str, Estimate], prefix: str) -> None:
-        self._metrics = metrics
-        self._prefix = prefix
-
-    def __getattr__(self, name: str) -> Estimate | MetricView:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._lookup(name)
-
-    def _lookup(self, name: str) -> Estimate | MetricView:
-        full = self._prefix + name
-        if full in self._metrics:
-            return self._metrics[full]
-        if any(metric.startswith(full + ".") for metric in self._metrics):
-            return MetricView(self._metrics, full + ".")
-        close = difflib.get_close_matches(full, self._metrics, n=3)
-        hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(self._metrics)}"
-        raise AttributeError(f"no metric {full!r} in this result; {hint}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from extended import PACKAGE, python
 
-from pytest_llmbench.marks.stub import stub
+from pytest_llmbench.marks.stub import stubs
 
 SUITE = """
 from pytest_llmbench import llmbench
@@ -68,9 +68,9 @@ def test_no_module_of_the_core_names_one_of_an_extra() -> None:
             assert "pytest_llmbench.extras" not in path.read_text("utf-8"), within
 
 
-def test_the_stub_has_the_markers_of_this_package_as_they_are() -> None:
-    path = PACKAGE / "marks" / "builders.pyi"
-    assert path.read_text("utf-8") == stub(), f"python -m pytest_llmbench.marks.stub > {path}"
+def test_the_stubs_have_the_markers_and_metrics_of_this_package_as_they_are() -> None:
+    for path, text in stubs().items():
+        assert path.read_text("utf-8") == text, f"{path}: python -m pytest_llmbench.marks.stub"
 
 
 def test_no_test_of_the_core_imports_an_extra() -> None:

@@ -12,6 +12,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.named_metrics import MetricView
 from pytest_llmbench.model.objective import (
     Objective,
     completion_rate,
@@ -26,7 +27,6 @@ from pytest_llmbench.model.objective import (
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import Phase
-from pytest_llmbench.model.result import MetricView
 from pytest_llmbench.workloads.catalogue import workload
 
 
