@@ -7,7 +7,7 @@ and how often it lies below limits of 2, 3 and 5 times the true one. The second 
 docs/explanation/undecided-p99.md: sessions of 1000 requests with a limit near the true value. An undecided
 one is followed by sessions of as many requests as it asks for. ``--replay`` adds the tutorial's:
 TTFT of ``replay:h100-8b`` at 20 requests per second, limit 100 ms. ``--table possible`` says what any method
-could decide that looks at one statistic of a session (docs/reference/coverage.md).
+could decide that looks at one statistic of a session (benchmarks/coverage.md).
 """
 
 from __future__ import annotations

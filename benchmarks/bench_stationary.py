@@ -14,7 +14,7 @@ and two times P99; "false" of a share and of the rates within limits is that of 
 Truths of latencies are those of six long runs without their beginnings (in 20,000 requests the slots of
 ``fast`` at 80 % are full fifteen times, and P99 of TTFT is from 23 to 47 ms); of rates the mean over all
 sessions, as these end with a drain. ``--figures``: one row for each figure. By default one for each system
-and size, the table of docs/reference/coverage.md: of each kind of figure the share decided, the lower of
+and size, the table of benchmarks/coverage.md: of each kind of figure the share decided, the lower of
 pass and fail, and of false passes, both of its worst figure. ``--short``: how much lower latencies of short
 loads are than those of a lasting one (means over the sessions), beside W / D, the time of a reply over that
 of sending, and what intervals allow for it. ``--looks``: loads that are looked at after each 100 of 3000

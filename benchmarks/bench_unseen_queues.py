@@ -5,7 +5,7 @@
 Sessions of 1000 requests, each with the stamps that a session has. A row says how often the bound is used,
 how often the upper end of P99 lies below the true one, with the bound and without (2.5 % are promised), and
 how often it lies below twice the true one, with it and without. Truths are those of three million requests,
-of one million where requests are served one event at a time. The table is in docs/reference/coverage.md.
+of one million where requests are served one event at a time. The table is in benchmarks/coverage.md.
 """
 
 from __future__ import annotations

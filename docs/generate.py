@@ -412,7 +412,7 @@ def in_site(text: str, path: str, at: str) -> str:
 
 
 def root_page(name: str) -> Callable[[], str]:
-    """A page that lies in the root of the repository."""
+    """A page that lies outside ``docs``, by its path in the repository."""
 
     def page() -> str:
         text = (ROOT / name).read_text("utf-8")
@@ -431,8 +431,9 @@ ROOT_PAGES: Mapping[str, str] = {
     "CHANGELOG.md": "about/changelog.md",
     "SECURITY.md": "about/security.md",
     "LICENSE": "about/license.md",
+    "benchmarks/coverage.md": "reference/generated/coverage.md",
 }
-"""Files in the root of the repository, and their places in the site."""
+"""Files outside ``docs`` by their paths in the repository, and their places in the site."""
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/options.md": options_page,
     "reference/generated/commands.md": commands_page,
@@ -443,6 +444,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/ambiguities.md": ambiguities_page,
     "reference/generated/findings.md": findings_page,
     "reference/generated/schema.md": schema_page,
+    "reference/generated/coverage.md": root_page("benchmarks/coverage.md"),
     "about/contributing.md": root_page("CONTRIBUTING.md"),
     "about/changelog.md": root_page("CHANGELOG.md"),
     "about/security.md": root_page("SECURITY.md"),

@@ -37,9 +37,15 @@ COVERAGE = {
 @pytest.mark.parametrize("label", COVERAGE)
 def test_coverages_are_those_of_the_table(label: str) -> None:
     (told,) = [row for row in rows(page("explanation/intervals.md")) if label in row[0] and len(row) == 5]
-    table = page("reference/coverage.md").partition("<!-- end of coverage -->")[0].rpartition("<!--")[2]
+    table = page("../benchmarks/coverage.md").partition("<!-- end of coverage -->")[0].rpartition("<!--")[2]
     source = [row for row in rows(table) if row[:2] == [COVERAGE[label], "1,000"]]
     assert told[1:] == [cell.split()[0] for cell in source[0][2:]]
+
+
+def test_the_short_tables_have_rows_of_the_full_ones() -> None:
+    full = page("../benchmarks/coverage.md").splitlines()
+    rows = [line for line in page("reference/coverage.md").splitlines() if line.startswith("|")]
+    assert [row for row in rows if row not in full] == []
 
 
 def test_counts_of_clauses_are_those_of_the_catalogue() -> None:

@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold the truth, and how wide they are: the tables of docs/reference/coverage.md.
+"""How often 95 % intervals hold the truth, and how wide they are: the tables of benchmarks/coverage.md.
 
     python tests/stats/coverage_table.py [--replications 400] [--write]
 
@@ -46,7 +46,7 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 Sample = npt.NDArray[np.float64]
 Services = Callable[[np.random.Generator, tuple[int, int]], Sample]
 
-PAGE = Path(__file__).parents[2] / "docs/reference/coverage.md"
+PAGE = Path(__file__).parents[2] / "benchmarks/coverage.md"
 BEGIN, END = "<!-- coverage: tests/stats/coverage_table.py --write -->\n", "<!-- end of coverage -->\n"
 STATISTICS = ("mean", "p50", "p95", "p99")
 SIZES = (1000, 10_000)

@@ -1,7 +1,7 @@
 """Do 95 % intervals hold the truth 95 times in 100? Against series whose truth is known.
 
 The bar: at least 93 %, and not more than twice as wide as the interval of someone who knows the sampling
-distribution. The tables of docs/reference/coverage.md have all of it; here is a part, with the Monte Carlo
+distribution. The tables of benchmarks/coverage.md have all of it; here is a part, with the Monte Carlo
 error of its replications allowed for.
 """
 
