@@ -16,6 +16,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.telemetry import Telemetry
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -255,6 +256,8 @@ class Observation:
     in_flight_at_start: int = 0
     engine: EngineReadings | None = None
     """The serving engine's own metrics during the run; None without a metrics page."""
+    telemetry: Telemetry | None = None
+    """What the machine of the system told during the run; None where nobody asked it."""
     load_ended_ns: int | None = None
     """End of a load with a duration: the end of that, or the last submission if later; then the load drains.
     None without a duration."""
