@@ -38,6 +38,10 @@ endpoints:
   GET  /sim/ground_truth     one line of JSON per request that has ended: received_ns, queued_ns, admitted_ns,
                              first_token_ns, first_write_ns, last_write_ns, ... (CLOCK_MONOTONIC), token
                              counts, the fault it suffered; with trace=true each token's exit and each write
+  GET  /sim/dcgm/metrics     with idle_w: power, energy counter, utilisation, memory and temperature of each
+                             accelerator, as the page of NVIDIA's DCGM exporter
+  GET  /sim/energy           with idle_w: the energy of each engine over time; between two points power is
+                             constant
   GET  /sim/status           load, and how well the server keeps its own schedule
 
 When the server is ready it prints one line of JSON: {"ready": true, "url": ..., "model": ..., "pid": ...},

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from pytest_llmbench.errors import SuiteError
@@ -293,3 +293,46 @@ class EngineConfig:
     def decode_step_us(self, decode_sequences: int) -> float:
         """Duration in microseconds of a step that only decodes, without the cost of its KV tokens."""
         return self.step_base_us + self.decode_us_per_sequence * decode_sequences
+
+
+PowerFault = Literal["counter_resets", "counter_stands", "device_gone", "silent"]
+
+
+@dataclass(frozen=True, slots=True)
+class PowerOptions:
+    """Options of the electric power of the accelerators, and of what they tell of it. Off without ``idle_w``.
+
+    During a step all accelerators of an engine together take, evenly,
+
+        accelerator_count · (idle_w + step_w) · duration
+            + prefill_mj_per_token / 1000 · prompt tokens + decode_mj_per_token / 1000 · output tokens
+
+    in joules, and ``idle_w`` each between steps and while the engine recovers from a crash.
+    """
+
+    idle_w: float | None = None
+    """Watts of each accelerator without a step; none: nothing is known of power. H100 SXM: about 70."""
+    step_w: float = 0.0
+    """Watts of each accelerator while a step runs, beyond idle_w."""
+    prefill_mj_per_token: float = 0.0
+    """Millijoules of a prompt token that a step processes, on all accelerators together."""
+    decode_mj_per_token: float = 0.0
+    """Millijoules of an output token, on all accelerators together."""
+    power_update_ms: float = 0.0
+    """Milliseconds between two updates of what the accelerators tell; 0: they tell what is true now."""
+    power_fault: PowerFault | None = None
+    """What goes wrong with the last accelerator: its energy counter begins at 0 again (counter_resets) or
+    stands still (counter_stands), it is gone (device_gone), or nothing answers any more (silent)."""
+    power_fault_after_s: float = 0.0
+    """Seconds after the engine's start at which power_fault happens."""
+
+    def mistakes(self) -> list[str]:
+        """The mistakes in these values; empty if there are none."""
+        found = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, float | int) and not (math.isfinite(value) and value >= 0):
+                found.append(f"{each.name} is {value:g}; it has to be 0 or more")
+            elif self.idle_w is None and value != each.default:
+                found.append(f"{each.name} is {value}, but without idle_w nothing is known of power")
+        return found

@@ -1,5 +1,5 @@
-"""Scenarios such as ``fast?max_num_seqs=64&fault=reset&fault_rate=0.1``: options of engine, stream and
-faults, and those of several engines, which are an extra.
+"""Scenarios such as ``fast?max_num_seqs=64&fault=reset&fault_rate=0.1``: options of engine, stream,
+faults and power, and those of several engines, which are an extra.
 
 The options of all parts share one string; each name belongs to one part only.
 """
@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.registry import named, names
-from pytest_llmbench.simulator.engine.config import EngineConfig, impossible_figures
+from pytest_llmbench.simulator.engine.config import EngineConfig, PowerOptions, impossible_figures
 from pytest_llmbench.simulator.engine.deployment import Deployment
 from pytest_llmbench.simulator.engine.faults import FaultOptions, StreamOptions
 from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
@@ -31,6 +31,7 @@ class Scenario:
     engine: EngineConfig
     stream: StreamOptions = field(default_factory=StreamOptions)
     faults: FaultOptions = field(default_factory=FaultOptions)
+    power: PowerOptions = field(default_factory=PowerOptions)
     deployment: Deployment = field(default_factory=Deployment)
 
 
@@ -38,6 +39,7 @@ PARTS: Mapping[str, type] = {
     "engine": EngineConfig,
     "stream": StreamOptions,
     "faults": FaultOptions,
+    "power": PowerOptions,
 }
 """Name of a part of a scenario → its type, whose fields are its options."""
 OPTIONS: tuple[str, ...] = tuple(

@@ -25,7 +25,10 @@ from pytest_llmbench.simulator.serving.asgi import (
 )
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import Asked, Generation, Tokenizer, refusal_headers
+from pytest_llmbench.simulator.serving.ground_truth import energy_json
 from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE
+from pytest_llmbench.simulator.serving.power_page import PATH as DCGM
+from pytest_llmbench.simulator.serving.power_page import dcgm_page
 from pytest_llmbench.simulator.serving.request_body import Endpoint, parse_request, parse_tokenize
 
 RECEIVED_NS = "received_ns"
@@ -75,6 +78,7 @@ class EngineApp:
             "/metrics": self._metrics,
             "/sim/ground_truth": self._ground_truth,
             "/sim/status": self._status,
+            **({"/sim/energy": self._energy, DCGM: self._dcgm} if driver.meters else {}),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -159,6 +163,17 @@ class EngineApp:
         dropped = str(self._driver.log.dropped).encode()
         lines = self._driver.log.json_lines()
         await send_whole(send, 200, b"application/x-ndjson", lines, [(b"x-dropped-requests", dropped)])
+
+    async def _energy(self, send: Send) -> None:
+        curves = energy_json([meter.curve for meter in self._driver.meters])
+        await send_whole(send, 200, b"application/json", curves, [])
+
+    async def _dcgm(self, send: Send) -> None:
+        page = dcgm_page(self._driver.meters, self._driver.clock())
+        if page is None:
+            await asyncio.Event().wait()  # a page that has stopped answering
+        else:
+            await send_whole(send, 200, CONTENT_TYPE, page, [])
 
     async def _status(self, send: Send) -> None:
         await send_json(send, 200, self.status())

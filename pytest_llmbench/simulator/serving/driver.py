@@ -14,6 +14,7 @@ from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
 from pytest_llmbench.simulator.engine.loop import EngineLoop, Replica
+from pytest_llmbench.simulator.engine.power import PowerMeter, power_meters
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.scenario.scenario import Scenario
@@ -108,6 +109,7 @@ class ServedReplica(Replica[Waiting]):
         self.alarm = alarm
         self.metrics: EngineMetrics = driver.page.engine(engine.config, number)
         self._driver, self._clock, self._pacing = driver, driver.clock, driver.pacing
+        self.power: PowerMeter | None = None
         self._work = asyncio.Event()
 
     @property
@@ -172,6 +174,8 @@ class ServedReplica(Replica[Waiting]):
         step = self.engine.step()
         generated = sum(sequence.generates for sequence in step.first_tokens) + len(step.decoded)
         self.metrics.note_step(step.prefill_tokens, generated)
+        if self.power is not None and not step.crashed:
+            self.power.note_step(due_ns, due_ns + step.duration_ns, step.prefill_tokens, generated)
         self._note_beginning(step, begun_ns)
         if step.failed:
             await self._fail(step, due_ns)
@@ -267,6 +271,10 @@ class EngineDriver:
             for number, engine in enumerate(deployment.started(scenario.engine))
         )
         self.loop: EngineLoop[Waiting, ServedReplica] = deployment.loop(self.replicas, self._at)
+        self.meters = power_meters(scenario.power, (replica.engine for replica in self.replicas), clock())
+        """The power meter of each engine; empty where nothing is known of power."""
+        for replica, meter in zip(self.replicas, self.meters, strict=bool(self.meters)):
+            replica.power = meter
 
     @property
     def config(self) -> EngineConfig:

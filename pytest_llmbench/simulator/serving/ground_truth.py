@@ -1,13 +1,16 @@
-"""Ground truth: what really happened to each request, as the server observed it. Measurements from outside
-are checked against it."""
+"""Ground truth: what really happened to each request, as the server observed it, and the energy that it took.
+Measurements from outside are checked against it."""
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from pytest_llmbench.simulator.engine.power import EnergyCurve
 
 Clock = Callable[[], int]
 """Returns the instant, in nanoseconds."""
@@ -187,3 +190,21 @@ class GroundTruthLog:
 def parse_ground_truth(lines: str) -> list[GroundTruth]:
     """Parse ``lines`` as :meth:`GroundTruthLog.json_lines` wrote them."""
     return [GroundTruth(**json.loads(line)) for line in lines.splitlines()]
+
+
+def energy_json(curves: Sequence[EnergyCurve]) -> bytes:
+    """The energy that each engine has taken, as :func:`parse_energy` reads it."""
+    columns = ({name: list(getattr(curve, name)) for name in _COLUMNS} for curve in curves)
+    found = [{"idle_w": curve.idle_w, **own} for curve, own in zip(curves, columns, strict=True)]
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def parse_energy(text: str) -> list[EnergyCurve]:
+    """The curve of each engine: exact at any instant since its start."""
+    return [
+        EnergyCurve(each["idle_w"], *(array(kind, each[name]) for name, kind in _COLUMNS.items()))
+        for each in json.loads(text)
+    ]
+
+
+_COLUMNS = {"at_ns": "q", "energy_j": "d", "busy_ns": "q"}

@@ -17,9 +17,10 @@ import httpx
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.simulator.engine.power import EnergyCurve
 from pytest_llmbench.simulator.scenario.scenario import Scenario, parse_scenario
 from pytest_llmbench.simulator.scenario.variants import disclosure
-from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, parse_ground_truth
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, parse_energy, parse_ground_truth
 
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 16_384
@@ -98,6 +99,11 @@ class EmbeddedEngine:
         """The ground truth of the requests that have ended, oldest first. :raises SUTError: the engine does
         not answer."""
         return parse_ground_truth(self._get("/sim/ground_truth").text)
+
+    def energy(self) -> list[EnergyCurve]:
+        """The true energy of each engine over time, of a scenario with ``idle_w``. :raises SUTError: the
+        engine does not answer, or knows nothing of its power."""
+        return parse_energy(self._get("/sim/energy").text)
 
     def status(self) -> dict[str, Any]:
         """The engine's status page: load and pacing. :raises SUTError: the engine does not answer."""
