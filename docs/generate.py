@@ -88,7 +88,7 @@ def _of(choices: Sequence[str] | None) -> str:
 
 def prose(text: str) -> str:
     """A docstring as paragraphs: roles of reStructuredText become code, ``::`` a colon."""
-    return re.sub(r"::\s*\n", ":\n", re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text))
+    return re.sub(r"::\s*\n", ":\n", re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text.replace("``", "`")))
 
 
 def commands_page() -> str:
@@ -217,6 +217,53 @@ def metrics_page() -> str:
         "settled.\n\n"
         + table(("metric", "title", "unit", "better", "formula", "section", "statistics"), rows)
     )
+
+
+def keywords_page() -> str:
+    """The keywords of all markers, from the parameters that their tests declare."""
+    from pytest_llmbench import llmbench
+    from pytest_llmbench.methodology.catalogue import TESTS
+
+    told = {name: _keywords(getattr(llmbench, name)) for name in (*TESTS, "compare", "no_regression")}
+    common = {name: told["ttft"][name] for name in ("workload", *_OF_ALL)}
+    parts = [
+        f"# Keywords of the markers\n\n{_MADE} `help(llmbench.ttft)` shows the same for one marker. What "
+        "each test answers and measures: [The tests](../tests.md). Defaults by scale are those of "
+        "`--llm-scale=quick / standard / full`. A keyword without a meaning says it in its name: a limit "
+        "(ceilings end in a unit of time or begin with `max_`, floors begin with `min_`), or what the "
+        "keyword next to it tells.\n\n## All tests\n\nUnless the table of a test says otherwise.\n\n"
+        + _table_of_keywords(common)
+    ]
+    for name, keywords in told.items():
+        intro = prose(getattr(llmbench, name).documentation.partition("\n\n:param ")[0])
+        own = {each: row for each, row in keywords.items() if common.get(each) != row}
+        parts.append(f"## {name}\n\n{intro}\n\n{_table_of_keywords(own)}")
+    return "\n".join(parts)
+
+
+_OF_ALL = ("seed", "fresh", "compliance", "slo", "max_error_share", "timeout_s")
+"""Keywords of every test, in the order of the page."""
+
+
+def _keywords(builder: Any) -> dict[str, tuple[str, str]]:
+    """Keyword of a marker → its meaning and its default, ready for a cell."""
+    meant = dict(re.findall(r"^:param (\w+): (.*?)(?=^:param |\Z)", builder.documentation, re.M | re.S))
+    return {
+        name: (
+            cell(prose(meant.get(name, ""))),
+            "" if each.default is each.empty else code(repr(each.default)),
+        )
+        for name, each in inspect.signature(builder).parameters.items()
+    }
+
+
+def _table_of_keywords(keywords: Mapping[str, tuple[str, str]]) -> str:
+    """Keywords that follow one another, without a meaning and of one default, share a line."""
+    rows = []
+    for (meaning, default), group in itertools.groupby(keywords, key=keywords.__getitem__):
+        names = [code(name) for name in group]
+        rows += [(name, meaning, default) for name in (names if meaning else [", ".join(names)])]
+    return table(("keyword", "meaning", "default"), rows)
 
 
 def columns_page() -> str:
@@ -437,6 +484,7 @@ ROOT_PAGES: Mapping[str, str] = {
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/options.md": options_page,
     "reference/generated/commands.md": commands_page,
+    "reference/generated/keywords.md": keywords_page,
     "reference/generated/metrics.md": metrics_page,
     "reference/generated/columns.md": columns_page,
     "reference/generated/profiles.md": profiles_page,

@@ -54,13 +54,13 @@ class LLMBench:
         :param min_of_golden: the least share, as a part of ``golden``.
         :param workload: a workload whose requests have an expected answer: ``arithmetic`` (sums by seed), one
             of ``--llm-workloads`` with a ``scorer``; or give ``dataset``.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -95,21 +95,22 @@ class LLMBench:
             one to be chosen.
         :param min_completion: criterion: share of requests that complete.
         :param initial: requests in flight of the first level.
-        :param maximum: the upper bound of the search.
+        :param maximum: the upper bound of the search; a quick run stops at 64.
         :param output_tokens: output limit of every request, in place of the workload's own (AMB-11).
-        :param duration_s: of a level, at least.
+        :param duration_s: of a level, at least. Default by scale: 3 / 20 / 60.
         :param turn_ttft_p95_ms: of sessions: criterion on TTFT P95 by the number of the turn, ``{1: 500,
             "2+": 300}``.
-        :param sessions_per_slot: of sessions: how many a level has for each that goes on at once; default 4.
+        :param sessions_per_slot: of sessions: how many a level has for each at once. Default by scale: 2 / 4
+            / 10.
         :param min_sessions: of sessions, as ``min_concurrency`` of requests.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -175,24 +176,25 @@ class LLMBench:
         :param load_percent: of the saturation rate of the mix; the draft advises 70 to 90.
         :param capacity_rps: the saturation rate of the mix, where it is known: no search is made.
         :param requests_per_class: at least, in the mix and alone; the length of the load follows from the
-            rarest class.
-        :param duration_s: shortest duration of the mix.
+            rarest class. Default by scale: 10 / 500 / 500.
+        :param duration_s: shortest duration of the mix. Default by scale: 6 / 60 / 300.
         :param equal_load: what a class alone has in common with the mix: ``tokens`` per second, or
             ``requests`` per second.
         :param max_starvation: share of starved requests, of all classes or by class.
         :param max_inflation: of the median TTFT, mix over alone; for all classes or by class.
         :param ttft_p99_ms: in the mix, for all classes or by class.
         :param sessions: of sessions: so many at once, in the mix and of each class alone; default 8.
-        :param sessions_per_class: of sessions: at least, in the mix and alone; default 100.
+        :param sessions_per_class: of sessions: at least, in the mix and alone. Default by scale: 5 / 100 /
+            500.
         :param workload: ``synthetic-skewed``, a synthetic workload, a ``ClassMix``; or sessions, ``{"chat":
             ("session:chat", 0.8), "agent": ({"sessions": {…}}, 0.2)}``.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -236,19 +238,19 @@ class LLMBench:
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says.
-        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; stands before ``--llm-budget``.
+            decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -257,7 +259,7 @@ class LLMBench:
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run. By default none
             does: a failed request is not good, which is what the limit is about.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -311,14 +313,14 @@ class LLMBench:
         :param min_tok_s_per_gpu: output tokens a second / accelerators that the SUT file declares.
         :param concurrency: requests in flight, or a list.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; stands before ``--llm-budget``.
+            decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param prompts: requests of each cell (default: 10 for each in flight, at least 32).
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param workload: leave it out: the lengths say all.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -326,7 +328,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -358,21 +360,23 @@ class LLMBench:
         The same requests without guardrails, with each filter and with all: four SUT variants. Limits are
         ceilings, at every load level.
 
-        :param baseline: SUT variant with all guardrails off; so on for the other three.
+        :param baseline: SUT variant with all guardrails off; the other three are variants too.
         :param without: why the single-filter configurations cannot be run; they are left out then (AMB-20).
         :param capacity_rps: capacity of the baseline, requests per second, where it is known; else it is
             searched for.
+        :param levels_percent: of that capacity.
+        :param duration_s: of a level. Default by scale: 4 / 30 / 60.
         :param max_overhead_ms: total: E2E with all guardrails less that of the baseline, at P50.
         :param max_input_overhead_ms: TTFT with the input filter less that of the baseline, at P50.
         :param max_throughput_loss: of maximum output throughput, with all guardrails.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -406,19 +410,21 @@ class LLMBench:
 
         :param levels_percent: loads, in percent of the saturation rate.
         :param capacity_rps: the saturation rate, where it is known: no search is made.
-        :param method: how tokens are timed: ``direct``, ``A``, ``B``, ``C`` (section 4.6.3); AMB-13 decides
-            if not given.
-        :param requests: requests of at least 50 output tokens per level; the length of the schedule follows.
-        :param duration_s: shortest duration of a level.
+        :param method: how tokens are timed (section 4.6.3): ``direct``: one token per chunk; ``A``: gaps
+            between chunks; ``B``: tokens arrive with their chunk; ``C``: the server's instants. Default:
+            chosen from the stream (AMB-13).
+        :param requests: replies of at least 50 tokens per level; the length of the schedule follows (default
+            100, of a quick run what comes).
+        :param duration_s: shortest duration of a level. Default by scale: 4 / 30 / 60.
         :param max_tail_ratio: of P99 / P50.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -470,14 +476,14 @@ class LLMBench:
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says.
-        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: most requests in flight; default: all at once.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; stands before ``--llm-budget``.
+            decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -485,7 +491,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -511,21 +517,23 @@ class LLMBench:
 
         TTFT against input length: scaling exponent and straight line.
 
-        :param lengths: input lengths in tokens; default: the powers of two from 1024 to 131072. What does not
-            fit the model's context together with the output is left out.
+        :param lengths: input lengths in tokens, at least three; default: the powers of two from 1024 to
+            131072 (8192 of a quick run; with 512 and 256 where fewer than three fit). What does not fit the
+            model's context together with the output is left out.
         :param concurrency: requests in flight, 1 to 4.
-        :param requests: per length; 20 support a mean and a median. A limit on P95 needs more: about 80.
+        :param requests: per length; a limit on P95 needs about 80. Default by scale: 3 / 20 / 20.
+        :param output_tokens: output limit; another one makes it a custom workload.
         :param max_exponent: of k in TTFT ∝ length^k.
         :param max_slope_us: of the straight line, in µs per input token.
         :param ttft_p95_ms: limits by length: ``{8192: 1500}``.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -563,22 +571,24 @@ class LLMBench:
         :param ttft_p99_ms: criterion of the capacity search, else from the TTFT of one request at a time; of
             sessions: criterion of every level.
         :param levels_percent: of capacity; 100 is the base.
+        :param duration_s: of a level. Default by scale: 5 / 30 / 120.
         :param min_completion: of sessions: criterion of a level; default 0.99.
         :param sessions: of sessions: levels, so many at once.
-        :param sessions_per_slot: of sessions: how many a level has for each that goes on at once; default 4.
+        :param sessions_per_slot: of sessions: how many a level has for each at once. Default by scale: 2 / 4
+            / 10.
         :param turn_ttft_p95_ms: of sessions: criterion on TTFT P95 by the number of the turn, ``{"2+":
             300}``.
         :param min_turn_hit_rate: of sessions: criterion on what was cached of what could be, by turn:
             ``{"2+": 0.9}``.
         :param min_sessions: of sessions: the level up to which all have to meet the criteria.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -644,20 +654,20 @@ class LLMBench:
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says.
-        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; stands before ``--llm-budget``.
+            decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name; of one that asks for
             outputs the inputs alone.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -665,7 +675,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[metric("latency_scheduled.p99", "ms") <= 300 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -706,25 +716,26 @@ class LLMBench:
         :param disabled: SUT variant with the prefix cache switched off.
         :param enabled: SUT variant with the prefix cache switched on.
         :param min_ttft_reduction: at P50.
+        :param min_throughput_improvement: closed loop only.
         :param sessions: of sessions: so many at once (default 8); with ``rate``, that of their starts, none.
-        :param total_sessions: of sessions: measured in each of the runs; default 200.
+        :param total_sessions: of sessions: measured in each of the runs. Default by scale: 10 / 200 / 500.
         :param min_turn_hit_rate: of sessions: of what could be cached, the share that was, by turn: ``{"2+":
             0.9}``.
         :param min_turn_ttft_reduction: of sessions: at P50, by the number of the turn.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says.
-        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -781,19 +792,19 @@ class LLMBench:
         :param rate: open loop, requests per second (default 1); with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says.
-        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight, instead of ``rate``.
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; stands before ``--llm-budget``.
+            decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, or a workload object; limits on a class of a mix go into ``slo``.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -801,7 +812,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[metric("ttot[chat].p95", "ms") <= 300 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -861,19 +872,20 @@ class LLMBench:
             the marker are kept, in place of one load; ``min_jobs_per_hour``, a limit on it, says so too.
         :param initial: of a search: jobs per hour of the first level (default 200).
         :param maximum: of a search: its upper bound (default 6,400).
-        :param duration_s: of a search: sessions of a level start for so long (default 300, and five times the
-            pauses of a session if that is longer); ``total_sessions`` is their fewest number (default 100).
+        :param duration_s: of a search: sessions of a level start for that long, or five times the pauses of a
+            session if that is longer; ``total_sessions`` is their fewest number (10 / 100 / 500). Default by
+            scale: 30 / 300 / 900.
         :param rate: open loop, sessions that start per second.
         :param arrival: ``trace``: without ``rate``, when the sessions of the workload's trace started.
-        :param speedup: of a trace: so many times as fast, but for pauses.
-        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param speedup: of a trace: factor by which sessions start faster; pauses stay.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param sessions: closed loop, sessions at once (default 8).
-        :param total_sessions: measured sessions (default 500; of a trace all).
+        :param total_sessions: measured sessions (default 500, quick 10; of a trace all).
         :param steady: of a closed loop: the sessions are a sample of those that go on at this many at once,
             not a job that is exact in each run.
         :param workload: ``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a
             trace with ``sessions = true`` or an object.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -881,7 +893,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget, of turns and cut-off sessions.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -926,14 +938,17 @@ class LLMBench:
         :param load_model: ``open`` (default), or ``closed``; a concurrency range makes it closed.
         :param rate_step: open loop: the search between ``min_rate`` and ``max_rate`` ends when they are this
             close, in requests per second.
+        :param arrival: of an open loop, as of ``ttft``.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency_step: closed loop: the same in requests in flight, between ``min_concurrency`` and
             ``max_concurrency``.
-        :param duration_s: of the reported level, ramp-up included.
-        :param probe_s: of a level of the search.
+        :param duration_s: of the reported level, ramp-up included. Default by scale: 6 / 60 / 300.
+        :param probe_s: of a level of the search; longer where fewer than 20 requests arrive in it. Default by
+            scale: 4 / 20 / 60.
         :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the
             highest that meets them.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -941,7 +956,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -972,16 +987,17 @@ class LLMBench:
 
         :param capacity_rps: capacity in requests per second, from published figures or an earlier test; else
             found by a search.
-        :param duration_s: of a level, ramp-up included.
+        :param levels_percent: of capacity; ``quick`` takes five of them, ``full`` adds the default ones.
+        :param duration_s: of a level, ramp-up included. Default by scale: 4 / 30 / 60.
         :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency that the operating point has to meet.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 
@@ -1022,19 +1038,19 @@ class LLMBench:
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param arrival: open loop: ``poisson`` (default), ``uniform``, ``gamma`` or a process of an extra;
             ``trace``: without ``rate``, when the trace of the workload says.
-        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param burstiness: shape of gamma arrivals: 1 is Poisson, smaller is burstier.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
         :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; stands before ``--llm-budget``.
+            decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param steady: closed loop: the limits are about the steady state, without the first wave and the
             drain; else they are about these requests, a finite job.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -1042,7 +1058,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 

@@ -49,18 +49,21 @@ DEFAULT_CONCURRENCY = 8
 """Concurrency of a test that names neither ``rate`` nor ``concurrency``."""
 
 
-OF_BURSTINESS = "shape of gamma arrivals; coefficient of variation 1/√burstiness."
+OF_BURSTINESS = "shape of gamma arrivals: 1 is Poisson, smaller is burstier."
 
 Check = Callable[[Any], list[str]]
 """Returns the complaints about a value, as ends of sentences that begin with the name of the parameter."""
 
 
-def parameter(kind: str | Check, default: Any = None, *, doc: str = "") -> Any:
+def parameter(kind: str | Check, default: Any = None, *, doc: str = "", scale: object = None) -> Any:
     """Declare a dataclass field of the given kind, or with a check of its own.
 
     ``choice`` is one of the texts of the ``Literal`` in its annotation. ``doc`` is what users of the marker
-    read; a name that says it all needs none.
+    read; a name that says it all needs none. ``scale`` is the ``ByScale`` of what is taken where the marker
+    gives nothing.
     """
+    if scale is not None:
+        doc += f" Default by scale: {scale}."
     return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
@@ -85,7 +88,7 @@ class TestParameters:
         "synthetic-uniform",
         doc="name of a workload, a workload object, or weights by name.",
     )
-    seed: int | None = parameter("seed", doc="of requests and arrivals; stands before ``--llm-seed``.")
+    seed: int | None = parameter("seed", doc="of requests and arrivals; overrides ``--llm-seed``.")
     runs: int | Literal["auto"] | None = parameter(
         "runs",
         doc='repetitions of the measured load; of a job also ``"auto"``: one, and four more where that does '
@@ -104,8 +107,7 @@ class TestParameters:
     )
     timeout_s: float | None = parameter(
         "positive",
-        doc="longest wait for the first byte of a reply and between its chunks; stands before "
-        "``--llm-timeout``.",
+        doc="longest wait for the first byte of a reply and between its chunks; overrides ``--llm-timeout``.",
     )
 
     def contradictions(self) -> list[str]:

@@ -184,6 +184,9 @@ class ByScale:
     standard: float
     full: float
 
+    def __str__(self) -> str:
+        return f"{self.quick:,g} / {self.standard:,g} / {self.full:,g}"
+
     def at(self, scale: Scale, asked: float | None = None) -> float:
         """The value at this scale. What a marker asks for takes precedence over ``standard``; it can only
         shorten ``quick`` and only lengthen ``full``."""

@@ -80,7 +80,7 @@ class AdaptiveParameters(LoadParameters):
     budget: float | str | None = parameter(
         "budget",
         doc='time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as decide '
-        "its limits and comparisons; stands before ``--llm-budget``.",
+        "its limits and comparisons; overrides ``--llm-budget``.",
     )
     failures: Literal["left_out", "over_limit"] = parameter(
         "choice",

@@ -24,6 +24,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.methodology.search.bracketing import Tried, doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     LEVEL_S,
+    SESSIONS_PER_SLOT,
     Criteria,
     RequestLevels,
     SessionLevels,
@@ -70,13 +71,13 @@ class Parameters(TestParameters):
         "share", LEAST_COMPLETION, doc="criterion: share of requests that complete."
     )
     initial: int = parameter("count", 8, doc="requests in flight of the first level.")
-    maximum: int = parameter("count", 512, doc="the upper bound of the search.")
+    maximum: int = parameter("count", 512, doc="the upper bound of the search; a quick run stops at 64.")
     output_tokens: int = parameter(
         "count",
         OUTPUT_TOKENS,
         doc="output limit of every request, in place of the workload's own (AMB-11).",
     )
-    duration_s: float | None = parameter("positive", doc="of a level, at least.")
+    duration_s: float | None = parameter("positive", doc="of a level, at least.", scale=LEVEL_S)
     min_concurrency: int | None = parameter("count")
     min_output_tok_s: float | None = parameter("positive")
     turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
@@ -84,7 +85,7 @@ class Parameters(TestParameters):
         doc='of sessions: criterion on TTFT P95 by the number of the turn, ``{1: 500, "2+": 300}``.',
     )
     sessions_per_slot: int | None = parameter(
-        "count", doc="of sessions: how many a level has for each that goes on at once; default 4."
+        "count", doc="of sessions: how many a level has for each at once.", scale=SESSIONS_PER_SLOT
     )
     min_sessions: int | None = parameter("count", doc="of sessions, as ``min_concurrency`` of requests.")
 

@@ -25,6 +25,7 @@ from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_o
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.session_fairness import (
     ONE_CLASS,
+    SESSIONS_PER_CLASS,
     SessionClasses,
     fairness_of_sessions,
 )
@@ -102,8 +103,9 @@ class Parameters(TestParameters):
     requests_per_class: int | None = parameter(
         "count",
         doc="at least, in the mix and alone; the length of the load follows from the rarest class.",
+        scale=REQUESTS_PER_CLASS,
     )
-    duration_s: float | None = parameter("positive", doc="shortest duration of the mix.")
+    duration_s: float | None = parameter("positive", doc="shortest duration of the mix.", scale=REPORTED_S)
     equal_load: Literal["tokens", "requests"] = parameter(
         "choice",
         "tokens",
@@ -126,7 +128,7 @@ class Parameters(TestParameters):
         "count", doc="of sessions: so many at once, in the mix and of each class alone; default 8."
     )
     sessions_per_class: int | None = parameter(
-        "count", doc="of sessions: at least, in the mix and alone; default 100."
+        "count", doc="of sessions: at least, in the mix and alone.", scale=SESSIONS_PER_CLASS
     )
 
     @property

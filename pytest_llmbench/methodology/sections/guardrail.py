@@ -106,7 +106,7 @@ class Parameters(TestParameters):
     baseline: str = parameter(
         "name",
         "guardrails_baseline",
-        doc="SUT variant with all guardrails off; so on for the other three.",
+        doc="SUT variant with all guardrails off; the other three are variants too.",
     )
     input_filter: str | None = parameter("name", "guardrails_input")
     output_filter: str | None = parameter("name", "guardrails_output")
@@ -119,8 +119,8 @@ class Parameters(TestParameters):
         "positive",
         doc="capacity of the baseline, requests per second, where it is known; else it is searched for.",
     )
-    levels_percent: Sequence[float] = parameter("percents", GUARDRAIL_PERCENTS)
-    duration_s: float | None = parameter("positive")
+    levels_percent: Sequence[float] = parameter("percents", GUARDRAIL_PERCENTS, doc="of that capacity.")
+    duration_s: float | None = parameter("positive", doc="of a level.", scale=LEVEL_S)
     max_overhead_ms: float | None = parameter(
         "positive", doc="total: E2E with all guardrails less that of the baseline, at P50."
     )

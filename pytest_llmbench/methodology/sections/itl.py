@@ -96,14 +96,16 @@ class Parameters(TestParameters):
     )
     method: Literal["direct", "A", "B", "C"] | None = parameter(
         "choice",
-        doc="how tokens are timed: ``direct``, ``A``, ``B``, ``C`` (section 4.6.3); AMB-13 decides if not "
-        "given.",
+        doc="how tokens are timed (section 4.6.3): ``direct``: one token per chunk; ``A``: gaps between "
+        "chunks; ``B``: tokens arrive with their chunk; ``C``: the server's instants. Default: chosen from "
+        "the stream (AMB-13).",
     )
     requests: int | None = parameter(
         "count",
-        doc="requests of at least 50 output tokens per level; the length of the schedule follows.",
+        doc="replies of at least 50 tokens per level; the length of the schedule follows (default 100, of a "
+        "quick run what comes).",
     )
-    duration_s: float | None = parameter("positive", doc="shortest duration of a level.")
+    duration_s: float | None = parameter("positive", doc="shortest duration of a level.", scale=LEVEL_S)
     p50_ms: float | None = parameter("positive")
     p90_ms: float | None = parameter("positive")
     p95_ms: float | None = parameter("positive")

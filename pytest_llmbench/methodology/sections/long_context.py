@@ -98,15 +98,19 @@ class Parameters(TestParameters):
     workload: str | LongContextWorkload = parameter("workload", LONG_CONTEXT.name)
     lengths: Sequence[int] | None = parameter(
         "counts",
-        doc="input lengths in tokens; default: the powers of two from 1024 to 131072. What does not fit the "
-        "model's context together with the output is left out.",
+        doc="input lengths in tokens, at least three; default: the powers of two from 1024 to 131072 (8192 "
+        "of a quick run; with 512 and 256 where fewer than three fit). What does not fit the model's context "
+        "together with the output is left out.",
     )
     concurrency: int = parameter("count", 1, doc="requests in flight, 1 to 4.")
     requests: int | None = parameter(
         "count",
-        doc="per length; 20 support a mean and a median. A limit on P95 needs more: about 80.",
+        doc="per length; a limit on P95 needs about 80.",
+        scale=REQUESTS,
     )
-    output_tokens: int = parameter("count", CONTEXT_OUTPUT_TOKENS)
+    output_tokens: int = parameter(
+        "count", CONTEXT_OUTPUT_TOKENS, doc="output limit; another one makes it a custom workload."
+    )
     max_exponent: float | None = parameter("positive", doc="of k in TTFT ∝ length^k.")
     max_slope_us: float | None = parameter("positive", doc="of the straight line, in µs per input token.")
     ttft_p95_ms: Mapping[int, float] | None = parameter(

@@ -39,6 +39,7 @@ from pytest_llmbench.methodology.pressure import (
 from pytest_llmbench.methodology.procedure import ByScale, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.capacity_search import (
+    SESSIONS_PER_SLOT,
     Criteria,
     RequestLevels,
     SessionLevels,
@@ -112,13 +113,13 @@ class Parameters(TestParameters):
         "criterion of every level.",
     )
     levels_percent: Sequence[float] = parameter("levels", LEVELS_PERCENT, doc="of capacity; 100 is the base.")
-    duration_s: float | None = parameter("positive")
+    duration_s: float | None = parameter("positive", doc="of a level.", scale=LEVEL_S)
     min_completion: float | None = parameter("share", doc="of sessions: criterion of a level; default 0.99.")
     max_preemption_rate: float | None = parameter("share")
     max_recovery_s: float | None = parameter("positive")
     sessions: Sequence[int] = parameter("counts", SESSIONS, doc="of sessions: levels, so many at once.")
     sessions_per_slot: int | None = parameter(
-        "count", doc="of sessions: how many a level has for each that goes on at once; default 4."
+        "count", doc="of sessions: how many a level has for each at once.", scale=SESSIONS_PER_SLOT
     )
     turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
         "positive_by_turn",

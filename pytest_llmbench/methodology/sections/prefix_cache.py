@@ -114,12 +114,12 @@ class Parameters(LoadParameters):
     min_ttft_reduction_p95: float | None = parameter("share")
     min_ttft_reduction_p99: float | None = parameter("share")
     min_hit_rate: float | None = parameter("share")
-    min_throughput_improvement: float | None = parameter("positive")
+    min_throughput_improvement: float | None = parameter("positive", doc="closed loop only.")
     sessions: int | None = parameter(
         "count", doc="of sessions: so many at once (default 8); with ``rate``, that of their starts, none."
     )
     total_sessions: int | None = parameter(
-        "count", doc="of sessions: measured in each of the runs; default 200."
+        "count", doc="of sessions: measured in each of the runs.", scale=SESSIONS
     )
     min_turn_hit_rate: Mapping[int | str, float] | None = parameter(
         "share_by_turn",

@@ -64,6 +64,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.methodology.search.session_search import (
     FIRST_LEVEL,
     HIGHEST_LEVEL,
+    LEVEL_S,
     JobsAsked,
     JobsFound,
     find_jobs_per_hour,
@@ -161,17 +162,22 @@ class Parameters(TestParameters):
     maximum: int | None = parameter("count", doc="of a search: its upper bound (default 6,400).")
     duration_s: float | None = parameter(
         "positive",
-        doc="of a search: sessions of a level start for so long (default 300, and five times the pauses of "
-        "a session if that is longer); ``total_sessions`` is their fewest number (default 100).",
+        doc="of a search: sessions of a level start for that long, or five times the pauses of a session if "
+        "that is longer; ``total_sessions`` is their fewest number (10 / 100 / 500).",
+        scale=LEVEL_S,
     )
     rate: float | None = parameter("positive", doc="open loop, sessions that start per second.")
     arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = parameter(
         "arrival", doc="``trace``: without ``rate``, when the sessions of the workload's trace started."
     )
-    speedup: float | None = parameter("positive", doc="of a trace: so many times as fast, but for pauses.")
+    speedup: float | None = parameter(
+        "positive", doc="of a trace: factor by which sessions start faster; pauses stay."
+    )
     burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
     sessions: int | None = parameter("count", doc="closed loop, sessions at once (default 8).")
-    total_sessions: int | None = parameter("count", doc="measured sessions (default 500; of a trace all).")
+    total_sessions: int | None = parameter(
+        "count", doc="measured sessions (default 500, quick 10; of a trace all)."
+    )
     steady: bool = parameter(
         "flag",
         False,

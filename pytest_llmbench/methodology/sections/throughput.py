@@ -19,8 +19,8 @@ from typing import Any, Literal
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
-from pytest_llmbench.methodology.parameters import TestParameters, arrival_law, parameter
-from pytest_llmbench.methodology.procedure import REPORTED_S, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.parameters import OF_BURSTINESS, TestParameters, arrival_law, parameter
+from pytest_llmbench.methodology.procedure import PROBE_S, REPORTED_S, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.probing import (
     Holds,
     LoadModel,
@@ -86,8 +86,10 @@ class Parameters(TestParameters):
         doc="open loop: the search between ``min_rate`` and ``max_rate`` ends when they are this close, in "
         "requests per second.",
     )
-    arrival: Literal["poisson", "uniform", "gamma"] | str | None = parameter("arrival")
-    burstiness: float | None = parameter("positive")
+    arrival: Literal["poisson", "uniform", "gamma"] | str | None = parameter(
+        "arrival", doc="of an open loop, as of ``ttft``."
+    )
+    burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
     min_concurrency: int | None = parameter("count")
     max_concurrency: int | None = parameter("count")
     concurrency_step: int | None = parameter(
@@ -95,8 +97,14 @@ class Parameters(TestParameters):
         doc="closed loop: the same in requests in flight, between ``min_concurrency`` and "
         "``max_concurrency``.",
     )
-    duration_s: float | None = parameter("positive", doc="of the reported level, ramp-up included.")
-    probe_s: float | None = parameter("positive", doc="of a level of the search.")
+    duration_s: float | None = parameter(
+        "positive", doc="of the reported level, ramp-up included.", scale=REPORTED_S
+    )
+    probe_s: float | None = parameter(
+        "positive",
+        doc="of a level of the search; longer where fewer than 20 requests arrive in it.",
+        scale=PROBE_S,
+    )
     ttft_p99_ms: float | None = parameter("positive")
     tpot_p99_ms: float | None = parameter(
         "positive",

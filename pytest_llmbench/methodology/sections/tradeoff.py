@@ -86,8 +86,10 @@ class Parameters(TestParameters):
         doc="capacity in requests per second, from published figures or an earlier test; else found by a "
         "search.",
     )
-    levels_percent: Sequence[float] = parameter("percents", GRID)
-    duration_s: float | None = parameter("positive", doc="of a level, ramp-up included.")
+    levels_percent: Sequence[float] = parameter(
+        "percents", GRID, doc="of capacity; ``quick`` takes five of them, ``full`` adds the default ones."
+    )
+    duration_s: float | None = parameter("positive", doc="of a level, ramp-up included.", scale=LEVEL_S)
     ttft_p99_ms: float | None = parameter("positive")
     tpot_p99_ms: float | None = parameter(
         "positive", doc="with ``ttft_p99_ms``: objectives on latency that the operating point has to meet."
