@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pytest_llmbench.simulator.engine.config import EngineConfig, PowerOptions
 from pytest_llmbench.simulator.engine.engine import Engine
 
+ACCELERATOR = "simulated accelerator"
+"""The model of the accelerators."""
 MOST_POINTS = 2**20
 """Number of points at which a curve drops every second one: it stays exact at the others."""
 _UTILISATION_NS = 1_000_000_000

@@ -170,6 +170,11 @@ class StepResult:
     crashed: bool = False
     """Whether the engine ran out of memory: everything in it has failed, and this "step" is its recovery."""
 
+    @property
+    def generated(self) -> int:
+        """Number of its tokens. A sequence that is prefill alone gives none."""
+        return sum(sequence.generates for sequence in self.first_tokens) + len(self.decoded)
+
 
 @dataclass(slots=True)
 class EngineTotals:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.anchor import ClockAnchor
@@ -47,6 +47,10 @@ from pytest_llmbench.simulator.scenario.variants import (
     with_overrides,
 )
 from pytest_llmbench.timing.collector import quiet_gc
+
+if TYPE_CHECKING:
+    from pytest_llmbench.model.telemetry import Telemetry
+    from pytest_llmbench.simulator.engine.power import PowerMeter
 
 _SOURCE = "replay in virtual time"
 
@@ -239,6 +243,13 @@ class ReplayEngine:
         self.delays = delays or Delays()
         self.clock = clock or VirtualClock()
         self._engines, self._totals = self._started(), ReplayTotals()
+        self.meters: tuple[PowerMeter, ...] = ()
+        """The power meter of each engine since this one was made, restarts or not: its true energy. Empty
+        where nothing is known of power."""
+        if self.scenario.power.idle_w is not None:
+            from pytest_llmbench.simulator.engine.power import power_meters
+
+            self.meters = power_meters(self.scenario.power, self._engines, self.clock.now_ns)
         self._faults = FaultSchedule(self.scenario.faults, self.config.seed)
         self._plans = 0
         self._busy = threading.Lock()
@@ -327,6 +338,7 @@ class ReplayEngine:
             facts=run_facts(self.scenario, generates=self.generates)
             | (variant_facts(self.scenario) if self.name else Facts()),
             engine=readings,
+            telemetry=self._telemetry(started_ns) if self.meters else None,
             load_ended_ns=_load_ended_ns(
                 plan, records, started_ns, cut_short=interrupted is not None or run.stopped is not None
             ),
@@ -344,7 +356,15 @@ class ReplayEngine:
             keep=log.keep,
             generates=self.generates,
             deployment=self.scenario.deployment,
+            meters=self.meters,
         )
+
+    def _telemetry(self, started_ns: int) -> Telemetry:
+        """What a sampler of this virtual time would have seen of a plan that began at ``started_ns`` and has
+        ended."""
+        from pytest_llmbench.simulator.replay.telemetry import sampled
+
+        return sampled(self.meters, started_ns, self.clock.now_ns)
 
     def _restart(self) -> None:
         self._engines, self._totals = self._started(), ReplayTotals()

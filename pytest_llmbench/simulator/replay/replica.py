@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from pytest_llmbench.simulator.engine.loop import Replica
 from pytest_llmbench.simulator.engine.scheduling import StepResult
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.records import InFlight, Steps
+
+if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.power import PowerMeter
 
 SAMPLE_NS = 250_000_000
 """Nanoseconds between two samples of the gauges."""
@@ -77,6 +81,7 @@ class ReplayReplica(Replica[InFlight]):
         """The step under way; None: there is none."""
         self.ends_ns = start_ns
         """Instant at which :attr:`step` ends."""
+        self.power: PowerMeter | None = None
 
     def forget_needless(self) -> None:
         """Forget the ends of steps that gave no token to a request that is in flight."""

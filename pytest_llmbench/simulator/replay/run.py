@@ -8,6 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,6 +45,9 @@ from pytest_llmbench.simulator.replay.replica import ReplayReplica, slots_of, st
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.interim import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
+
+if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.power import PowerMeter
 
 _ENDS = {
     "content_filter": (Outcome.REFUSED, "the output filter broke the answer off"),
@@ -121,8 +125,12 @@ class ReplayRun:
         keep: Callable[[Sequence[InFlight], Steps], Records],
         generates: bool = True,
         deployment: Deployment = Deployment(),  # noqa: B008 - never changed
+        meters: Sequence[PowerMeter] = (),
     ) -> None:
+        """``meters``: one for each engine; none where nothing is known of power."""
         self.replicas = tuple(ReplayReplica(n, engine, start_ns) for n, engine in enumerate(engines))
+        for replica, meter in zip(self.replicas, meters, strict=bool(meters)):
+            replica.power = meter
         self._loop: EngineLoop[InFlight, ReplayReplica] = deployment.loop(self.replicas, self._at)
         self.alone = len(engines) == 1
         """Whether there is one engine, which goes from step to step."""
@@ -368,7 +376,12 @@ class ReplayRun:
                 until_ns = min(until_ns, heap[0][0])
         engine, gauges, ends_ns = replica.engine, replica.gauges, replica.step_ends_ns
         while self.now_ns < until_ns:
-            self.now_ns, finished = engine.glide(self.now_ns, until_ns, gauges.due_ns, ends_ns)
+            begun_ns, decoding, before = self.now_ns, engine.running, len(ends_ns)
+            self.now_ns, finished = engine.glide(begun_ns, until_ns, gauges.due_ns, ends_ns)
+            if replica.power is not None:
+                for end_ns in ends_ns[before:]:
+                    replica.power.note_step(begun_ns, end_ns, 0, decoding)
+                    begun_ns = end_ns
             sampled = gauges.due_ns < self.now_ns
             if sampled:
                 gauges.during(finished, self.now_ns)
@@ -386,6 +399,8 @@ class ReplayRun:
             self._fail(replica, step)
         ends_ns = self.now_ns + step.duration_ns
         replica.step_ends_ns.append(ends_ns)
+        if replica.power is not None and not step.crashed:
+            replica.power.note_step(self.now_ns, ends_ns, step.prefill_tokens, step.generated)
         if replica.gauges.due_ns < ends_ns:
             replica.gauges.during(step.finished, ends_ns)
         return ends_ns

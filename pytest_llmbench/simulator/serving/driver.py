@@ -172,7 +172,7 @@ class ServedReplica(Replica[Waiting]):
             self._pacing.schedule_restarts += 1
             due_ns = begun_ns
         step = self.engine.step()
-        generated = sum(sequence.generates for sequence in step.first_tokens) + len(step.decoded)
+        generated = step.generated
         self.metrics.note_step(step.prefill_tokens, generated)
         if self.power is not None and not step.crashed:
             self.power.note_step(due_ns, due_ns + step.duration_ns, step.prefill_tokens, generated)

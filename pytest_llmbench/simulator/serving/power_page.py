@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 
-from pytest_llmbench.simulator.engine.power import DeviceReading, PowerMeter, read_devices
+from pytest_llmbench.simulator.engine.power import ACCELERATOR, DeviceReading, PowerMeter, read_devices
 
 PATH = "/sim/dcgm/metrics"
 
@@ -35,13 +35,13 @@ def dcgm_page(meters: Sequence[PowerMeter], now_ns: int) -> bytes | None:
     devices = read_devices(meters, now_ns)
     if devices is None:
         return None
-    model, host = meters[0].config.model, socket.gethostname()
+    host = socket.gethostname()
     lines = []
     for name, kind, meaning, value in _FAMILIES:
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
         lines += [
             f'{name}{{gpu="{each.number}",UUID="{each.uuid}",device="nvidia{each.number}",'
-            f'modelName="{model}",Hostname="{host}"}} {value(each)}'
+            f'modelName="{ACCELERATOR}",Hostname="{host}"}} {value(each)}'
             for each in devices
         ]
     return "\n".join([*lines, ""]).encode()

@@ -12,6 +12,7 @@ import pytest
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.power import EnergyCurve
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -32,8 +33,12 @@ def seen(preset: str, plan: LoadPlan) -> list[object]:
         readings = run.engine
         assert readings is not None
         found += [readings.at_ns.tolist(), {k: v.tolist() for k, v in readings.gauges.items()}]
-        found += [readings.totals_before, readings.totals_after]
-    return found
+        found += [readings.totals_before, readings.totals_after, run.telemetry is not None]
+    return [*found, *(column for meter in engine.meters for column in energy(meter.curve))]
+
+
+def energy(curve: EnergyCurve) -> tuple[list[int], list[float], list[int]]:
+    return curve.at_ns.tolist(), curve.energy_j.tolist(), curve.busy_ns.tolist()
 
 
 def columns(run: Observation) -> list[object]:
@@ -67,7 +72,7 @@ def columns(run: Observation) -> list[object]:
     ids=lambda plan: plan.label,
 )
 def test_the_same_comes_of_it(options: str, plan: LoadPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    preset = f"fast?step_base_us=9000&kv_block_tokens=16&{options}"
+    preset = f"fast?step_base_us=9000&kv_block_tokens=16&idle_w=70&step_w=330&decode_mj_per_token=9&{options}"
     together = seen(preset, plan)
     taken: list[bool] = []
     monkeypatch.setattr(Engine, "glide", lambda _engine, now_ns, *_: (taken.append(True), (now_ns, ()))[1])

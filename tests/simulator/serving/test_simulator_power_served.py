@@ -26,7 +26,7 @@ def page(engine: EmbeddedEngine, timeout: float = 10.0) -> dict[str, dict[str, f
     found: dict[str, dict[str, float]] = {}
     for family in text_string_to_metric_families(answer.text):
         for sample in family.samples:
-            assert sample.labels["modelName"] == engine.model
+            assert sample.labels["modelName"] == "simulated accelerator"
             assert sample.labels["UUID"].startswith("GPU-")
             found.setdefault(sample.name, {})[sample.labels["gpu"]] = sample.value
     return found
