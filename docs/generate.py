@@ -266,6 +266,24 @@ def _table_of_keywords(keywords: Mapping[str, tuple[str, str]]) -> str:
     return table(("keyword", "meaning", "default"), rows)
 
 
+def sut_keys_page() -> str:
+    """The keys of a SUT file, from the schema that reads it."""
+    from pytest_llmbench.probes.sut_schema import VariantTable, reference_rows
+
+    tables: dict[str, list[Sequence[str]]] = {}
+    for key, values, meaning in (*reference_rows(), *reference_rows(VariantTable, "variants.NAME.")):
+        title = key.rpartition(".")[0] if not key.startswith("variants.") else "variants.NAME"
+        tables.setdefault(title, []).append((code(key), values, cell(meaning)))
+    head = ("key", "values", "meaning")
+    return (
+        f"# Keys of the SUT file\n\n{_MADE} What the tables are for: [The SUT file](../sut-file.md).\n\n"
+        + "\n".join(
+            f"## {f'[{title}]' if title else 'Top of the file'}\n\n{table(head, rows)}"
+            for title, rows in tables.items()
+        )
+    )
+
+
 def columns_page() -> str:
     """The columns of a request, by the classes of ``pytest_llmbench.model.record`` that declare them."""
     from pytest_llmbench.model.record import RequestColumns, RequestRecord
@@ -485,6 +503,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/options.md": options_page,
     "reference/generated/commands.md": commands_page,
     "reference/generated/keywords.md": keywords_page,
+    "reference/generated/sut_file.md": sut_keys_page,
     "reference/generated/metrics.md": metrics_page,
     "reference/generated/columns.md": columns_page,
     "reference/generated/profiles.md": profiles_page,

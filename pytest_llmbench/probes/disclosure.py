@@ -43,7 +43,7 @@ _REMOVED = {
     "out, and serve OpenAI's Responses over WebSocket, or an API over HTTP or gRPC",
 }
 """Tables of earlier releases, and what to do in their place."""
-_REMEDY = "the keys and their values are listed in docs/reference/sut-file.md"
+_REMEDY = "docs/examples/sut.toml has every key, docs/reference/sut-file.md says what they are for"
 
 _MOST_SHOWN = 200
 _TOKENIZER_BYTES: Final = 256 << 20

@@ -1,4 +1,4 @@
-"""The tables and keys of a SUT file. Their descriptions make up ``docs/reference/sut-file.md``.
+"""The tables and keys of a SUT file. Their descriptions make up the page of its keys in the documentation.
 
 A key is named like the fact it states; ``[endpoint]``, ``[request]`` and ``[prices]`` state none. The tables
 of ``[variants.NAME]`` are one SUT in several states, and how each is reached.

@@ -17,6 +17,7 @@ from pytest_llmbench.metrics.definitions import METRICS
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.sentences import every_sentence
 from pytest_llmbench.plugin.options import OPTIONS
+from pytest_llmbench.probes.sut_schema import VariantTable, reference_rows
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -99,6 +100,11 @@ def test_generated_pages_hold_all_that_the_code_has() -> None:
     options, metrics = GENERATE.options_page(), GENERATE.metrics_page()
     assert all(f"`--llm-{option.name}" in options and f"`{option.ini}`" in options for option in OPTIONS)
     assert all(f"| `{row.name}` |" in metrics for row in METRICS.values())
+    keys, declared = (
+        GENERATE.sut_keys_page(),
+        (*reference_rows(), *reference_rows(VariantTable, "variants.NAME.")),
+    )
+    assert [key for key, values, _ in declared if f"| `{key}` | {values} | " not in keys] == []
     columns = GENERATE.columns_page()
     assert all(f"| `{column.name}` | " in columns for column in fields(RequestRecord))
     clauses, open_questions = GENERATE.clauses_page(), GENERATE.ambiguities_page()

@@ -1,6 +1,6 @@
 """What a server that gives the key back puts where: sessions of pytest, and a search of all they left.
 
-``python tests/hostile/canary_table.py --write`` makes the table of docs/reference/hostile-servers.md anew.
+``python tests/hostile/canary_table.py --write`` makes the table of tests/hostile/tables.md anew.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hostile_run import ARTEFACTS, Left, Session, alone_in
 from hostile_server import ENCODINGS, Behaviour, Reply, encoded, event, serving, stream, traces, words
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hostile-servers.md"
+PAGE = Path(__file__).parent / "tables.md"
 BEGIN, END = "<!-- canaries: tests/hostile/canary_table.py --write -->\n", "<!-- end of canaries -->"
 KEY = "sk-canary/7A+q<\"x'-9b3Z5w"
 """A header holds no other signs."""

@@ -1,4 +1,4 @@
-"""Every fault of the embedded engine × each of the ten tests: the table of docs/reference/hostile-servers.md.
+"""Every fault of the embedded engine × each of the ten tests: the table of tests/hostile/tables.md.
 
     python tests/hostile/fault_matrix.py [--write] [--only FAULT ...] [--together 2]
 
@@ -20,7 +20,7 @@ from watched_session import Ended, watched
 
 from pytest_llmbench.simulator.engine.faults import FaultKind
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hostile-servers.md"
+PAGE = Path(__file__).parent / "tables.md"
 BEGIN, END = "<!-- faults: tests/hostile/fault_matrix.py --write -->\n", "<!-- end of faults -->\n"
 
 SUITE = """

@@ -16,11 +16,10 @@ from pytest_llmbench.probes.disclosure import (
     read_variants,
     variant_facts,
 )
-from pytest_llmbench.probes.sut_schema import VariantTable, reference_rows
+from pytest_llmbench.probes.sut_schema import reference_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = DOCS / "examples" / "sut.toml"
-REFERENCE = DOCS / "reference" / "sut-file.md"
 NO_FACTS = ("endpoint.", "request.", "prices.")
 COMMENTS = ("tokenizer.file", "tokenizer.reference")
 """Facts that the example states in a comment."""
@@ -73,16 +72,6 @@ def test_the_example_shows_every_key():
         for part in key.split("."):
             assert part in table, f"{key} is missing from {EXAMPLE.name}"
             table = table[part]
-
-
-def test_the_reference_page_has_exactly_the_keys_of_the_schema():
-    page = REFERENCE.read_text(encoding="utf-8").splitlines()
-    keys = (*reference_rows(), *reference_rows(VariantTable, "variants.NAME."))
-    rows = [f"| `{key}` | {values} | {meaning} |" for key, values, meaning in keys]
-    shown = [line for line in page if line.startswith("| `")]
-    assert sorted(shown) == sorted(rows)
-    first = [row for row in shown if not row.startswith("| `variants.")]
-    assert first == rows[: len(first)]
 
 
 def test_every_key_becomes_a_fact_of_the_same_name():

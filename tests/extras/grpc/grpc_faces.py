@@ -1,6 +1,6 @@
 """Bad servers of gRPC, and what the load generator makes of a call to each.
 
-PYTHONPATH=tests python tests/extras/grpc/grpc_faces.py --write     # the table of hostile-servers.md
+PYTHONPATH=tests python tests/extras/grpc/grpc_faces.py --write     # the table of tests/hostile/tables.md
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_llmbench.model.records import OUTCOMES, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import dialect_at
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "hostile-servers.md"
+PAGE = Path(__file__).parents[2] / "hostile" / "tables.md"
 BEGIN, END = "<!-- gRPC: tests/extras/grpc/grpc_faces.py --write -->\n", "<!-- end of gRPC -->\n"
 PATIENT = Deadlines(connect_s=15.0, first_byte_s=15.0, between_chunks_s=15.0, total_s=30.0, drain_s=30.0)
 IMPATIENT = Deadlines(connect_s=15.0, first_byte_s=0.4, between_chunks_s=0.4, total_s=0.4, drain_s=15.0)
