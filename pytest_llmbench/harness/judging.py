@@ -271,7 +271,8 @@ class Judge:
         decisive = tuple(found for found in result.comparisons if found.gated)
         limits = gate(result.objectives, result.metrics, result.overload)
         limits = advised(limits, result, parameters, self._settings.scale)
-        judged_gate = replace(limits, regressions=decisive)
+        advisory = gate(parameters.advisory, result.metrics, result.overload).objectives
+        judged_gate = replace(limits, regressions=decisive, advisory=advisory)
         siblings = (*(kept.result for kept in self._kept), *peers)
         beyond = result.test not in OF_THE_DRAFT
         evidence = Evidence(result.test, result, siblings=siblings, systems=1 + len(peers))

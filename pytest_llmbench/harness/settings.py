@@ -63,6 +63,8 @@ class Settings(BaseModel):
     waive: tuple[str, ...] = ()
     storage: Path = Path(STORAGE)
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
+    place: str = ""
+    """Names of the place, with commas between, by which markers choose their numbers."""
     prompts: str = AUTO
     """The name of the requests: ``auto``, ``seed``, or the user's own (:func:`prompts_of`)."""
     new_prompts: str = Field(default="", exclude=True)

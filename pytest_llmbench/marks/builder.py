@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -130,7 +130,7 @@ compare = Builder("compare", COMPARE, _of_comparison)
 
 
 @of_function(NO_REGRESSION)
-def no_regression(metric: str, *, max_slowdown: float = 0.0) -> None:
+def no_regression(metric: str, *, max_slowdown: float | Mapping[str, float] = 0.0) -> None:
     """Fail when a metric got worse than a baseline; stands on a test beside a marker that measures::
 
         @llmbench.ttft(rate=20, runs=3)
@@ -143,5 +143,5 @@ def no_regression(metric: str, *, max_slowdown: float = 0.0) -> None:
 
     :param metric: full name, ``ttft.p99``, ``itl[90%].p99``, ``output_token_throughput``.
     :param max_slowdown: worsening that is allowed, as a share of the baseline: 0.05 is 5 % more of a
-        latency, 5 % less of a throughput.
+        latency, 5 % less of a throughput. By place: ``{"pre-merge": 0.10, "post-merge": 0.05}``.
     """

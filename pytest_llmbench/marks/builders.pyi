@@ -21,19 +21,20 @@ class LLMBench:
         scorer: str | None = None,
         prompt_field: str | None = None,
         answer_field: str | None = None,
-        max_tokens: int | None = None,
-        questions: int | None = None,
-        concurrency: int = 8,
-        min_share: float | None = None,
-        golden: float | None = None,
-        min_of_golden: float = 0.99,
+        max_tokens: int | Mapping[str, int] | None = None,
+        questions: int | Mapping[str, int] | None = None,
+        concurrency: int | Mapping[str, int] = 8,
+        min_share: float | Mapping[str, float] | None = None,
+        golden: float | Mapping[str, float] | None = None,
+        min_of_golden: float | Mapping[str, float] = 0.99,
         workload: str | Workload | Mapping[str, Any] = "arithmetic",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Accuracy (no test of the draft).
 
@@ -59,6 +60,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -67,24 +69,25 @@ class LLMBench:
     @staticmethod
     def capacity(
         *,
-        ttft_p99_ms: float | None = None,
-        min_completion: float = 0.99,
-        initial: int = 8,
-        maximum: int = 512,
-        output_tokens: int = 256,
-        duration_s: float | None = None,
-        min_concurrency: int | None = None,
-        min_output_tok_s: float | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
+        min_completion: float | Mapping[str, float] = 0.99,
+        initial: int | Mapping[str, int] = 8,
+        maximum: int | Mapping[str, int] = 512,
+        output_tokens: int | Mapping[str, int] = 256,
+        duration_s: float | Mapping[str, float] | None = None,
+        min_concurrency: int | Mapping[str, int] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
         turn_ttft_p95_ms: Mapping[int | str, float] | None = None,
-        sessions_per_slot: int | None = None,
-        min_sessions: int | None = None,
+        sessions_per_slot: int | Mapping[str, int] | None = None,
+        min_sessions: int | Mapping[str, int] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Concurrent Request Capacity (section 5.5 of the draft).
 
@@ -109,6 +112,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -147,25 +151,26 @@ class LLMBench:
     def fairness(
         *,
         classes: Sequence[RequestClass] | None = None,
-        load_percent: float = 80,
-        capacity_rps: float | None = None,
-        requests_per_class: int | None = None,
-        duration_s: float | None = None,
+        load_percent: float | Mapping[str, float] = 80,
+        capacity_rps: float | Mapping[str, float] | None = None,
+        requests_per_class: int | Mapping[str, int] | None = None,
+        duration_s: float | Mapping[str, float] | None = None,
         equal_load: Literal["tokens", "requests"] = "tokens",
-        min_jain: float | None = None,
-        min_class_jain: float | None = None,
+        min_jain: float | Mapping[str, float] | None = None,
+        min_class_jain: float | Mapping[str, float] | None = None,
         max_starvation: float | Mapping[str, float] | None = None,
         max_inflation: float | Mapping[str, float] | None = None,
         ttft_p99_ms: float | Mapping[str, float] | None = None,
-        sessions: int | None = None,
-        sessions_per_class: int | None = None,
+        sessions: int | Mapping[str, int] | None = None,
+        sessions_per_class: int | Mapping[str, int] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-skewed",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Scheduling Fairness (section 5.6 of the draft).
 
@@ -193,6 +198,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -201,18 +207,18 @@ class LLMBench:
     @staticmethod
     def goodput(
         *,
-        ttft_ms: float | None = None,
-        tpot_ms: float | None = None,
-        e2e_ms: float | None = None,
-        min_share: float = 0.99,
-        max_schema_violation_rate: float | None = None,
-        rate: float | None = None,
+        ttft_ms: float | Mapping[str, float] | None = None,
+        tpot_ms: float | Mapping[str, float] | None = None,
+        e2e_ms: float | Mapping[str, float] | None = None,
+        min_share: float | Mapping[str, float] = 0.99,
+        max_schema_violation_rate: float | Mapping[str, float] | None = None,
+        rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
-        burstiness: float | None = None,
-        concurrency: int | None = None,
-        requests: int | Literal["auto"] | None = None,
-        max_requests: int | None = None,
-        max_seconds: float | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        concurrency: int | Mapping[str, int] | None = None,
+        requests: int | Literal["auto"] | Mapping[str, int] | None = None,
+        max_requests: int | Mapping[str, int] | None = None,
+        max_seconds: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
@@ -222,8 +228,9 @@ class LLMBench:
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 1,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 1,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Goodput (no test of the draft).
 
@@ -257,6 +264,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run. By default none
             does: a failed request is not good, which is what the limit is about.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
@@ -266,39 +274,40 @@ class LLMBench:
     @staticmethod
     def grid(
         *,
-        input_tokens: int | Sequence[int] = 512,
-        output_tokens: int | Sequence[int] = 128,
+        input_tokens: int | Sequence[int] | Mapping[str, int] = 512,
+        output_tokens: int | Sequence[int] | Mapping[str, int] = 128,
         exact: bool = False,
-        min_tok_s_per_user: float | None = None,
-        min_tok_s_per_gpu: float | None = None,
-        concurrency: int | Sequence[int] = 8,
+        min_tok_s_per_user: float | Mapping[str, float] | None = None,
+        min_tok_s_per_gpu: float | Mapping[str, float] | None = None,
+        concurrency: int | Sequence[int] | Mapping[str, int] = 8,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
-        prompts: int | None = None,
-        max_makespan_s: float | None = None,
-        min_requests_per_s: float | None = None,
-        min_output_tok_s: float | None = None,
-        min_total_tok_s: float | None = None,
-        ttft_mean_ms: float | None = None,
-        ttft_p50_ms: float | None = None,
-        ttft_p99_ms: float | None = None,
-        tpot_mean_ms: float | None = None,
-        tpot_p50_ms: float | None = None,
-        tpot_p99_ms: float | None = None,
-        itl_mean_ms: float | None = None,
-        itl_p50_ms: float | None = None,
-        itl_p99_ms: float | None = None,
-        e2e_mean_ms: float | None = None,
-        e2e_p50_ms: float | None = None,
-        e2e_p99_ms: float | None = None,
+        prompts: int | Mapping[str, int] | None = None,
+        max_makespan_s: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_total_tok_s: float | Mapping[str, float] | None = None,
+        ttft_mean_ms: float | Mapping[str, float] | None = None,
+        ttft_p50_ms: float | Mapping[str, float] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
+        tpot_mean_ms: float | Mapping[str, float] | None = None,
+        tpot_p50_ms: float | Mapping[str, float] | None = None,
+        tpot_p99_ms: float | Mapping[str, float] | None = None,
+        itl_mean_ms: float | Mapping[str, float] | None = None,
+        itl_p50_ms: float | Mapping[str, float] | None = None,
+        itl_p99_ms: float | Mapping[str, float] | None = None,
+        e2e_mean_ms: float | Mapping[str, float] | None = None,
+        e2e_p50_ms: float | Mapping[str, float] | None = None,
+        e2e_p99_ms: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "grid",
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Grid Cell (no test of the draft).
 
@@ -327,6 +336,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -340,20 +350,21 @@ class LLMBench:
         output_filter: str | None = "guardrails_output",
         full: str = "guardrails_full",
         without: str | None = None,
-        capacity_rps: float | None = None,
+        capacity_rps: float | Mapping[str, float] | None = None,
         levels_percent: Sequence[float] = (25, 50, 75),
-        duration_s: float | None = None,
-        max_overhead_ms: float | None = None,
-        max_overhead_p95_ms: float | None = None,
-        max_input_overhead_ms: float | None = None,
-        max_throughput_loss: float | None = None,
+        duration_s: float | Mapping[str, float] | None = None,
+        max_overhead_ms: float | Mapping[str, float] | None = None,
+        max_overhead_p95_ms: float | Mapping[str, float] | None = None,
+        max_input_overhead_ms: float | Mapping[str, float] | None = None,
+        max_throughput_loss: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Guardrail Overhead (section 5.10 of the draft).
 
@@ -375,6 +386,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -384,25 +396,26 @@ class LLMBench:
     def itl(
         *,
         levels_percent: Sequence[float] = (25, 50, 75, 90),
-        capacity_rps: float | None = None,
+        capacity_rps: float | Mapping[str, float] | None = None,
         method: Literal["direct", "A", "B", "C"] | None = None,
-        requests: int | None = None,
-        duration_s: float | None = None,
-        p50_ms: float | None = None,
-        p90_ms: float | None = None,
-        p95_ms: float | None = None,
-        p99_ms: float | None = None,
-        p99_9_ms: float | None = None,
-        jitter_p99_ms: float | None = None,
-        longest_pause_p99_ms: float | None = None,
-        max_tail_ratio: float | None = None,
+        requests: int | Mapping[str, int] | None = None,
+        duration_s: float | Mapping[str, float] | None = None,
+        p50_ms: float | Mapping[str, float] | None = None,
+        p90_ms: float | Mapping[str, float] | None = None,
+        p95_ms: float | Mapping[str, float] | None = None,
+        p99_ms: float | Mapping[str, float] | None = None,
+        p99_9_ms: float | Mapping[str, float] | None = None,
+        jitter_p99_ms: float | Mapping[str, float] | None = None,
+        longest_pause_p99_ms: float | Mapping[str, float] | None = None,
+        max_tail_ratio: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Inter-Token Latency Distribution (section 5.4 of the draft).
 
@@ -423,6 +436,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -431,27 +445,27 @@ class LLMBench:
     @staticmethod
     def job(
         *,
-        prompts: int = 1000,
-        max_makespan_s: float | None = None,
-        min_requests_per_s: float | None = None,
-        min_output_tok_s: float | None = None,
-        min_total_tok_s: float | None = None,
-        ttft_mean_ms: float | None = None,
-        ttft_p50_ms: float | None = None,
-        ttft_p99_ms: float | None = None,
-        tpot_mean_ms: float | None = None,
-        tpot_p50_ms: float | None = None,
-        tpot_p99_ms: float | None = None,
-        itl_mean_ms: float | None = None,
-        itl_p50_ms: float | None = None,
-        itl_p99_ms: float | None = None,
-        e2e_mean_ms: float | None = None,
-        e2e_p50_ms: float | None = None,
-        e2e_p99_ms: float | None = None,
-        rate: float | None = None,
+        prompts: int | Mapping[str, int] = 1000,
+        max_makespan_s: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_total_tok_s: float | Mapping[str, float] | None = None,
+        ttft_mean_ms: float | Mapping[str, float] | None = None,
+        ttft_p50_ms: float | Mapping[str, float] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
+        tpot_mean_ms: float | Mapping[str, float] | None = None,
+        tpot_p50_ms: float | Mapping[str, float] | None = None,
+        tpot_p99_ms: float | Mapping[str, float] | None = None,
+        itl_mean_ms: float | Mapping[str, float] | None = None,
+        itl_p50_ms: float | Mapping[str, float] | None = None,
+        itl_p99_ms: float | Mapping[str, float] | None = None,
+        e2e_mean_ms: float | Mapping[str, float] | None = None,
+        e2e_p50_ms: float | Mapping[str, float] | None = None,
+        e2e_p99_ms: float | Mapping[str, float] | None = None,
+        rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
-        burstiness: float | None = None,
-        concurrency: int | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        concurrency: int | Mapping[str, int] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
@@ -460,8 +474,9 @@ class LLMBench:
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Job (no test of the draft).
 
@@ -490,6 +505,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -499,19 +515,20 @@ class LLMBench:
     def long_context(
         *,
         lengths: Sequence[int] | None = None,
-        concurrency: int = 1,
-        requests: int | None = None,
-        output_tokens: int = 256,
-        max_exponent: float | None = None,
-        max_slope_us: float | None = None,
+        concurrency: int | Mapping[str, int] = 1,
+        requests: int | Mapping[str, int] | None = None,
+        output_tokens: int | Mapping[str, int] = 256,
+        max_exponent: float | Mapping[str, float] | None = None,
+        max_slope_us: float | Mapping[str, float] | None = None,
         ttft_p95_ms: Mapping[int, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "long-context",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Long Context Scaling (section 5.9 of the draft).
 
@@ -532,6 +549,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -540,25 +558,26 @@ class LLMBench:
     @staticmethod
     def memory_pressure(
         *,
-        capacity: int | None = None,
-        ttft_p99_ms: float | None = None,
+        capacity: int | Mapping[str, int] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
         levels_percent: Sequence[float] = (100, 110, 125, 150),
-        duration_s: float | None = None,
-        min_completion: float | None = None,
-        max_preemption_rate: float | None = None,
-        max_recovery_s: float | None = None,
+        duration_s: float | Mapping[str, float] | None = None,
+        min_completion: float | Mapping[str, float] | None = None,
+        max_preemption_rate: float | Mapping[str, float] | None = None,
+        max_recovery_s: float | Mapping[str, float] | None = None,
         sessions: Sequence[int] = (4, 8, 16, 32, 64),
-        sessions_per_slot: int | None = None,
+        sessions_per_slot: int | Mapping[str, int] | None = None,
         turn_ttft_p95_ms: Mapping[int | str, float] | None = None,
         min_turn_hit_rate: Mapping[int | str, float] | None = None,
-        min_sessions: int | None = None,
+        min_sessions: int | Mapping[str, int] | None = None,
         workload: str | Workload | Mapping[str, Any] = "long-context",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Memory Pressure Behavior (section 5.8 of the draft).
 
@@ -587,6 +606,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -596,7 +616,7 @@ class LLMBench:
     def no_regression(
         metric: str,
         *,
-        max_slowdown: float = 0.0,
+        max_slowdown: float | Mapping[str, float] = 0.0,
     ) -> pytest.MarkDecorator:
         """Fail when a metric got worse than a baseline; stands on a test beside a marker that measures::
 
@@ -610,25 +630,25 @@ class LLMBench:
 
         :param metric: full name, ``ttft.p99``, ``itl[90%].p99``, ``output_token_throughput``.
         :param max_slowdown: worsening that is allowed, as a share of the baseline: 0.05 is 5 % more of a
-            latency, 5 % less of a throughput.
+            latency, 5 % less of a throughput. By place: ``{"pre-merge": 0.10, "post-merge": 0.05}``.
         """
 
     @staticmethod
     def non_generative(
         *,
-        latency_p50_ms: float | None = None,
-        latency_p95_ms: float | None = None,
-        latency_p99_ms: float | None = None,
-        latency_mean_ms: float | None = None,
-        min_requests_per_s: float | None = None,
-        min_input_tokens_per_s: float | None = None,
-        rate: float | None = None,
+        latency_p50_ms: float | Mapping[str, float] | None = None,
+        latency_p95_ms: float | Mapping[str, float] | None = None,
+        latency_p99_ms: float | Mapping[str, float] | None = None,
+        latency_mean_ms: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_input_tokens_per_s: float | Mapping[str, float] | None = None,
+        rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
-        burstiness: float | None = None,
-        concurrency: int | None = None,
-        requests: int | Literal["auto"] | None = None,
-        max_requests: int | None = None,
-        max_seconds: float | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        concurrency: int | Mapping[str, int] | None = None,
+        requests: int | Literal["auto"] | Mapping[str, int] | None = None,
+        max_requests: int | Mapping[str, int] | None = None,
+        max_seconds: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
@@ -638,8 +658,9 @@ class LLMBench:
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Non-generative Requests (no test of the draft).
 
@@ -674,6 +695,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[metric("latency_scheduled.p99", "ms") <= 300 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -684,27 +706,28 @@ class LLMBench:
         *,
         disabled: str = "cache_disabled",
         enabled: str = "cache_enabled",
-        min_ttft_reduction: float | None = None,
-        min_ttft_reduction_p95: float | None = None,
-        min_ttft_reduction_p99: float | None = None,
-        min_hit_rate: float | None = None,
-        min_throughput_improvement: float | None = None,
-        sessions: int | None = None,
-        total_sessions: int | None = None,
+        min_ttft_reduction: float | Mapping[str, float] | None = None,
+        min_ttft_reduction_p95: float | Mapping[str, float] | None = None,
+        min_ttft_reduction_p99: float | Mapping[str, float] | None = None,
+        min_hit_rate: float | Mapping[str, float] | None = None,
+        min_throughput_improvement: float | Mapping[str, float] | None = None,
+        sessions: int | Mapping[str, int] | None = None,
+        total_sessions: int | Mapping[str, int] | None = None,
         min_turn_hit_rate: Mapping[int | str, float] | None = None,
         min_turn_ttft_reduction: Mapping[int | str, float] | None = None,
-        rate: float | None = None,
+        rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
-        burstiness: float | None = None,
-        concurrency: int | None = None,
-        requests: int | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        concurrency: int | Mapping[str, int] | None = None,
+        requests: int | Mapping[str, int] | None = None,
         workload: str | Workload | Mapping[str, Any] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Prefix Cache Effectiveness (section 5.7 of the draft).
 
@@ -734,6 +757,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -742,27 +766,27 @@ class LLMBench:
     @staticmethod
     def reasoning(
         *,
-        ttot_p50_ms: float | None = None,
-        ttot_p95_ms: float | None = None,
-        ttot_p99_ms: float | None = None,
-        ttfo_p50_ms: float | None = None,
-        ttfo_p95_ms: float | None = None,
-        ttfo_p99_ms: float | None = None,
-        output_itl_p50_ms: float | None = None,
-        output_itl_p95_ms: float | None = None,
-        output_itl_p99_ms: float | None = None,
-        max_think_tokens_mean: float | None = None,
-        max_think_tokens_p95: float | None = None,
-        max_think_share: float | None = None,
-        max_budget_force_rate: float | None = None,
-        max_critical_evictions: int | None = None,
-        rate: float | None = None,
+        ttot_p50_ms: float | Mapping[str, float] | None = None,
+        ttot_p95_ms: float | Mapping[str, float] | None = None,
+        ttot_p99_ms: float | Mapping[str, float] | None = None,
+        ttfo_p50_ms: float | Mapping[str, float] | None = None,
+        ttfo_p95_ms: float | Mapping[str, float] | None = None,
+        ttfo_p99_ms: float | Mapping[str, float] | None = None,
+        output_itl_p50_ms: float | Mapping[str, float] | None = None,
+        output_itl_p95_ms: float | Mapping[str, float] | None = None,
+        output_itl_p99_ms: float | Mapping[str, float] | None = None,
+        max_think_tokens_mean: float | Mapping[str, float] | None = None,
+        max_think_tokens_p95: float | Mapping[str, float] | None = None,
+        max_think_share: float | Mapping[str, float] | None = None,
+        max_budget_force_rate: float | Mapping[str, float] | None = None,
+        max_critical_evictions: int | Mapping[str, int] | None = None,
+        rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
-        burstiness: float | None = None,
-        concurrency: int | None = None,
-        requests: int | Literal["auto"] | None = None,
-        max_requests: int | None = None,
-        max_seconds: float | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        concurrency: int | Mapping[str, int] | None = None,
+        requests: int | Literal["auto"] | Mapping[str, int] | None = None,
+        max_requests: int | Mapping[str, int] | None = None,
+        max_seconds: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
@@ -772,8 +796,9 @@ class LLMBench:
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Reasoning (no test of the draft).
 
@@ -811,6 +836,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[metric("ttot[chat].p95", "ms") <= 300 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -819,30 +845,30 @@ class LLMBench:
     @staticmethod
     def sessions(
         *,
-        job_p50_s: float | None = None,
-        job_p95_s: float | None = None,
-        ttft_p95_ms: float | None = None,
-        ttft_p99_ms: float | None = None,
+        job_p50_s: float | Mapping[str, float] | None = None,
+        job_p95_s: float | Mapping[str, float] | None = None,
+        ttft_p95_ms: float | Mapping[str, float] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
         turn_ttft_p95_ms: Mapping[int | str, float] | None = None,
-        ttft_ms: float | None = None,
-        tpot_ms: float | None = None,
-        e2e_ms: float | None = None,
-        job_s: float | None = None,
-        min_session_goodput: float | None = None,
-        max_slowdown: float | None = None,
-        max_llm_slowdown: float | None = None,
-        probe_sessions: int | None = None,
+        ttft_ms: float | Mapping[str, float] | None = None,
+        tpot_ms: float | Mapping[str, float] | None = None,
+        e2e_ms: float | Mapping[str, float] | None = None,
+        job_s: float | Mapping[str, float] | None = None,
+        min_session_goodput: float | Mapping[str, float] | None = None,
+        max_slowdown: float | Mapping[str, float] | None = None,
+        max_llm_slowdown: float | Mapping[str, float] | None = None,
+        probe_sessions: int | Mapping[str, int] | None = None,
         find: Literal["jobs_per_hour"] | None = None,
-        min_jobs_per_hour: float | None = None,
-        initial: int | None = None,
-        maximum: int | None = None,
-        duration_s: float | None = None,
-        rate: float | None = None,
+        min_jobs_per_hour: float | Mapping[str, float] | None = None,
+        initial: int | Mapping[str, int] | None = None,
+        maximum: int | Mapping[str, int] | None = None,
+        duration_s: float | Mapping[str, float] | None = None,
+        rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
-        speedup: float | None = None,
-        burstiness: float | None = None,
-        sessions: int | None = None,
-        total_sessions: int | None = None,
+        speedup: float | Mapping[str, float] | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        sessions: int | Mapping[str, int] | None = None,
+        total_sessions: int | Mapping[str, int] | None = None,
         steady: bool = False,
         workload: str | Workload | Mapping[str, Any] = "session:chat",
         seed: int | None = None,
@@ -850,8 +876,9 @@ class LLMBench:
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Sessions (no test of the draft).
 
@@ -892,6 +919,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget, of turns and cut-off sessions.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -901,31 +929,32 @@ class LLMBench:
     def throughput(
         *,
         load_model: Literal["open", "closed"] | None = None,
-        min_rate: float | None = None,
-        max_rate: float | None = None,
-        rate_step: float | None = None,
+        min_rate: float | Mapping[str, float] | None = None,
+        max_rate: float | Mapping[str, float] | None = None,
+        rate_step: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma"] | str | None = None,
-        burstiness: float | None = None,
-        min_concurrency: int | None = None,
-        max_concurrency: int | None = None,
-        concurrency_step: int | None = None,
-        duration_s: float | None = None,
-        probe_s: float | None = None,
-        ttft_p99_ms: float | None = None,
-        tpot_p99_ms: float | None = None,
-        min_output_tok_s: float | None = None,
-        min_request_s: float | None = None,
-        min_input_tok_s: float | None = None,
-        min_constrained_tok_s: float | None = None,
-        min_tokens_per_gpu_s: float | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        min_concurrency: int | Mapping[str, int] | None = None,
+        max_concurrency: int | Mapping[str, int] | None = None,
+        concurrency_step: int | Mapping[str, int] | None = None,
+        duration_s: float | Mapping[str, float] | None = None,
+        probe_s: float | Mapping[str, float] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
+        tpot_p99_ms: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_request_s: float | Mapping[str, float] | None = None,
+        min_input_tok_s: float | Mapping[str, float] | None = None,
+        min_constrained_tok_s: float | Mapping[str, float] | None = None,
+        min_tokens_per_gpu_s: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Output Token Throughput (section 5.2 of the draft).
 
@@ -955,6 +984,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -963,21 +993,22 @@ class LLMBench:
     @staticmethod
     def tradeoff(
         *,
-        capacity_rps: float | None = None,
+        capacity_rps: float | Mapping[str, float] | None = None,
         levels_percent: Sequence[float] = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120),
-        duration_s: float | None = None,
-        ttft_p99_ms: float | None = None,
-        tpot_p99_ms: float | None = None,
-        min_knee_rate: float | None = None,
-        min_saturation_rate: float | None = None,
-        min_operating_tok_s: float | None = None,
+        duration_s: float | Mapping[str, float] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
+        tpot_p99_ms: float | Mapping[str, float] | None = None,
+        min_knee_rate: float | Mapping[str, float] | None = None,
+        min_saturation_rate: float | Mapping[str, float] | None = None,
+        min_operating_tok_s: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Throughput-Latency Tradeoff (section 5.3 of the draft).
 
@@ -996,6 +1027,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1004,20 +1036,20 @@ class LLMBench:
     @staticmethod
     def ttft(
         *,
-        mean_ms: float | None = None,
-        p50_ms: float | None = None,
-        p90_ms: float | None = None,
-        p95_ms: float | None = None,
-        p99_ms: float | None = None,
-        p99_9_ms: float | None = None,
+        mean_ms: float | Mapping[str, float] | None = None,
+        p50_ms: float | Mapping[str, float] | None = None,
+        p90_ms: float | Mapping[str, float] | None = None,
+        p95_ms: float | Mapping[str, float] | None = None,
+        p99_ms: float | Mapping[str, float] | None = None,
+        p99_9_ms: float | Mapping[str, float] | None = None,
         bucket_limits: Mapping[str, Mapping[str, float]] | None = None,
-        rate: float | None = None,
+        rate: float | Mapping[str, float] | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | str | None = None,
-        burstiness: float | None = None,
-        concurrency: int | None = None,
-        requests: int | Literal["auto"] | None = None,
-        max_requests: int | None = None,
-        max_seconds: float | None = None,
+        burstiness: float | Mapping[str, float] | None = None,
+        concurrency: int | Mapping[str, int] | None = None,
+        requests: int | Literal["auto"] | Mapping[str, int] | None = None,
+        max_requests: int | Mapping[str, int] | None = None,
+        max_seconds: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
         steady: bool = False,
@@ -1027,8 +1059,9 @@ class LLMBench:
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Time to First Token (section 5.1 of the draft).
 
@@ -1057,6 +1090,7 @@ class LLMBench:
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.

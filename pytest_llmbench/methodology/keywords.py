@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
-from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.parameters import BY_PLACE, TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 
 WIDTH = 102
@@ -71,6 +71,9 @@ def _ordered(parameters: type[TestParameters]) -> list[Field[Any]]:
 def _keyword(each: Field[Any]) -> inspect.Parameter:
     default = _plain(each.default)
     annotation = _GIVEN.get(each.metadata["kind"], str(each.type))
+    if each.metadata["kind"] in BY_PLACE:
+        plain, number = annotation.removesuffix(" | None"), "int" if annotation.startswith("int") else "float"
+        annotation = f"{plain} | Mapping[str, {number}]" + annotation[len(plain) :]
     if default is None and "None" not in annotation:
         annotation += " | None"
     return inspect.Parameter(

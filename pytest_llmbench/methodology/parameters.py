@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_ty
 
 from pytest_llmbench.errors import SuiteError, as_python, shown
 from pytest_llmbench.methodology.given import not_given
+from pytest_llmbench.methodology.places import Place, here
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.definitions import is_metric, metric_unit, suggestions
 from pytest_llmbench.model.objective import Objective
@@ -48,6 +49,9 @@ AUTO_RUNS = 5
 DEFAULT_CONCURRENCY = 8
 """Concurrency of a test that names neither ``rate`` nor ``concurrency``."""
 
+
+BY_PLACE = ("positive", "count", "amount", "share", "count_or_auto")
+"""Kinds of numbers, which may differ from place to place."""
 
 OF_BURSTINESS = "shape of gamma arrivals: 1 is Poisson, smaller is burstier."
 
@@ -102,6 +106,9 @@ class TestParameters:
         doc="fail the test unless the run is at least this compliant; only for tests of the draft.",
     )
     slo: Sequence[Objective] = parameter("slo", (), doc="further objectives, ``[tpot.p99 <= 50 * ms]``.")
+    advisory: Sequence[Objective] = parameter(
+        "slo", (), doc="objectives that are judged and reported, and fail no test."
+    )
     max_error_share: float = parameter(
         "share", 0.01, doc="error budget; a larger share of failed requests voids the run."
     )
@@ -254,20 +261,32 @@ def arrival_mistakes(arrival: str | None, burstiness: float | None) -> list[str]
 
 
 def build(
-    cls: type[P], raw: Mapping[str, Any], *, where: str | None = None, test: str = "", counted: bool = False
+    cls: type[P],
+    raw: Mapping[str, Any],
+    *,
+    where: str | None = None,
+    test: str = "",
+    counted: bool = False,
+    place: Callable[[], Place | None] = lambda: None,
 ) -> P:
     """Make the parameters from a marker's keywords; SuiteError with all mistakes.
 
     ``test``: its name; ``slo`` may limit what that test measures and nothing else. ``counted``: the load has
-    the numbers of the marker, so what these cannot decide is a mistake.
+    the numbers of the marker, so what these cannot decide is a mistake. ``place``: which number of a mapping
+    of places is meant (:func:`~pytest_llmbench.methodology.places.here`).
     """
-    raw = as_python(dict(raw))
-    mistakes = keyword_mistakes(cls, raw)
+    given = as_python(dict(raw))
+    numbers = [each.name for each in fields(cls) if each.metadata.get("kind") in BY_PLACE]
+    raw, mistakes = here(given, numbers.__contains__, place)
+    for name, values in given.items() if not mistakes else ():
+        if name in numbers and isinstance(values, Mapping):  # also those of other places
+            mistakes += [wrong for one in values.values() for wrong in keyword_mistakes(cls, {name: one})]
+    mistakes = mistakes or keyword_mistakes(cls, raw)
     if not mistakes:
         built = cls(**{name: _made(name, value) for name, value in raw.items() if value is not None})
         mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]
         mistakes += built.not_without_output()
-        mistakes += not_given(test, built.slo)
+        mistakes += not_given(test, (*built.slo, *built.advisory))
         mistakes += built.undecidable() if counted else []
         if not mistakes:
             return built
@@ -502,7 +521,7 @@ def _found(wanted: Any) -> Workload | None:
 
 def _slo(value: Any) -> list[str]:
     if not _is_list(value):
-        return ["must be a list of objectives, for example slo=[ttft.p99 <= 500 * ms]"]
+        return ["must be a list of objectives, for example [ttft.p99 <= 500 * ms]"]
     found = []
     for entry in value:
         if not isinstance(entry, Objective):

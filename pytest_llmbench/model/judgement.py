@@ -294,6 +294,8 @@ class Gate:
     objectives: tuple[JudgedObjective, ...] = ()
     regressions: tuple[Comparison, ...] = ()
     """The comparisons that decide: those that a marker or an option asked for."""
+    advisory: tuple[JudgedObjective, ...] = ()
+    """Limits that are judged and reported, and decide nothing."""
 
     @property
     def verdict(self) -> GateVerdict:

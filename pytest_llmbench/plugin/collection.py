@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.methodology.parameters import TestParameters
+    from pytest_llmbench.methodology.places import Place
     from pytest_llmbench.methodology.procedure import TestDefinition
     from pytest_llmbench.model.result import TestResult
 
@@ -276,6 +277,26 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
     return named
 
 
+def _place(config: pytest.Config) -> Place | None:
+    """Where the session measures; None where it measures nothing, or its SUT file is broken, which is told
+    elsewhere."""
+    from pytest_llmbench.harness.sut.declared import sut_file_of
+    from pytest_llmbench.methodology.places import Place
+    from pytest_llmbench.model.fact_keys import SUTFact
+    from pytest_llmbench.plugin.session import SESSION
+
+    settings = config.stash[SESSION].settings
+    names = tuple(name for part in settings.place.split(",") if (name := part.strip()))
+    if not (names or has_endpoint(config) or settings.sut):
+        return None
+    try:
+        file = sut_file_of(settings)
+    except SuiteError:
+        return None
+    known = None if file is None else file.facts.value(SUTFact.ACCELERATOR_TYPE)
+    return Place(names, known)
+
+
 def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     from pytest_llmbench.methodology.catalogue import definition
     from pytest_llmbench.methodology.parameters import build
@@ -306,7 +327,12 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     if parametrized:
         where += f" with {', '.join(parametrized)} by parametrize"
     parameters: TestParameters = build(
-        chosen.parameters, given, where=where, test=chosen.name, counted=_counted(item.config)
+        chosen.parameters,
+        given,
+        where=where,
+        test=chosen.name,
+        counted=_counted(item.config),
+        place=lambda: _place(item.config),
     )
     return MarkedTest(chosen, parameters, all_marks(item), _limits(item), _wanted(item), parametrized)
 
@@ -354,6 +380,7 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
     if not marks:
         return ()
     from pytest_llmbench.compare.limits import RegressionLimit, margin_mistakes, metric_mistakes
+    from pytest_llmbench.methodology.places import here
 
     known = ("metric", "max_slowdown")
     found, mistakes = [], []
@@ -363,9 +390,10 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
         mistakes.append(f"{names} by parametrize could be meant for each of {len(marks)} markers: keep one")
     for mark in marks:
         given = as_python({**dict(zip(("metric",), mark.args, strict=False)), **mark.kwargs, **parametrized})
+        given, wrong = here(given, "max_slowdown".__eq__, lambda: _place(item.config))
         metric, margin = given.get("metric"), given.get("max_slowdown", 0.0)
-        mistakes += _not_taken(mark.args[1:], given, known)
-        mistakes += metric_mistakes(metric) + [f"max_slowdown {wrong}" for wrong in margin_mistakes(margin)]
+        mistakes += _not_taken(mark.args[1:], given, known) + metric_mistakes(metric)
+        mistakes += wrong or [f"max_slowdown {what}" for what in margin_mistakes(margin)]
         if not mistakes:
             found.append(RegressionLimit(str(metric), float(margin), "no_regression"))
     if mistakes:

@@ -112,6 +112,12 @@ OPTIONS = (
     Option("storage", "folder of the baselines (default: .llmbench)", "DIR"),
     Option("seed", "seed of workloads and arrivals (default: 42)", "N", number=True),
     Option(
+        "place",
+        'names of the place, as in h100,nightly, by which markers choose their numbers: p99_ms={"h100": 500, '
+        '"mi300": 700}; without it the accelerator of the SUT file does',
+        "NAMES",
+    ),
+    Option(
         "prompts",
         "seed: the prompts of the seed alone; NAME: those of every session with that name; auto: others in "
         "each session against a server that was there before, whose prefix cache may hold those of the last, "

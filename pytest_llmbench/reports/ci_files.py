@@ -313,12 +313,18 @@ _LONGEST = 500
 
 def workflow_commands(report: Entry) -> list[str]:
     """The annotations ``::error file=…,line=…,title=…::…`` of tests that did not pass, the worst first, at
-    most ten.
+    most ten; then as many ``::notice`` of advisory limits that are not kept.
 
     The file is as pytest names it, seen from its root directory; without a line where none is known.
     """
-    cards = FirstScreen(ReportView(report)).cards
-    return [_annotation(card) for card in cards[:MOST_ANNOTATIONS]]
+    view = ReportView(report)
+    cards = FirstScreen(view).cards
+    notices = [
+        f"::notice {_place(test)},title=advisory::{_data(clipped(text, _LONGEST))}"
+        for test in view.tests
+        for text in test.advisory_not_kept
+    ]
+    return [*map(_annotation, cards[:MOST_ANNOTATIONS]), *notices[:MOST_ANNOTATIONS]]
 
 
 def annotations_text(report: Entry) -> str:
@@ -329,14 +335,17 @@ def annotations_text(report: Entry) -> str:
 def _annotation(card: Card) -> str:
     test = card.test
     passed = test.entry["outcome"] in ("passed", "xpassed")
-    place = f"file={_property(test.nodeid.partition('::')[0])}"
-    if (line := test.entry.get("line")) is not None:
-        place += f",line={line}"
     title = f"{test.headline} {clipped(test.name, 200)}"
     lines = [clipped(text, _LONGEST) for text in (_told(card), card.cause) if text]
     return (
-        f"::{'warning' if passed else 'error'} {place},title={_property(title)}::{_data(chr(10).join(lines))}"
+        f"::{'warning' if passed else 'error'} {_place(test)},title={_property(title)}"
+        f"::{_data(chr(10).join(lines))}"
     )
+
+
+def _place(test: TestView) -> str:
+    line = test.entry.get("line")
+    return f"file={_property(test.nodeid.partition('::')[0])}" + ("" if line is None else f",line={line}")
 
 
 def _told(card: Card) -> str:

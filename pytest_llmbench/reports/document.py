@@ -173,6 +173,21 @@ class TestView:
     def objectives(self) -> Sequence[Entry]:
         return list(self.entry["gate"]["objectives"])
 
+    @property
+    def advisory(self) -> Sequence[Entry]:
+        """Limits that are judged and decide nothing."""
+        return list(self.entry["gate"].get("advisory", ()))
+
+    @property
+    def advisory_not_kept(self) -> list[str]:
+        """Sentences on those that are not kept."""
+        return [
+            f"{self.name}: advisory limit {objective_text(one)} {_NOT_KEPT[one['verdict']]}, "
+            f"{measured_text(one)}"
+            for one in self.advisory
+            if one["verdict"] in _NOT_KEPT
+        ]
+
     def judged(self, verdict: str) -> str:
         """The verdict on a limit in words; in a void run no limit is judged."""
         return verdict if self.valid else "not_judged"
@@ -529,6 +544,7 @@ def warnings_of(tests: Iterable[TestView]) -> list[str]:
     found: Counter[str] = Counter()
     for test in tests:
         told = [f"{one['check']}: {one['message']}" for one in test.warnings]
+        told += test.advisory_not_kept
         found.update(list(dict.fromkeys([*told, *test.void_loads])) if test.measured else ())
     return [text if count == 1 else f"{text} ({count} tests)" for text, count in found.items()]
 
@@ -551,6 +567,7 @@ def _listed(nodeids: Sequence[str]) -> str:
     return ", ".join(nodeids[:_SHOWN_TESTS]) + (f" and {more} more" if more > 0 else "")
 
 
+_NOT_KEPT = {"fail": "is broken", "inconclusive": "is undecided"}
 _BOUNDARIES = {
     "model_engine": "Model Engine",
     "application_gateway": "Gateway",

@@ -87,17 +87,18 @@ def comparison_block(test: TestView) -> Html | None:
 
 
 def objectives(test: TestView) -> Html:
-    if not test.objectives:
+    if not (test.objectives or test.advisory):
         return element("p", "No limits were set.")
     rows = [
         (
             element("code", objective_text(objective), class_="nowrap"),
             measured_text(objective),
             str(objective.get("n", 0)),
-            pill(test.judged(objective["verdict"])),
+            fragment("advisory " if decides_nothing else None, pill(test.judged(objective["verdict"]))),
             (objective.get("reason") or "") if test.valid else "",
         )
-        for objective in test.objectives
+        for decides_nothing, limits in ((False, test.objectives), (True, test.advisory))
+        for objective in limits
     ]
     columns = ("Limit", "Measured and interval", "n", "Verdict", "Reason")
     return element("div", table(columns, rows), class_="reasons")

@@ -291,6 +291,8 @@ def job_summary(report: Entry, *, path: str | None = None) -> str:
     warned = dict.fromkeys(str(each["check"]) for test in screen.view.tests for each in test.warnings)
     if warned:
         lines.append(f"- Warnings: {', '.join(code(clipped(name, _LONGEST_CELL)) for name in warned)}")
+    advisory = [text for test in screen.view.tests for text in test.advisory_not_kept]
+    lines += [f"- {escape(clipped(text, 300))}" for text in advisory[:_SHOWN_WARNINGS]]
     told = "\n".join(lines) + "\n\n" if lines else ""
     where = f"Report: {code(path)}" if path is not None else "No report was written (`--llm-report DIR`)."
     return f"{head(screen)}\n{told}{where}\n"

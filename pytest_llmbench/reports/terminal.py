@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from pytest_llmbench.model import numbers
@@ -228,9 +229,11 @@ def _error(test: TestView, width: int) -> list[Line]:
 
 def _objectives(test: TestView, width: int) -> list[Line]:
     lines = []
-    for objective in test.objectives if test.measured else ():
+    every = ((False, one) for one in test.objectives), ((True, one) for one in test.advisory)
+    for decides_nothing, objective in chain(*every) if test.measured else ():
         verdict = test.judged(objective["verdict"])
-        text = f"{words(verdict):<13}{objective_text(objective)}: {measured_text(objective)}"
+        advisory = " (advisory)" if decides_nothing else ""
+        text = f"{words(verdict):<13}{objective_text(objective)}{advisory}: {measured_text(objective)}"
         lines += [Line(part, _MARKUP[TONES[verdict]]) for part in _wrap(text, width, "  ", " " * 15)]
         if verdict not in ("pass", "not_judged") and objective.get("reason"):
             lines += [Line(part) for part in _wrap(objective["reason"], width, " " * 15, " " * 15)]

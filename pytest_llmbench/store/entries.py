@@ -355,7 +355,11 @@ def _gate(gate: Gate, objectives: Iterable[Objective], why_void: str | None) -> 
     )
     whole = replace(gate, objectives=(*gate.objectives, *unjudged))
     verdict = GateVerdict.INCONCLUSIVE if why_void is not None else whole.verdict
-    return schema.GateEntry(verdict=verdict, objectives=[_objective(entry) for entry in whole.objectives])
+    return schema.GateEntry(
+        verdict=verdict,
+        objectives=list(map(_objective, whole.objectives)),
+        advisory=[] if why_void else list(map(_objective, gate.advisory)),
+    )
 
 
 def _objective(judged: JudgedObjective) -> schema.ObjectiveEntry:

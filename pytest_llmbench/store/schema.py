@@ -377,6 +377,8 @@ class GateEntry(Shape):
     verdict: GateVerdict
     """``inconclusive`` also for a run that was void or never measured: such a run passes nothing."""
     objectives: list[ObjectiveEntry]
+    advisory: list[ObjectiveEntry] = Field(default=[])
+    """Limits that are judged in the same way, and decide nothing."""
 
 
 class LoadEntry(Shape):

@@ -81,7 +81,10 @@ def test_a_keyword_is_shown_as_authors_write_it() -> None:
 
 def test_help_shows_keywords_with_types_and_what_they_mean() -> None:
     told = pydoc.plain(pydoc.render_doc(llmbench.capacity))
-    assert "llmbench.capacity(\n        *,\n        ttft_p99_ms: float | None = None,\n" in told
+    assert (
+        "llmbench.capacity(\n        *,\n        ttft_p99_ms: float | Mapping[str, float] | None = None,\n"
+        in told
+    )
     assert "Concurrent Request Capacity (section 5.5 of the draft)." in told
     assert ":param min_completion: criterion: share of requests that complete." in told
     assert ":param workload: name of a workload" in told

@@ -264,6 +264,11 @@ class LoadedTest:
         """The limits of the test, each with what was measured and the verdict."""
         return tuple(self.entry.gate.objectives)
 
+    @property
+    def advisory(self) -> tuple[ObjectiveEntry, ...]:
+        """Limits that were judged in the same way, and decided nothing."""
+        return tuple(self.entry.gate.advisory)
+
     @cached_property
     def metrics(self) -> Mapping[str, Estimate]:
         """Metric name → estimate: ``metrics["ttft.p99"].lower``; ``point`` is None where a metric is

@@ -55,7 +55,7 @@ def figures(
     ``measure``: the metrics of some runs, as those of a sample of the system at this load.
     """
     concurrency = parameters.load.in_flight
-    measure = _with_extras(_with_limited(measure, parameters.objectives))
+    measure = _with_extras(_with_limited(measure, (*parameters.objectives, *parameters.advisory)))
     if concurrency is not None and not parameters.is_job:
         measure = of_steady_state(measure, concurrency, setting.seed)
     together = measure(seen)

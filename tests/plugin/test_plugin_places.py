@@ -1,0 +1,78 @@
+"""Limits of a place, and limits that only advise."""
+
+from __future__ import annotations
+
+from plugin_suite import Suite
+
+BY_PLACE = """
+    from pytest_llmbench import llmbench
+
+    @llmbench.job(prompts=40, concurrency=4, min_output_tok_s={"h100": 1, "mi300": 10_000_000})
+    def test_job(): ...
+"""
+
+
+def test_the_accelerator_of_the_sut_file_or_the_option_chooses(suite: Suite) -> None:
+    suite.write(BY_PLACE)
+    (suite.path / "sut.toml").write_text('[sut.hardware]\naccelerator_type = "AMD Instinct MI300X"\n')
+    suite.measure("replay", "--llm-sut=sut.toml").assert_outcomes(failed=1)
+    suite.measure("replay", "--llm-sut=sut.toml", "--llm-place=h100,nightly").assert_outcomes(passed=1)
+
+
+def test_an_unknown_place_is_an_error_before_anything_is_sent(suite: Suite) -> None:
+    suite.write(BY_PLACE)
+    result = suite.measure("replay", "--llm-place=l4")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["*min_output_tok_s has numbers for h100, mi300*--llm-place=l4, the SUT file names no accelerator*"]
+    )
+
+
+def test_a_margin_by_place(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+
+        @llmbench.job(prompts=40, concurrency=4)
+        @llmbench.no_regression("tpot.p50", max_slowdown={"pre-merge": 0.5, "post-merge": 0.01})
+        def test_job(): ...
+    """)
+    slower = ("--llm-baseline-endpoint=replay:h100-8b", "--llm-runs=4")
+    for place, outcome in (("pre-merge", {"passed": 1}), ("post-merge", {"failed": 1})):
+        result = suite.measure("replay:h100-8b?step_base_us=7200", f"--llm-place={place}", *slower)
+        result.assert_outcomes(**outcome)
+
+
+def test_an_advisory_limit_is_judged_and_told_and_fails_nothing(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench, ms, tpot
+
+        @llmbench.job(
+            prompts=40, concurrency=4, advisory=[tpot.p50 <= 0.001 * ms, tpot.p50 <= 1000 * ms]
+        )
+        def test_job(llm_result):
+            assert [each.verdict for each in llm_result.gate.advisory] == ["fail", "pass"]
+            assert llm_result.gate.verdict == "pass"
+    """)
+    result = suite.measure("replay")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*warning: test_job: advisory limit tpot.p50 <= 0.001 ms is broken, *"])
+    gate = suite.report["tests"][0]["gate"]
+    assert [one["verdict"] for one in gate["advisory"]] == ["fail", "pass"]
+    assert gate["objectives"] == []
+    told = (suite.path / "out" / "ci" / "github-annotations.txt").read_text()
+    assert told.startswith("::notice file=")
+    assert "advisory limit" in (suite.path / "out" / "summary.md").read_text()
+    page = (suite.path / "out" / "report.html").read_text()
+    assert page.count("advisory ") >= 2
+
+
+def test_an_advisory_limit_must_be_one(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import goodput, llmbench, req_s
+
+        @llmbench.ttft(advisory=[goodput >= 5 * req_s])
+        def test_first_token(): ...
+    """)
+    result = suite.measure("replay")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*goodput*"])
