@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from driven_engine import MS, KeptReply, VirtualAlarm, given
+from nvml_face import nvml_face
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine import power
@@ -136,6 +138,23 @@ def test_faults_of_the_last_accelerator_begin_when_they_are_due() -> None:
     assert energies("counter_stands", 4) == pytest.approx([750, 425])
     assert energies("device_gone", 4) == pytest.approx([750])
     assert read_devices([metered("&power_fault=silent&power_fault_after_s=2")], 3 * S) is None
+
+
+def test_the_face_of_nvml_has_its_units_and_its_lost_gpu() -> None:
+    meter, now = metered("&power_fault=device_gone&power_fault_after_s=2.5"), [3 * S]
+    nvml: Any = nvml_face(lambda: read_devices([meter], now[0]))
+    with pytest.raises(nvml.NVMLError, match="Uninitialized"):
+        nvml.nvmlDeviceGetCount()
+    nvml.nvmlInit()
+    assert nvml.nvmlDeviceGetCount() == 2
+    handle = nvml.nvmlDeviceGetHandleByIndex(1)
+    assert nvml.nvmlDeviceGetPowerUsage(handle) == 325_000
+    assert nvml.nvmlDeviceGetTotalEnergyConsumption(handle) == 425_000
+    assert nvml.nvmlDeviceGetUtilizationRates(handle).gpu == 100
+    now[0] = 4 * S
+    assert nvml.nvmlDeviceGetCount() == 2
+    with pytest.raises(nvml.NVMLError, match="GPU is lost"):
+        nvml.nvmlDeviceGetPowerUsage(handle)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import httpx
 import plain_http
 import pytest
+from nvml_face import nvml_face, read_from
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import wait_for
 
@@ -45,6 +47,11 @@ def test_the_page_is_the_exporters_and_true() -> None:
         asked.join()
         second, after_ns = page(engine), time.monotonic_ns()
         curves = engine.energy()
+        nvml: Any = nvml_face(read_from(engine))
+        nvml.nvmlInit()
+        assert nvml.nvmlDeviceGetCount() == 4
+        for number in range(4):
+            assert nvml.nvmlDeviceGetTotalEnergyConsumption(number) >= second[ENERGY][str(number)]
     assert set(first) == {
         "DCGM_FI_DEV_GPU_TEMP",
         "DCGM_FI_DEV_POWER_USAGE",
