@@ -1,4 +1,4 @@
-"""The load generator beside a client in C and the usual script: the table of docs/reference/performance.md.
+"""The load generator beside a client in C and the usual script: the table of benchmarks/performance.md.
 
     python benchmarks/bench_table.py [--quick] [--rounds 5] [--only NAME ...]
 

@@ -497,6 +497,7 @@ ROOT_PAGES: Mapping[str, str] = {
     "SECURITY.md": "about/security.md",
     "LICENSE": "about/license.md",
     "benchmarks/coverage.md": "reference/generated/coverage.md",
+    "benchmarks/performance.md": "reference/generated/performance.md",
 }
 """Files outside ``docs`` by their paths in the repository, and their places in the site."""
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -512,6 +513,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/findings.md": findings_page,
     "reference/generated/schema.md": schema_page,
     "reference/generated/coverage.md": root_page("benchmarks/coverage.md"),
+    "reference/generated/performance.md": root_page("benchmarks/performance.md"),
     "about/contributing.md": root_page("CONTRIBUTING.md"),
     "about/changelog.md": root_page("CHANGELOG.md"),
     "about/security.md": root_page("SECURITY.md"),
