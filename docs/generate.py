@@ -241,7 +241,7 @@ def keywords_page() -> str:
     return "\n".join(parts)
 
 
-_OF_ALL = ("seed", "fresh", "compliance", "slo", "advisory", "max_error_share", "timeout_s")
+_OF_ALL = ("seed", "fresh", "compliance", "slo", "advisory", "limits_file", "max_error_share", "timeout_s")
 """Keywords of every test, in the order of the page."""
 
 

@@ -87,8 +87,8 @@ class Noise:
 
     @property
     def proposed(self) -> float:
-        """A limit for a run of this system that is not tighter than its noise. One run of a job also has to
-        stay clear of it by the interval that it gets by this noise."""
+        """A limit for a run of this system that is not tighter than its noise, of three digits. One run of a
+        job also has to stay clear of it by the interval that it gets by this noise."""
         from scipy.special import nctdtrit, ndtri
 
         shift = float(ndtri(COVERED)) * math.sqrt(self.runs)
@@ -99,7 +99,11 @@ class Noise:
             half = job_interval([self.typical], 2.0, saved=saved, level=LEVEL).half
             away = max(away, half + float(ndtri(COVERED)) * self.spread_log)
         side = 1.0 if self.better == "lower" else -1.0
-        return math.exp(self.mean_log + side * away)
+        limit = math.exp(self.mean_log + side * away)
+        # Away from the runs: what people copy from the table must not be tighter than what was found.
+        digit = 10.0 ** (math.floor(math.log10(limit)) - 2)
+        steps = math.ceil(limit / digit) if side > 0 else math.floor(limit / digit)
+        return float(f"{steps * digit:.3g}")
 
     def false_alarms(self, limit: float) -> float:
         """Share of the next runs of the unchanged system that lie beyond ``limit``, as predicted."""

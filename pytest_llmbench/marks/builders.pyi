@@ -33,6 +33,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -61,6 +62,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -86,6 +88,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -113,6 +116,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -169,6 +173,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -199,6 +204,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -229,6 +235,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 1,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -265,6 +272,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run. By default none
             does: a failed request is not good, which is what the limit is about.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
@@ -306,6 +314,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -337,6 +346,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -363,6 +373,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -387,6 +398,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -414,6 +426,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -437,6 +450,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -475,6 +489,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -506,6 +521,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -527,6 +543,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -550,6 +567,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -576,6 +594,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -607,6 +626,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -659,6 +679,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -696,6 +717,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[metric("latency_scheduled.p99", "ms") <= 300 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -726,6 +748,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -758,6 +781,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -797,6 +821,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -837,6 +862,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[metric("ttot[chat].p95", "ms") <= 300 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -877,6 +903,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -920,6 +947,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget, of turns and cut-off sessions.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -953,6 +981,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -985,6 +1014,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1007,6 +1037,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -1028,6 +1059,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
@@ -1060,6 +1092,7 @@ class LLMBench:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
         max_error_share: float | Mapping[str, float] = 0.01,
         timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
@@ -1091,6 +1124,7 @@ class LLMBench:
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.

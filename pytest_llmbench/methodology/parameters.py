@@ -109,6 +109,9 @@ class TestParameters:
     advisory: Sequence[Objective] = parameter(
         "slo", (), doc="objectives that are judged and reported, and fail no test."
     )
+    limits_file: str | None = parameter(
+        "name", doc="file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it."
+    )
     max_error_share: float = parameter(
         "share", 0.01, doc="error budget; a larger share of failed requests voids the run."
     )

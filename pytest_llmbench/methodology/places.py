@@ -6,6 +6,7 @@ A place is a name of the session (``--llm-place=nightly``) or the accelerator th
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,7 @@ def here(
     :param place: asked only if there is such a mapping; None where nothing is measured, and any entry does.
     """
     chosen, mistakes = dict(given), []
+    elsewhere: dict[str, list[str]] = defaultdict(list)
     for name, values in given.items():
         if not (isinstance(values, Mapping) and takes(name)):
             continue
@@ -60,12 +62,14 @@ def here(
         at = place()
         key = next(iter(values)) if at is None else at.key_of(values)
         if key is None:
-            mistakes.append(
-                f"{name} has numbers for {', '.join(values)}, and not just one is for this place ({at}): "
-                "name it with --llm-place, or add a number"
-            )
+            elsewhere[", ".join(values)].append(name)
         else:
             chosen[name] = values[key]
+    for places, names in elsewhere.items():
+        mistakes.append(
+            f"{', '.join(names)}: numbers for {places}, and not just one is for this place ({place()}): "
+            "name it with --llm-place, or add a number"
+        )
     return chosen, mistakes
 
 

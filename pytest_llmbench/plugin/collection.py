@@ -4,8 +4,10 @@ is sent."""
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -324,6 +326,8 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         given["workload"] = named[workload]
     elif isinstance(workload, Mapping):
         given["workload"] = {label: _part(label, entry, named) for label, entry in workload.items()}
+    if isinstance(given.get("limits_file"), str):
+        given |= _of_file(item, given, where)
     if parametrized:
         where += f" with {', '.join(parametrized)} by parametrize"
     parameters: TestParameters = build(
@@ -335,6 +339,42 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         place=lambda: _place(item.config),
     )
     return MarkedTest(chosen, parameters, all_marks(item), _limits(item), _wanted(item), parametrized)
+
+
+def _of_file(item: pytest.Item, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``slo`` with the limits that the marker's file has for this test, and the path of that file.
+
+    A file without limits for the test is a mistake, as they would be missing silently; a calibration writes
+    them.
+    """
+    from pytest_llmbench.compare.regression import better_of
+    from pytest_llmbench.methodology.places import here
+    from pytest_llmbench.metrics.definitions import metric_unit
+    from pytest_llmbench.model.objective import Objective
+    from pytest_llmbench.store.limit_files import read_limits
+
+    path = Path(os.path.relpath(item.path.parent / given["limits_file"]))
+    if values(item.config)["calibrate"]:
+        return {"limits_file": str(path)}
+    every, name = read_limits(path), item.nodeid.partition("::")[2]
+    own = every.get(name, every.get(name.partition("[")[0]))
+    if not own:
+        raise SuiteError(f"{path} has no limits of {name}", where=where, remedy="run it with --llm-calibrate")
+    chosen, mistakes = here(own, lambda _: True, lambda: _place(item.config))
+    objectives = []
+    for metric, limit in chosen.items() if not mistakes else ():
+        try:
+            better, unit = better_of(metric), metric_unit(metric)
+        except SuiteError as error:
+            mistakes.append(f"{error.what}; {error.remedy}")
+            continue
+        if better is None or isinstance(limit, bool) or not isinstance(limit, int | float):
+            mistakes.append(f"{metric} is limited by a number of its unit, got {shown(limit)}")
+        else:
+            objectives.append(Objective(metric, "<=" if better == "lower" else ">=", float(limit), unit))
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where=f"limits {path}, {name}")
+    return {"slo": [*(given.get("slo") or ()), *objectives], "limits_file": str(path)}
 
 
 def _counted(config: pytest.Config) -> bool:

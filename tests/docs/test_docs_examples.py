@@ -24,6 +24,7 @@ SEARCHING = {ROOT / "docs/reference/tests.md", ROOT / "docs/how-to/measure-sessi
 """Pages of searches, which on an engine of a quarter of the speed send a quarter of the requests."""
 WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "README.md": ("--llm-baseline-endpoint=replay", "--llm-runs=4"),
+    ROOT / "docs/how-to/calibrate-a-gate.md": ("--llm-calibrate", "--llm-runs=3"),
     ROOT / "docs/how-to/compare-with-a-baseline.md": ("--llm-save=main",),
     ROOT / "docs/how-to/use-the-models-tokenizer.md": (
         f"--llm-sut={ROOT / 'docs/examples/own-tokenizer/sut.toml'}",

@@ -58,8 +58,8 @@ def test_a_place_without_a_number_is_told_with_what_is_known_of_it() -> None:
     with pytest.raises(SuiteError) as caught:
         build(Parameters, given, place=lambda: Place((), "NVIDIA L4"))
     told = str(caught.value)
-    assert "p50_ms has numbers for h100, mi300" in told
-    assert "p99_ms has numbers for h100" in told
+    assert "p50_ms: numbers for h100, mi300" in told
+    assert "p99_ms: numbers for h100," in told
     assert "(--llm-place is not given, the SUT file names NVIDIA L4)" in told
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
+import tomllib
+
+import pytest
 from plugin_suite import Suite
 
 BY_PLACE = """
@@ -24,7 +28,7 @@ def test_an_unknown_place_is_an_error_before_anything_is_sent(suite: Suite) -> N
     result = suite.measure("replay", "--llm-place=l4")
     assert result.ret == 4
     result.stderr.fnmatch_lines(
-        ["*min_output_tok_s has numbers for h100, mi300*--llm-place=l4, the SUT file names no accelerator*"]
+        ["*min_output_tok_s: numbers for h100, mi300*--llm-place=l4, the SUT file names no accelerator*"]
     )
 
 
@@ -76,3 +80,52 @@ def test_an_advisory_limit_must_be_one(suite: Suite) -> None:
     result = suite.measure("replay")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*goodput*"])
+
+
+LIMITED = """
+    from pytest_llmbench import llmbench
+
+    @llmbench.job(prompts=40, concurrency=4, limits_file="limits.toml")
+    def test_job(): ...
+"""
+
+
+def test_a_calibration_writes_the_limits_and_the_gate_reads_them(suite: Suite) -> None:
+    suite.write(LIMITED)
+    path = suite.path / "limits.toml"
+    assert suite.measure("replay").ret == 4  # without the file there would be no limits
+    suite.measure("replay", "--llm-calibrate", "--llm-runs=3").assert_outcomes(passed=1)
+    first = tomllib.loads(path.read_text())["test_job"]
+    assert first["tpot.p50"] > 0
+    suite.measure("replay").assert_outcomes(passed=1)
+    judged = {one["metric"]: one["limit"] for one in suite.report["tests"][0]["gate"]["objectives"]}
+    assert judged == first
+
+    path.write_text('[test_other]\ne2e.p50 = 3\n[test_job]\n"tpot.p50" = 0.001\n')
+    suite.measure("replay").assert_outcomes(failed=1)
+    for place in ("h100", "mi300"):
+        suite.measure("replay", "--llm-calibrate", "--llm-runs=3", f"--llm-place={place}")
+    kept = tomllib.loads(path.read_text())
+    assert kept["test_job"] == {"tpot.p50": dict.fromkeys(("h100", "mi300"), first["tpot.p50"])}
+    assert "test_other" in kept
+    suite.measure("replay", "--llm-place=mi300").assert_outcomes(passed=1)
+    assert suite.measure("replay").ret == 4  # which of the two is not known
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[test_other]\n", "*limits.toml has no limits of test_job*--llm-calibrate*"),
+        ("[test_job]\ntpot = [\n", "*limits limits.toml*cannot be read*"),
+        ("x = 1\n", "*x stands outside a table*"),
+        ('[test_job]\n"tpto.p50" = 1\n', "*tpto.p50*did you mean*tpot.p50*"),
+        ('[test_job]\n"tpot.p50" = "9 ms"\n', "*tpot.p50 is limited by a number of its unit, got '9 ms'*"),
+        ("[test_job]\ngoodput = 3\n", "*goodput*"),
+    ],
+)
+def test_a_file_that_limits_nothing_of_the_test_is_a_mistake(suite: Suite, text: str, told: str) -> None:
+    suite.write(LIMITED)
+    (suite.path / "limits.toml").write_text(text)
+    result = suite.measure("replay")
+    assert result.ret == 4
+    assert any(fnmatch.fnmatch(" ".join(result.errlines), each) for each in (told,)), result.errlines

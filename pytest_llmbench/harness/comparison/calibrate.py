@@ -24,7 +24,7 @@ from pytest_llmbench.compare.calibration import RUNS_SHOWN, Noise, noise_of, tig
 from pytest_llmbench.compare.identity import IF_KNOWN, REQUIRED, fields_of, made_otherwise, matched
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.compare.regression import better_of
-from pytest_llmbench.errors import StoreError
+from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.harness.comparison.identity import made_by
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest
 from pytest_llmbench.harness.settings import Settings
@@ -44,6 +44,7 @@ from pytest_llmbench.store.calibrations import (
     write_calibration,
 )
 from pytest_llmbench.store.files import machine_folders, machine_id
+from pytest_llmbench.store.limit_files import write_limits
 from pytest_llmbench.store.schema import iso_utc
 
 
@@ -72,6 +73,8 @@ class Calibrations:
         notes = [Note.of("calibration_not_saved")]
         if kept:
             notes = [self._saved(request.nodeid, identity, runs, noise)]
+        if kept and request.parameters.limits_file is not None:
+            notes.append(self._proposed(request, told))
         if result.objectives:
             notes.append(Note.of("limits_not_judged"))
             if not request.parameters.is_job:
@@ -100,6 +103,16 @@ class Calibrations:
         except StoreError as error:
             return Note.of("calibration_not_saved", runs=runs, error=str(error))
         return Note.of("calibration_saved", runs=runs, path=str(path))
+
+    def _proposed(self, request: MeasurementRequest, noise: Sequence[Noise]) -> Note:
+        """Writes the proposed limits into the marker's file."""
+        path, test = Path(str(request.parameters.limits_file)), request.nodeid.partition("::")[2]
+        place = self.settings.place.partition(",")[0].strip()
+        try:
+            written = write_limits(path, test, {own.metric: own.proposed for own in noise}, place)
+        except (SuiteError, StoreError) as error:
+            return Note.of("limits_not_written", path=str(path), error=str(error))
+        return Note.of("limits_written", path=str(path), metrics=tuple(written))
 
     def spreads(self, identity: Mapping[str, Any]) -> dict[str, SavedSpread]:
         """What the calibration of this load says of the spread between its runs; empty without one."""

@@ -255,6 +255,8 @@ _OF_SESSIONS = {
     "calibration_not_saved": Sentence(
         "[runs!no calibration is saved][calibration of {runs} runs NOT saved: {error}]"
     ),
+    "limits_written": Sentence("limits written to {path}: {metrics}"),
+    "limits_not_written": Sentence("limits NOT written to {path}: {error}"),
     "limits_not_judged": Sentence("limits are not judged while calibrating"),
     "proposed_of_samples": Sentence(
         "a proposed limit allows for the noise between runs; one run of this load is a sample, whose "
