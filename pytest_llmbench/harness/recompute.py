@@ -162,7 +162,7 @@ def _judged(report: Report, found: Sequence[_Driven | Recomputed]) -> dict[int, 
             records_file=entry.records_file,
             duration_s=float(index),  # tells the attempts of one test apart
             peers=(),
-            more={},
+            more={"profile_files": entry.profile_files},
         )
         made[index] = measured.entry(entry.outcome, entry.error)
     for again in judge.reaudit():

@@ -4,12 +4,14 @@ judges them."""
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError
@@ -218,6 +220,18 @@ class BenchSession:
             peers=found.peers,
             more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
         )
+
+    def profile(self, measured: MeasuredTest, sut: SUT | str, set_up: SetUp | None = None) -> MeasuredTest:
+        """The test with a note on what became of profiling its system. KeyboardInterrupt ends it early."""
+        from pytest_llmbench.harness.profiling import profile  # few ask for it
+
+        opened = self._opened(_as_sut(sut), measured.nodeid, set_up=set_up)
+        with self._alone(virtual=opened.virtual):
+            found = profile(opened, measured.result, lambda plan: self._sent(opened, plan, measured.nodeid))
+        start = self.settings.report or Path.cwd()
+        files = [Path(os.path.relpath(path, start)).as_posix() for path in found.files]
+        result = replace(measured.result, notes=(*measured.result.notes, *found.notes))
+        return replace(measured, result=result, more={**measured.more, "profile_files": files})
 
     def _announced(self, request: MeasurementRequest, limits: Sequence[RegressionLimit]) -> tuple[Note, ...]:
         """What a test with a budget of time will find, shown before its first load; nothing without one."""

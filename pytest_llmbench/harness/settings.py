@@ -28,6 +28,8 @@ VARIANT = "variant:"
 AUTO, BY_SEED = "auto", "seed"
 """What ``--llm-prompts`` says beside a name."""
 _PROMPTS = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
+FAILED = "failed"
+"""What ``--llm-profile`` says beside the id of a test."""
 DEFAULT_SEED = 42
 """The default seed of the draft."""
 
@@ -84,6 +86,8 @@ class Settings(BaseModel):
     records: Literal["full", "compact", "none"] = "compact"
     export_sequence: bool = False
     events: bool = False
+    profile: str | None = None
+    """What is profiled: the tests that ``failed``, or the one of this node id."""
     allow_overload: bool = False
     workers: int | str = 1
     """How many measuring processes run on this machine, or the :class:`RaySpec` of those on a cluster."""
@@ -200,6 +204,12 @@ class Settings(BaseModel):
         return Budgets(
             self.max_requests, self.max_tokens, self.max_seconds, self.max_rate, self.max_concurrency
         )
+
+    def profiles(self, nodeid: str, *, failed: bool) -> bool:
+        """Whether a test is to be profiled. The id of a parametrised test means each of its cases."""
+        if self.profile == FAILED:
+            return failed
+        return self.profile in (nodeid, nodeid.partition("[")[0])
 
     @property
     def saves(self) -> bool:

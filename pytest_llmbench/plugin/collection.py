@@ -66,6 +66,7 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
     broken = len(mistakes) > known
     if marked:
         mistakes += _of_the_options(config)
+        mistakes += _profiles_nothing(config, [item for item, _ in marked])
     for item, _ in marked:
         if broken and _is_lost(item, named):
             continue
@@ -149,6 +150,22 @@ def _of_the_options(config: pytest.Config) -> list[str]:
     from pytest_llmbench.harness.beforehand import mistakes_of
 
     return mistakes_of(config.stash[SESSION].settings)
+
+
+def _profiles_nothing(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+    """A mistake in the node id that is to be profiled: a session would end without a profile, and say
+    nothing."""
+    asked = values(config)["profile"]
+    if not asked:
+        return []
+    from pytest_llmbench.plugin.session import SESSION
+
+    settings = config.stash[SESSION].settings
+    if any(settings.profiles(item.nodeid, failed=True) for item in items):
+        return []
+    near = difflib.get_close_matches(asked, [item.nodeid for item in items], n=1, cutoff=0.0)
+    meant = f", such as {near[0]}" if near else ""
+    return [f"--llm-profile={asked}: no marked test has this node id; give one as pytest -v shows it{meant}"]
 
 
 def _of_another_kind(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -169,7 +170,9 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
             tests=item.stash[PLACE][1],
             set_up=set_up_of_sut(request),
         )
-    attempt_at(item).take(item, measured)
+    attempt = attempt_at(item)
+    attempt.take(item, measured)
+    attempt.profile = partial(report.bench_session.profile, sut=llm_sut, set_up=set_up_of_sut(request))
     request.config.hook.pytest_llmbench_result(item=item, result=measured.result)
     if measured.interrupted:
         # pytest makes no report of a test that a signal ends, and nothing measured may be lost.

@@ -156,6 +156,12 @@ OPTIONS = (
         flag=True,
     ),
     Option(
+        "profile",
+        "switch the engine's profiler on after each test that failed, or after the test of this node id, for "
+        "some seconds of further load that nothing judges (needs an engine that was started for it)",
+        "failed|ID",
+    ),
+    Option(
         "export-sequence",
         "write the exact requests of every test beside the report (needs --llm-report)",
         flag=True,

@@ -45,6 +45,8 @@ class Attempt:
     """What :attr:`measured` added to the properties of the item."""
     error: BaseException | None = None
     """What the set-up or the call raised."""
+    profile: Callable[[MeasuredTest], MeasuredTest] | None = None
+    """Has the system of :attr:`measured` profiled, which is still up."""
     missing: str | None = None
     """Why the number that the test read last is missing."""
     is_called: bool = False
@@ -57,6 +59,7 @@ class Attempt:
         item.user_properties.extend(self.properties)
 
 
+_NO_FAILURES = (pytest.skip.Exception, KeyboardInterrupt, pytest.exit.Exception)
 _ATTEMPT = pytest.StashKey[Attempt]()
 
 
@@ -137,8 +140,12 @@ class Attempts:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         _begin(item)
-        with _noting(item):
-            return (yield)
+        try:
+            with _noting(item):
+                return (yield)
+        finally:
+            if attempt_at(item).error is not None:
+                _profile(item)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -148,6 +155,7 @@ class Attempts:
                 return (yield)
         finally:
             attempt_at(item).is_called = False
+            _profile(item)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -175,6 +183,25 @@ def _begin(item: pytest.Item) -> None:
         item.user_properties[:] = [each for each in item.user_properties if each not in before.properties]
         item.config.stash[SESSION].forget(item.nodeid)
     item.stash[_ATTEMPT] = Attempt(earlier)
+
+
+def _profile(item: pytest.Item) -> None:
+    """Have the system profiled if the options ask for it after a test that ended so."""
+    attempt, report = attempt_at(item), item.config.stash[SESSION]
+    failed = attempt.error is not None
+    if attempt.measured is None or attempt.profile is None or isinstance(attempt.error, _NO_FAILURES):
+        return
+    if not report.settings.profiles(item.nodeid, failed=failed):
+        return
+    from pytest_llmbench.plugin.collection import PLACE
+
+    try:
+        with report.progress(item.nodeid, item.stash[PLACE]):
+            attempt.measured = attempt.profile(attempt.measured)
+    except KeyboardInterrupt:
+        # pytest makes no report of a test that a signal ends, and this one has been measured.
+        report.record.keep(_entry(item, _own_outcome(attempt)))
+        raise
 
 
 @contextmanager

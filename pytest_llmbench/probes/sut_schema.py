@@ -1,7 +1,7 @@
 """The tables and keys of a SUT file. Their descriptions make up the page of its keys in the documentation.
 
-A key is named like the fact it states; ``[endpoint]``, ``[request]`` and ``[prices]`` state none. The tables
-of ``[variants.NAME]`` are one SUT in several states, and how each is reached.
+A key is named like the fact it states; ``[endpoint]``, ``[request]``, ``[prices]`` and ``[profile]`` state
+none. The tables of ``[variants.NAME]`` are one SUT in several states, and how each is reached.
 """
 
 from __future__ import annotations
@@ -417,6 +417,32 @@ class Call(Table):
         yield from _unsendable({"json": self.body or {}}, f"{at}.body")
 
 
+class Profile(Table):
+    """How ``--llm-profile`` switches the engine's profiler on and off."""
+
+    start: Call = _key(
+        "Call that switches it on, with the keys of `control` of a variant. Default: `POST /start_profile`.",
+        Call(path="/start_profile"),
+    )
+    stop: Call = _key("Call that switches it off. Default: `POST /stop_profile`.", Call(path="/stop_profile"))
+    start_command: list[Text] | None = _key(
+        "Command in place of the call `start`, program and arguments apart.", min_length=1
+    )
+    stop_command: list[Text] | None = _key("Command in place of the call `stop`.", min_length=1)
+    seconds: float = _key("How long load is sent meanwhile. Default: 5.", 5.0, gt=0, le=600)
+    timeout_s: float = _key("How long each call or command may take. Default: 60.", 60.0, gt=0, le=3600)
+    files: Text | None = _key(
+        "Pattern of the files that the profiler writes, such as `/tmp/traces/*.json.gz`; `**` is any folders."
+    )
+
+    def contradictions(self, at: str) -> Iterator[str]:
+        for name in ("start", "stop"):
+            if f"{name}_command" in self.model_fields_set and name in self.model_fields_set:
+                yield f"{at}.{name} and {at}.{name}_command are both given: choose one"
+        if (self.start_command is None) != (self.stop_command is None):
+            yield f"{at}.start_command and {at}.stop_command belong together: give both"
+
+
 class Health(Table):
     path: Path = _key(
         "Path that answers with 200 to 299 once the server can be used. Default: `/health`.", "/health"
@@ -508,6 +534,7 @@ class SUTTables(Variants):
     reasoning: Reasoning = Reasoning()
     server_times: ServerTimes = ServerTimes()
     prices: Prices = Prices()
+    profile: Profile = Profile()
 
     def contradictions(self, at: str) -> Iterator[str]:  # noqa: ARG002 - it is the top
         request, endpoint = self.request, self.endpoint

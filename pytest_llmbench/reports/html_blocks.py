@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import quote
 
 from pytest_llmbench.model import numbers
 from pytest_llmbench.reports import comparisons, plots, summaries
@@ -262,4 +263,9 @@ def _metric_row(test: TestView, name: str, label: str) -> tuple[Html, str, str, 
 
 def notes(test: TestView) -> Html | None:
     texts = [*test.next_steps, *(test.entry.get("notes") or ())]
-    return fragment(element("h4", "Notes and next steps"), paragraphs(texts)) if texts else None
+    if not texts:
+        return None
+    paths = test.entry.get("profile_files") or ()
+    files = [element("li", element("a", path, href=quote(path))) for path in paths]
+    profile = [element("p", "Files of the profiler:"), element("ul", files)] if files else []
+    return fragment(element("h4", "Notes and next steps"), paragraphs(texts), profile)

@@ -33,6 +33,8 @@ endpoints:
   gRPC (--grpc-port)         vllm.grpc.engine.VllmEngine/Generate, and KServe's ModelInfer, ModelStreamInfer
   POST /tokenize             GET  /v1/models          GET  /health
   POST /reset_prefix_cache   as vLLM's in development mode: prefixes computed so far are not found any more
+  POST /start_profile        and /stop_profile, as vLLM's and SGLang's: a trace of the requests between them,
+                             in the folder VLLM_TORCH_PROFILER_DIR
   GET  /metrics              Prometheus, under vLLM's series names; the largest batch, which vLLM does not
                              tell, is the label max_num_seqs of vllm:scheduler_config_info
   GET  /sim/ground_truth     one line of JSON per request that has ended: received_ns, queued_ns, admitted_ns,

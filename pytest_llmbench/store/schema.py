@@ -562,6 +562,8 @@ class TestEntry(Shape):
     """The line, from 1, at which the test begins in the file of its node id; null where it is not known."""
     spent: SpentEntry | None = None
     """null in virtual time, and if nothing was measured."""
+    profile_files: list[str] = Field(default=[])
+    """Paths of what the engine's profiler wrote after the test, relative to the report."""
 
     def plain(self) -> dict[str, Any]:
         """The entry in plain JSON types, as pytest-xdist workers send it and renderers take it."""

@@ -20,7 +20,7 @@ from pytest_llmbench.probes.sut_schema import reference_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = DOCS / "examples" / "sut.toml"
-NO_FACTS = ("endpoint.", "request.", "prices.")
+NO_FACTS = ("endpoint.", "request.", "prices.", "profile.")
 COMMENTS = ("tokenizer.file", "tokenizer.reference")
 """Facts that the example states in a comment."""
 
@@ -191,6 +191,11 @@ def test_all_mistakes_are_told_at_once(read):
         ('request.session_header = "a b"', "request.session_header"),
         ('endpoint.api = "openai-chat"\nrequest.prompt = "token_ids"', 'endpoint.api = "openai-completions"'),
         ("prices.input_per_million = 1", "state both prices"),
+        ('profile.start_command = ["a"]', "profile.stop_command belong together: give both"),
+        (
+            'profile.start = {path = "/a"}\nprofile.start_command = ["a"]\nprofile.stop_command = ["b"]',
+            "profile.start and profile.start_command are both given: choose one",
+        ),
         ("request.extra_body.stream = false", "request.extra_body.stream: the plugin decides this field"),
         (
             "request.extra_body.max_completion_tokens = 8",

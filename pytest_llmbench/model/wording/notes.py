@@ -36,6 +36,13 @@ _OF_LOADS = {
     "looked.whole": Sentence(
         "[decided!not ]decided by the whole load of {sent} requests, of at most {most}" + _LOOKED
     ),
+    "profiled": Sentence(
+        "profiled under {requests} further requests like those of {load}, {duration}: no figure and no "
+        "verdict rests on them[; files: {files}][ and {more} more][; no file matches {pattern} "
+        "(profile.files)]"
+    ),
+    "not_profiled": Sentence("not profiled: {why}"),
+    "profiler_left_on": Sentence("the profiler may still be on: {why}"),
     "no_figure_per_token": Sentence("there is no figure per token: {why}"),
     "spoiled_probes": Sentence(
         "this machine spoiled the probes of {spoiled} of {runs} runs: they are left out"

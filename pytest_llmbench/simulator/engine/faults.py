@@ -35,6 +35,8 @@ FaultKind = Literal[
     "buffering",
 ]
 
+ProfilerState = Literal["works", "absent", "fails", "hangs"]
+
 REFUSALS: frozenset[FaultKind] = frozenset({"http_error", "rate_limit", "overloaded"})
 """Faults that answer with an HTTP error status instead of a reply."""
 TRANSPORT_FAULTS: frozenset[FaultKind] = frozenset({"reset", "half_close", "crash"})
@@ -83,6 +85,8 @@ class FaultOptions:
     answer is expected."""
     wrong_answers_above: int = 0
     """Requests in flight up to which no question is answered wrongly."""
+    profiler: ProfilerState = "works"
+    """What start_profile and stop_profile do: works, absent (404), fails (500), hangs (no answer)."""
 
     def mistakes(self) -> list[str]:
         """The mistakes in these values; empty if there are none."""

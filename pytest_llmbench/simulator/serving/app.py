@@ -29,6 +29,7 @@ from pytest_llmbench.simulator.serving.ground_truth import energy_json
 from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE
 from pytest_llmbench.simulator.serving.power_page import PATH as DCGM
 from pytest_llmbench.simulator.serving.power_page import dcgm_page
+from pytest_llmbench.simulator.serving.profiler import Profiler
 from pytest_llmbench.simulator.serving.request_body import Endpoint, parse_request, parse_tokenize
 
 RECEIVED_NS = "received_ns"
@@ -70,6 +71,7 @@ class EngineApp:
         self._apis: list[EngineApi] = [
             made(self.generation, driver) for made in every("engine_apis").values()
         ]
+        self._profiler = Profiler(driver, scenario.faults)
         self._created = int(time.time())
         self.refused = 0
         self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
@@ -99,7 +101,7 @@ class EngineApp:
         path, method = scope["path"], scope["method"]
         page = self._pages.get(path)
         further = [path for api in self._apis for path in api.paths]
-        posts = [*Endpoint, *EVENT_PATHS, *further, TOKENIZE, RESET_PREFIX_CACHE]
+        posts = [*Endpoint, *EVENT_PATHS, *further, TOKENIZE, RESET_PREFIX_CACHE, *self._profiler.paths]
         if path == RESPONSES and method == "GET":
             raise RefusalError(
                 426,
@@ -120,6 +122,8 @@ class EngineApp:
         elif path == RESET_PREFIX_CACHE:
             self._driver.reset_prefix_caches()
             await send_whole(send, 200, b"text/plain", b"", [])
+        elif path in self._profiler.paths:
+            await self._profiler.serve(path, receive, send)
         else:
             await self._generate(scope, receive, send)
 
