@@ -99,9 +99,9 @@ class Settings(BaseModel):
     host_limits: str | None = None
     """What this machine is held to, where that is not as usual: see :meth:`HostLimits.parse`."""
     worker_cpus: str = "none"
-    max_requests: int = Field(default=20_000_000, ge=1)
-    max_tokens: int = Field(default=50_000_000_000, ge=1)
-    max_seconds: float = Field(default=604_800, gt=0, allow_inf_nan=False)
+    max_requests: int = Field(default=1_000_000, ge=1)
+    max_tokens: int = Field(default=2_000_000_000, ge=1)
+    max_seconds: float = Field(default=86_400, gt=0, allow_inf_nan=False)
     max_rate: float = Field(default=10_000, gt=0, allow_inf_nan=False)
     max_concurrency: int = Field(default=10_000, ge=1)
 

@@ -209,14 +209,14 @@ OPTIONS = (
     ),
     Option(
         "max-requests",
-        "the session sends no more requests, warm-ups and all (default: 20000000)",
+        "the session sends no more requests, warm-ups and all (default: 1000000)",
         "N",
         number=True,
     ),
     Option(
         "max-tokens",
         "the session sends no request that input and longest answer could take beyond so many tokens "
-        "(default: 50000000000)",
+        "(default: 2000000000)",
         "N",
         number=True,
     ),
@@ -226,7 +226,7 @@ OPTIONS = (
         "requests as decide its limits and comparisons",
         "TIME",
     ),
-    Option("max-seconds", "the session sends load for no longer (default: 604800, a week)", "S"),
+    Option("max-seconds", "the session sends load for no longer (default: 86400, a day)", "S"),
     Option("max-rate", "no load has more requests per second (default: 10000)", "R"),
     Option("max-concurrency", "no load has more in flight by itself (default: 10000)", "N", number=True),
     Option(
