@@ -85,6 +85,9 @@ class Extra:
     """Name of such a test → the names of its main metrics, the most telling first."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Name of a metric → its ``metrics.definitions.MetricDefinition``."""
+    machine: Mapping[str, str] = field(default_factory=dict)
+    """What samples the machine of a system during its loads. ``figures``: function of a test's parameters,
+    its setting and its result that gives the result with what the machine told."""
     arrivals: Mapping[str, str] = field(default_factory=dict)
     """Name of an arrival process, for ``arrival=`` of markers → its ``arrivals.schedule.ArrivalProcess``."""
     trace_formats: Mapping[str, str] = field(default_factory=dict)
@@ -152,8 +155,8 @@ def transport_speaking(dialect: str) -> Transport | None:
 
 Kind = Literal[
     "dialects", "document_dialects", "decoders", "executors", "comparisons", "result_formats", "test_lists",
-    "tests", "cells", "main_metrics", "metrics", "arrivals", "trace_formats", "reports", "engine_apis",
-    "deployments", "sentences",
+    "tests", "cells", "main_metrics", "metrics", "machine", "arrivals", "trace_formats", "reports",
+    "engine_apis", "deployments", "sentences",
 ]  # fmt: skip
 """A field of :class:`Extra` that names parts."""
 

@@ -310,7 +310,8 @@ class Judge:
 def _light(result: TestResult) -> TestResult:
     """The result without what takes up memory: streams, engine readings, plots."""
     seen = tuple(
-        replace(run, records=run.records.without_streams(), engine=None) for run in result.observations
+        replace(run, records=run.records.without_streams(), engine=None, telemetry=None)
+        for run in result.observations
     )
     return replace(result, observations=seen, plots=())
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
-from pytest_llmbench.harness.comparison.arms import in_turns
+from pytest_llmbench.harness.comparison.arms import in_turns, whole_procedure
 from pytest_llmbench.harness.comparison.replication import Replication, cut_short, runs_of
 from pytest_llmbench.harness.execution.loads import amount, read_loads
 from pytest_llmbench.harness.execution.stored_records import StoredRecords
@@ -212,7 +212,7 @@ def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) ->
     replication = Replication(parameters, setting.least_runs, whole, setting.most_runs)
 
     def procedure(_: str, number: int) -> Procedure[TestResult]:
-        return test.procedure(parameters, replication.setting(setting, number))
+        return whole_procedure(test, parameters, replication.setting(setting, number))
 
     found = in_turns(
         procedure, [entry.test], whole, lambda _, plan: answers.answer(plan), seed=setting.seed, cut=cut_short

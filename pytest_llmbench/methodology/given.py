@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from pytest_llmbench.metrics.definitions import OWN, of_every_load
+from pytest_llmbench.metrics.definitions import OWN, of_every_load, of_the_machine
 from pytest_llmbench.model.objective import Objective
 
 _RATES = frozenset({
@@ -59,7 +59,7 @@ GIVES: Mapping[str, frozenset[str]] = MappingProxyType({
     "sessions": _USUAL | _SESSIONS | {"cache_hit_rate", "cached_input_share"},
 })  # fmt: skip
 """Test → the families and scalars that it gives, some of them only of a system that tells them."""
-_BY_LEVEL = {"tradeoff": "50%", "long_context": "8192"}
+BY_LEVEL = {"tradeoff": "50%", "long_context": "8192"}
 """Tests that give the usual metrics of each level alone, with an example of a level."""
 _OF_ALL = ("job", "ttft", "goodput", "reasoning")
 _SHOWN = 8
@@ -70,7 +70,10 @@ def not_given(test: str, limits: Iterable[Objective]) -> list[str]:
     gives = GIVES.get(test)
     if gives is None:
         return []
-    if test in _OF_ALL and {each.metric for each in limits} - set(OWN):
+    of_extras = bool({each.metric.partition("[")[0].partition(".")[0] for each in limits} - set(OWN))
+    machine = of_the_machine() if of_extras else frozenset[str]()
+    gives |= machine
+    if test in _OF_ALL and of_extras:
         gives |= {row.name for row in of_every_load()}
     found = []
     for limit in limits:
@@ -87,8 +90,8 @@ def not_given(test: str, limits: Iterable[Objective]) -> list[str]:
             found.append(
                 f"slo limits {limit.metric}: {test} measures {family} of all requests together alone"
             )
-        elif "[" not in limit.metric and test in _BY_LEVEL and family in _USUAL:
-            name = f'{family}["{_BY_LEVEL[test]}"]' + (f".{statistic}" if statistic else "")
+        elif "[" not in limit.metric and test in BY_LEVEL and family in _USUAL | machine:
+            name = f'{family}["{BY_LEVEL[test]}"]' + (f".{statistic}" if statistic else "")
             found.append(
                 f"slo limits {limit.metric}, which {test} measures at each level alone: write {name}"
             )

@@ -25,7 +25,7 @@ from pytest_llmbench.metrics.summary import STATISTICS
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.registry import every, named, names
 
-Unit = Literal["ms", "ratio", "tok/s", "req/s", "count", "tokens", "s", "us/token"]
+Unit = Literal["ms", "ratio", "tok/s", "req/s", "count", "tokens", "s", "us/token", "J", "W", "GiB"]
 Direction = Literal["lower", "higher"]
 SLOWDOWNS = ("job_slowdown", "job_llm_slowdown")
 """How many times as long a job takes under load as alone."""
@@ -50,6 +50,8 @@ class MetricDefinition:
     values: Callable[[Records], npt.NDArray[np.float64]] | None = None
     """A metric of an extra that every test of one load gives: the value of each request that has one, in the
     unit, in order of submission. A family is their distribution, a scalar their mean."""
+    of_machine: bool = False
+    """Whether it is about the machine during the load, and every test with a load gives it."""
 
     @property
     def is_family(self) -> bool:
@@ -570,6 +572,12 @@ METRICS: Final[Mapping[str, MetricDefinition]] = _Metrics()
 def of_every_load() -> tuple[MetricDefinition, ...]:
     """The metrics of extras that every test of one load gives."""
     return tuple(row for row in every("metrics").values() if row.values is not None)
+
+
+def of_the_machine() -> frozenset[str]:
+    """The names of the metrics of extras about the machine of the system, which every test with a load
+    gives."""
+    return frozenset(row.name for row in every("metrics").values() if row.of_machine)
 
 
 def definition(name: str) -> MetricDefinition:

@@ -22,7 +22,7 @@ from pytest_llmbench.stats.interim.samples import Ends, scores
 from pytest_llmbench.stats.job import half_widths, job_interval
 from pytest_llmbench.stats.runs import FloatArray
 
-_SPREADING = ("ms", "s", "tok/s", "req/s")
+_SPREADING = ("ms", "s", "tok/s", "req/s", "J")
 """Units of figures that spread as a share of themselves."""
 _STEADY_FIGURE, _TAIL, _FAR_TAIL = 1.5, 1.75, 2.5
 """Factor by which a figure of one run may be off where nothing is known of the system's noise: throughput, a
@@ -48,7 +48,7 @@ def assumed_factor(metric: str, *, open_loop: bool = False) -> float | None:
         row = definition(metric)
     except SuiteError:  # a metric that a hook named
         return None
-    if row.unit not in _SPREADING:
+    if row.unit not in _SPREADING and not (row.of_machine and row.unit == "tokens"):
         return None
     statistic = metric.rpartition(".")[2] if row.is_family else "mean"
     if statistic in _CENTRAL:

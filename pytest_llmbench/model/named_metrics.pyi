@@ -69,6 +69,12 @@ class NamedMetrics:
     def e2e_scheduled(self) -> MetricView:
         """End-to-end latency from the schedule."""
     @property
+    def energy_per_output_token(self) -> ReadEstimate:
+        """Energy per output token."""
+    @property
+    def energy_per_request(self) -> ReadEstimate:
+        """Energy per request."""
+    @property
     def fail_rate(self) -> ReadEstimate:
         """Fail rate."""
     @property
@@ -77,6 +83,9 @@ class NamedMetrics:
     @property
     def goodput_share(self) -> ReadEstimate:
         """SLO attainment rate."""
+    @property
+    def gpu_utilisation(self) -> ReadEstimate:
+        """GPU utilisation."""
     @property
     def guardrail_overhead(self) -> MetricView:
         """Total guardrail overhead."""
@@ -156,6 +165,9 @@ class NamedMetrics:
     def max_sessions(self) -> ReadEstimate:
         """Maximum sessions at once."""
     @property
+    def mean_power(self) -> ReadEstimate:
+        """Mean power."""
+    @property
     def operating_point_rate(self) -> ReadEstimate:
         """Operating point."""
     @property
@@ -176,6 +188,9 @@ class NamedMetrics:
     @property
     def output_tokens_per_user_second(self) -> ReadEstimate:
         """Output tokens per second of a user."""
+    @property
+    def peak_memory(self) -> ReadEstimate:
+        """Peak memory."""
     @property
     def preemption_loss(self) -> ReadEstimate:
         """Preemption loss."""
@@ -251,6 +266,12 @@ class NamedMetrics:
     @property
     def tokens_in_flight(self) -> ReadEstimate:
         """Tokens in flight."""
+    @property
+    def tokens_per_dollar(self) -> ReadEstimate:
+        """Output tokens per dollar."""
+    @property
+    def tokens_per_joule(self) -> ReadEstimate:
+        """Output tokens per joule."""
     @property
     def total_token_throughput(self) -> ReadEstimate:
         """Total token throughput."""

@@ -47,6 +47,9 @@ percent = Unit("%", "ratio", 0.01)
 tok_s = Unit("tok/s", "tok/s")
 req_s = Unit("req/s", "req/s")
 tokens = Unit("tokens", "tokens")
+J = Unit("J", "J")
+W = Unit("W", "W")
+GiB = Unit("GiB", "GiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,30 +162,48 @@ completion_rate = MetricRef("completion_rate", "ratio")
 goodput = MetricRef("goodput", "req/s")
 goodput_share = MetricRef("goodput_share", "ratio")
 output_token_goodput = MetricRef("output_token_goodput", "tok/s")
+# Of a machine that is sampled: [telemetry] in the SUT file.
+energy_per_output_token = MetricRef("energy_per_output_token", "J")
+energy_per_request = MetricRef("energy_per_request", "J")
+mean_power = MetricRef("mean_power", "W")
+tokens_per_joule = MetricRef("tokens_per_joule", "tokens")
+tokens_per_dollar = MetricRef("tokens_per_dollar", "tokens")
+gpu_utilisation = MetricRef("gpu_utilisation", "ratio")
+peak_memory = MetricRef("peak_memory", "GiB")
 
 
 __all__ = [
+    "GiB",
+    "J",
     "MetricFamily",
     "MetricRef",
     "Objective",
     "Op",
     "Quantity",
     "Unit",
+    "W",
     "completion_rate",
     "e2e",
+    "energy_per_output_token",
+    "energy_per_request",
     "goodput",
     "goodput_share",
+    "gpu_utilisation",
     "itl",
+    "mean_power",
     "metric",
     "ms",
     "output_token_goodput",
     "output_token_throughput",
+    "peak_memory",
     "percent",
     "req_s",
     "request_throughput",
     "s",
     "tok_s",
     "tokens",
+    "tokens_per_dollar",
+    "tokens_per_joule",
     "tpot",
     "ttft",
     "ttft_scheduled",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.telemetry import Telemetry
+
+if TYPE_CHECKING:  # few loads have any
+    from pytest_llmbench.model.telemetry import Telemetry
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

@@ -83,3 +83,6 @@ class Telemetry:
     interval_s: float = 0.5
     """The time from one reading to the next, as asked for."""
     lost: tuple[Lost, ...] = field(default_factory=tuple)
+    price_per_hour: float | None = None
+    """Price of an hour of the whole system, as its operator declares it; None: it is not declared."""
+    currency: str = ""

@@ -101,6 +101,7 @@ _KINDS = {
     "model.anchor": ("ClockAnchor",),
     "model.observation": ("EngineReadings", "HostLimits", "SelfCheck"),
     "model.record": ("Outcome", "Phase", "TokenSource"),
+    "model.telemetry": ("DeviceSeries", "Lost", "Telemetry"),
     "model.plan": (
         "ClosedLoop",
         "Deadlines",

@@ -20,6 +20,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
+from pytest_llmbench.model.telemetry import Telemetry
 from pytest_llmbench.store.objects import _MODULES, _PACKAGE, described, encoded, plain, rebuilt
 from pytest_llmbench.workloads.adapted import SharedPrefix
 from pytest_llmbench.workloads.catalogue import WORKLOADS
@@ -138,7 +139,7 @@ def test_everything_that_a_session_may_store_has_a_name() -> None:
     stored = [definition.parameters for definition in TESTS.values()]
     kinds = set[type]()
     for kind in (*stored, Setting, Observation, *map(type, WORKLOADS.values())):
-        for name, hint in get_type_hints(kind).items():
+        for name, hint in get_type_hints(kind, localns={"Telemetry": Telemetry}).items():
             if name not in ("plan", "records"):  # of an observation: stored otherwise
                 _within(hint, kinds)
     implementations = {Fixed, Uniform, LogNormal, Normal, Empirical, Choice}  # of a protocol

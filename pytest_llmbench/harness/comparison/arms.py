@@ -30,6 +30,7 @@ from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.methodology.measuring.load_plans import derived_seed
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.metrics.definitions import OWN
 from pytest_llmbench.metrics.server_side import cached_input
 from pytest_llmbench.model.anchor import ClockAnchor
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
@@ -39,6 +40,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.registry import named
 from pytest_llmbench.workloads.adapted import Salted
 
 if TYPE_CHECKING:
@@ -269,7 +271,7 @@ def measure_arms(
 
     def procedure(name: str, number: int) -> Procedure[TestResult]:
         setting = replication.setting(by_name[name].setting, number)
-        return test.procedure(replication.parameters, setting)
+        return whole_procedure(test, replication.parameters, setting)
 
     spent = _spending(request, arms, limits)
     with ExitStack() as stack:
@@ -302,6 +304,18 @@ def measure_arms(
     if spent is None:
         return runs
     return {name: replace(own, level=spent.level, promised=spent.promised) for name, own in runs.items()}
+
+
+def whole_procedure(
+    test: TestDefinition, parameters: TestParameters, setting: Setting
+) -> Procedure[TestResult]:
+    """The procedure of a test, whose result has what the machine of the system told as well, where it was
+    sampled or a limit is on it."""
+    result = yield from test.procedure(parameters, setting)
+    sampled = any(run.telemetry is not None for run in result.observations)
+    limited = (each.metric.partition("[")[0].partition(".")[0] for each in result.objectives)
+    figures = named("machine", "figures") if sampled or any(name not in OWN for name in limited) else None
+    return result if figures is None else figures(parameters, setting, result)
 
 
 def _spending(
