@@ -223,9 +223,11 @@ def keywords_page() -> str:
     """The keywords of all markers, from the parameters that their tests declare."""
     from pytest_llmbench import llmbench
     from pytest_llmbench.methodology.catalogue import TESTS
+    from pytest_llmbench.methodology.parameters import TestParameters
 
     told = {name: _keywords(getattr(llmbench, name)) for name in (*TESTS, "compare", "no_regression")}
-    common = {name: told["ttft"][name] for name in ("workload", *_OF_ALL)}
+    of_all = [each.name for each in fields(TestParameters) if each.name != "runs"]
+    common = {name: told["ttft"][name] for name in of_all}
     parts = [
         f"# Keywords of the markers\n\n{_MADE} `help(llmbench.ttft)` shows the same for one marker. What "
         "each test answers and measures: [The tests](../tests.md). Defaults by scale are those of "
@@ -239,10 +241,6 @@ def keywords_page() -> str:
         own = {each: row for each, row in keywords.items() if common.get(each) != row}
         parts.append(f"## {name}\n\n{intro}\n\n{_table_of_keywords(own)}")
     return "\n".join(parts)
-
-
-_OF_ALL = ("seed", "fresh", "compliance", "slo", "advisory", "limits_file", "max_error_share", "timeout_s")
-"""Keywords of every test, in the order of the page."""
 
 
 def _keywords(builder: Any) -> dict[str, tuple[str, str]]:
