@@ -70,11 +70,10 @@ def test_counts_of_clauses_are_those_of_the_catalogue() -> None:
 
 def test_errors_of_the_generator_are_those_that_were_measured() -> None:
     measured = page("../benchmarks/performance.md")
-    for name in ("explanation/timing.md", "reference/performance.md"):
-        told = [row for row in rows(page(name)) if row[0].startswith("Poisson, ") and row[1].endswith("ms")]
-        assert len(told) == 3
-        for row in told:
-            assert f"| {row[0]} | TTFT error P50 / P99 | {row[1]} |" in measured
+    told = [row for row in rows(page("reference/performance.md")) if row[0].startswith("Poisson, ")]
+    assert len(told) == 3
+    for row in told:
+        assert f"| {row[0]} | TTFT error P50 / P99 | {row[1]} |" in measured
 
 
 SHOWN = """
