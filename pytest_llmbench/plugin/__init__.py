@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if listed := options.values(config)["import"]:
         from pytest_llmbench.registry import named
 
-        collect = named("test_lists", "vllm")
+        collect = named("test_lists", "recipes")
         if collect is None:
             said = "lists of tests are read by an extra that this installation lacks"
             raise pytest.UsageError(f"--llm-import: {said}")

@@ -209,10 +209,24 @@ def _systems(items: Sequence[pytest.Item]) -> dict[str, Hashable]:
         above = None if kind is None else item.getparent(kind)
         own = item if fixture.scope in ("function", "class") else item.session
         place = own.nodeid if above is None else above.nodeid
-        indices = getattr(getattr(item, "callspec", None), "indices", {})
-        given = tuple((name, index) for name, index in sorted(indices.items()) if name in reached)
+        called = getattr(item, "callspec", None)
+        indices, values = getattr(called, "indices", {}), getattr(called, "params", {})
+        given = tuple(
+            (name, index, _identity(values.get(name)))
+            for name, index in sorted(indices.items())
+            if name in reached
+        )
         found[item.nodeid] = (id(fixture), place, given)
     return found
+
+
+def _identity(value: Any) -> Hashable:
+    """The value itself, or its identity where it cannot be a key."""
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return value  # type: ignore[no-any-return]
 
 
 def number(items: list[pytest.Item]) -> None:

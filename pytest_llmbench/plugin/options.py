@@ -141,7 +141,7 @@ OPTIONS = (
         flag=True,
     ),
     Option("require", "fail instead of skipping marked tests when there is no --llm-endpoint", flag=True),
-    Option("import", "collect the tests of vLLM's list of performance tests too, serving-tests.json", "FILE"),
+    Option("import", "collect the loads of another tool's list, script or configuration too", "FILE"),
     Option("workloads", "TOML file with workloads that markers may name: lengths, data sets, traces", "FILE"),
     Option(
         "records",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import yaml
 from fuzz_targets import Target, begin, cut, of_a_file, read, with_other_values
 from grpc_replies import FRAMES, REPLIES, SETTINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recipe_examples import FILES
 
 from pytest_llmbench.extras.foreign.reading import read_foreign
-from pytest_llmbench.extras.foreign.vllm_serving_tests import read_serving_tests
+from pytest_llmbench.extras.foreign.recipe_files import read_recipes
 from pytest_llmbench.extras.grpc import OVER_GRPC
 from pytest_llmbench.extras.grpc.messages import prefixed
 from pytest_llmbench.extras.grpc.status import status_of
@@ -61,6 +65,16 @@ def _heard(stream: Stream) -> tuple[object, ...]:
     return stream.status, stream.headers, stream.trailers, stream.is_over, stream.reset, stream.unprocessed
 
 
+def _bytes(name: str) -> bytes:
+    """The content of a file; where that is YAML, as JSON, which is YAML too."""
+    content = FILES[name]
+    given = yaml.safe_load(content) if name.endswith(("yaml", "yml")) else content
+    return (given if isinstance(given, str) else json.dumps(given)).encode()
+
+
+OF_VALUES = [name for name in FILES if not name.endswith((".sh", ".py"))]
+
+
 TARGETS: dict[str, tuple[Target, list[bytes]]] = {
     "messages": (messages, [bytes([at]) + b"".join(each) for at, each in enumerate(REPLIES.values())]),
     "call": (call, [bytes([at]) + SETTINGS + each for at, each in enumerate(FRAMES)]),
@@ -73,14 +87,10 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
             b'"rate": 2.0}}, "metrics": {"request_latency": {"successful": {"percentiles": {"p50": 1}}}}}]}',
         ],
     ),
-    "list of tests": (
-        of_a_file("serving-tests.json", read_serving_tests),
-        [
-            b'[{"test_name": "t", "qps_list": [1, "inf"], "server_parameters": {"model": "m"}, '
-            b'"client_parameters": {"model": "m", "backend": "vllm", "dataset_name": "random", '
-            b'"random_input_len": 5, "random_output_len": 6, "num_prompts": 7}}]'
-        ],
-    ),
+    **{
+        name: (of_a_file(name, lambda path: read_recipes(path, path.parent)), [_bytes(name)])
+        for name in FILES
+    },
 }
 
 
@@ -98,6 +108,6 @@ def test_a_seed_with_bytes_changed(name: str, place: int, put: bytes, which: int
     target(seed[:place] + put + seed[place + len(put) :])
 
 
-@pytest.mark.parametrize("name", ["foreign result", "list of tests"])
+@pytest.mark.parametrize("name", ["foreign result", *OF_VALUES])
 def test_a_value_of_another_kind(name: str) -> None:
     with_other_values(*TARGETS[name])

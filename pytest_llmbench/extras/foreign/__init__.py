@@ -1,4 +1,4 @@
-"""Files of other load generators: their results beside ours, and vLLM's lists of tests."""
+"""Files of other load generators: their results beside ours, and their lists of loads as tests."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ EXTRA = Extra(
         name: f"{_HERE}.{name}:FORMAT" for name in ("vllm", "sglang", "aiperf", "guidellm", "inference_perf")
     },
     sentences={"foreign": f"{_HERE}.wording:SENTENCES"},
-    test_lists={"vllm": f"{_HERE}.imported:register"},
+    test_lists={"recipes": f"{_HERE}.imported:register"},
 )

@@ -138,3 +138,23 @@ def completion_rate(completed: int | None, failed: int | None) -> dict[str, floa
 
 def mean(total: float | None, completed: int | None) -> float | None:
     return None if not total or not completed else total / completed
+
+
+def list_at(content: Any, name: str, where: str) -> list[dict[str, Any]]:
+    """The objects of a list that a field holds, or that ``content`` is; WrongShapeError for anything
+    else."""
+    found = content.get(name) if isinstance(content, dict) else content
+    if not isinstance(found, list):
+        raise WrongShapeError(f"no list of {where}{name}: it is {shown(found)}")
+    for number, entry in enumerate(found, start=1):
+        if not isinstance(entry, dict):
+            raise WrongShapeError(f"entry {number} of {where}{name} is {shown(entry)}: no object")
+    return found
+
+
+def object_at(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """The object in a field; an empty one where there is none."""
+    found = content.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise WrongShapeError(f"{where}.{name} is {shown(found)}: no object")
+    return found or {}

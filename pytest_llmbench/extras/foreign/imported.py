@@ -1,19 +1,23 @@
-"""``--llm-import FILE``: vLLM's list of performance tests, collected as a module made from its entries.
+"""``--llm-import FILE``: a list of loads of another tool, collected as a module made from its recipes.
 
-Each entry at each load is a test with the marker ``ttft``: one load, with its latencies and rates. The list
-has no limits, so the tests have none; ``--llm-save``, ``--llm-compare`` and ``--llm-compare-fail`` give them
-some.
+Each recipe is a test with the marker ``job``, or ``non_generative`` where documents are asked for. Without
+``--llm-endpoint`` its server is launched, once for all that ask for an equal one. The lists have no limits,
+so the tests have none; ``--llm-save``, ``--llm-compare`` and ``--llm-compare-fail`` give them some.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -23,25 +27,34 @@ from pytest_llmbench.model.fact_keys import EndpointFact, SUTFact
 from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
-    from pytest_llmbench.extras.foreign.vllm_serving_tests import ServingTest
+    from pytest_llmbench.extras.foreign.recipes import Recipe, Server
+    from pytest_llmbench.harness.sut.sut import SUT
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
 
+START_S: Final = 1_800.0
+"""How long a server may take to load its model."""
+_SECRET = re.compile(r"(?i)key|token(?!s|iz)|secret|password")
+
 
 def register(config: pytest.Config, path: Path) -> None:
-    """Collect ``path`` too. UsageError for a file that is not such a list."""
-    from pytest_llmbench.extras.foreign.vllm_serving_tests import read_serving_tests
+    """Collect ``path`` too. UsageError for a file of no form that is known."""
+    from pytest_llmbench.extras.foreign.recipe_files import read_recipes
 
     folder = config.invocation_params.dir
     path = _absolute(folder, path)
     try:
-        tests = read_serving_tests(path)
+        recipes = read_recipes(path, folder)
     except SuiteError as error:
         raise pytest.UsageError(str(error)) from None
     chosen = {_absolute(folder, given.partition("::")[0]) for given in config.args}
     if path not in chosen:  # one of its tests may be chosen by its node id
         config.args.append(str(path))
-    config.pluginmanager.register(ImportedTests(path, tests), "llmbench-imported")
+    launches = not config.getoption("llm_endpoint")
+    # Those with equal servers one after another: each is started once.
+    servers = list(dict.fromkeys(recipe.server for recipe in recipes))
+    ordered = sorted(recipes, key=lambda recipe: servers.index(recipe.server)) if launches else recipes
+    config.pluginmanager.register(ImportedTests(path, tuple(ordered), launches), "llmbench-imported")
 
 
 def _absolute(folder: Path, path: Path | str) -> Path:
@@ -50,98 +63,174 @@ def _absolute(folder: Path, path: Path | str) -> Path:
 
 
 class ImportedTests:
-    """Collects this one file, and tells what the list requires of the server."""
+    """Collects this one file, and tells how much of it runs and what is not taken over."""
 
-    def __init__(self, path: Path, tests: tuple[ServingTest, ...]) -> None:
-        self._path = path
-        self._tests = tests
+    def __init__(self, path: Path, recipes: tuple[Recipe, ...], launches: bool) -> None:
+        self._path, self._recipes, self._launches = path, recipes, launches
 
-    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    @pytest.hookimpl(wrapper=True)  # a test file of SGLang is read as a list, not as a module
+    def pytest_collect_file(
+        self, file_path: Path, parent: pytest.Collector
+    ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        found = yield
         if file_path != self._path:
-            return None
+            return found
         outside = not file_path.is_relative_to(parent.config.rootpath)
         # pytest gives what lies outside of its root no name at all.
         name: dict[str, Any] = {"nodeid": file_path.name} if outside else {}
         module: ImportedModule = ImportedModule.from_parent(parent, path=file_path, **name)
-        module.tests = self._tests
-        return module
+        module.recipes, module.launches = self._recipes, self._launches
+        return [module]
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Lines on what the session does not do: launch servers, set their parameters, choose the API."""
-        servers = {tuple(sorted(test.server.items())): test.server for test in self._tests}
-        count = f"llmbench: {len(self._tests)} tests of {self._path.name}"
-        lines = [f"{count}; none launches a server, which has to run with"]
-        lines += [f"  {_words(server)}" for server in servers.values()]
-        told = dict.fromkeys(said for test in self._tests for said in test.told)
+        run = [recipe for recipe in self._recipes if not recipe.obstacles]
+        lines = [f"llmbench: {len(run)} of {len(self._recipes)} tests of {self._path.name} run"]
+        left_out = Counter(what for recipe in self._recipes for what in recipe.obstacles)
+        lines += [f"  skipped: {what} ({count} tests)" for what, count in left_out.items()]
+        how = "launched" if self._launches else "it has to run with"
+        servers = dict.fromkeys(recipe.server for recipe in self._recipes)
+        lines += [f"  {how}: {_words(server)}" for server in servers if server is not None]
+        told = dict.fromkeys(said for recipe in run for said in recipe.told)
+        if not self._launches:
+            apis = dict.fromkeys(recipe.api for recipe in run)
+            lines += [f"  sent to {api} there: give --llm-api={api}" for api in apis if api != "openai-chat"]
+            if any(recipe.ignore_eos for recipe in run):
+                lines.append("  replies go on to their limit there: request.ignore_eos in the SUT file")
         return [outward(line) for line in (*lines, *(f"  {said}" for said in told))]
 
 
-def _words(server: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}".strip() for name, value in server.items()) or "no parameters"
+def _words(server: Server) -> str:
+    """The command without what may be secret."""
+    command = list(server.command)
+    for at, word in enumerate(command):
+        if word.startswith("-") and _SECRET.search(word):
+            name, equals, _ = word.partition("=")
+            command[at : at + 1 + (not equals)] = [name, "…"]
+    return " ".join([*(f"{name}=…" for name, _ in server.env), *command])
+
+
+@pytest.fixture(scope="module")
+def recipe_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the server that a recipe asks for, which is launched."""
+    from pytest_llmbench import launched_server
+    from pytest_llmbench.plugin.session import failing_in_words
+
+    server: Server | None = request.param
+    if (absent := _absent(server)) or server is None:
+        ended = pytest.fail if request.config.getoption("llm_require") else pytest.skip
+        ended(f"{absent}, and there is no --llm-endpoint")
+    settings = tmp_path_factory.mktemp("server") / "settings.yaml"
+    settings.write_text(server.settings, "utf-8")
+    command = [word.replace("{settings}", str(settings)) for word in server.command]
+    launch = launched_server(command, env=dict(server.env), timeout_s=START_S)
+    with contextlib.ExitStack() as running:
+        with failing_in_words():
+            launched = running.enter_context(launch)
+        yield launched.url
+
+
+def _absent(server: Server | None) -> str:
+    """Why the server cannot be launched; empty if nothing speaks against it."""
+    if server is None:
+        return "the list names no server"
+    program, *arguments = server.command
+    if arguments[:1] == ["-m"]:
+        module = arguments[1].partition(".")[0]
+        return "" if find_spec(module) else f"{module} is not installed"
+    return "" if shutil.which(program) else f"there is no program {program}"
+
+
+@pytest.fixture(scope="module")
+def llm_sut(request: pytest.FixtureRequest, recipe_server: str) -> SUT:
+    """The server, asked as the recipe asks it."""
+    from pytest_llmbench import SUT
+
+    api, ignore_eos = request.param
+    return SUT(recipe_server, api=api, ignore_eos=ignore_eos)
 
 
 class ImportedModule(pytest.Module):
-    """A module without source: it has a function for each test of the list."""
+    """A module without source: it has a function for each recipe, and the fixtures that launch servers."""
 
-    tests: tuple[ServingTest, ...] = ()
+    recipes: tuple[Recipe, ...] = ()
+    launches: bool = False
 
     def _getobj(self) -> types.ModuleType:
-        module = types.ModuleType(self.path.stem)
-        for name, test in _named(self.tests):
-            setattr(module, name, _function(name, test, self.path))
-        return module
+        module: Any = types.ModuleType(self.path.stem)
+        if self.launches:
+            module.recipe_server, module.llm_sut = recipe_server, llm_sut
+        for name, recipe in _named(self.recipes):
+            setattr(module, name, _function(name, recipe, self.path, launches=self.launches))
+        return module  # type: ignore[no-any-return]
 
 
-def _named(tests: Iterable[ServingTest]) -> Iterable[tuple[str, ServingTest]]:
-    """The tests with distinct names that functions may have."""
+def _named(recipes: Iterable[Recipe]) -> Iterable[tuple[str, Recipe]]:
+    """The recipes with distinct names that functions may have."""
     taken: set[str] = set()
-    for test in tests:
-        name = base = "test_" + re.sub(r"\W", "_", test.name)
+    for recipe in recipes:
+        name = base = "test_" + re.sub(r"\W", "_", recipe.name)
         number = 2
         while name in taken:
             name, number = f"{base}_{number}", number + 1
         taken.add(name)
-        yield name, test
+        yield name, recipe
 
 
-def _function(name: str, test: ServingTest, path: Path) -> Callable[..., None]:
+def _function(name: str, recipe: Recipe, path: Path, *, launches: bool) -> Callable[..., None]:
     def measured(llm_result: TestResult, pytestconfig: pytest.Config) -> None:
-        served = llm_result.facts.value(EndpointFact.MODEL) or llm_result.facts.value(SUTFact.MODEL_NAME)
-        if not pytestconfig.getoption("llm_model") and test.model not in (None, served):
+        facts, asked = llm_result.facts, recipe.model
+        served = facts.value(EndpointFact.MODEL) or facts.value(SUTFact.MODEL_NAME)
+        if not (launches or pytestconfig.getoption("llm_model")) and asked not in (None, served):
             pytest.fail(
-                f"{test.name} is about the model {test.model}, and {served} was measured: select with -k, or "
-                "say with --llm-model that it is the same",
+                f"{recipe.name} is about the model {asked}, and {served} was measured: select with -k, "
+                "or say with --llm-model that it is the same",
                 pytrace=False,
             )
 
     def left_out() -> None: ...
 
-    made = left_out if test.obstacles else measured
+    made: Any = left_out if recipe.obstacles else measured
     # Reports say where a test is: in the list.
     made.__code__ = made.__code__.replace(co_filename=str(path), co_firstlineno=1)
     made.__name__ = made.__qualname__ = name
-    made.__doc__ = f"{test.name}: {test.load.describe()}"
-    if test.obstacles:
-        return pytest.mark.skip(reason=f"no equal here: {'; '.join(test.obstacles)}")(left_out)
-    return llmbench.ttft(**_load(test), requests=test.requests, workload=_workload(test))(measured)
+    made.__doc__ = f"{recipe.name}: {recipe.load.describe()}"
+    if recipe.obstacles:
+        return pytest.mark.skip(reason=f"no equal here: {'; '.join(recipe.obstacles)}")(left_out)
+    if launches:
+        hidden = [getattr(pytest, "HIDDEN_PARAM", "recipe")]  # since pytest 8.4
+        values = [(recipe.server, (recipe.api, recipe.ignore_eos))]
+        made = pytest.mark.parametrize(("recipe_server", "llm_sut"), values, indirect=True, ids=hidden)(made)
+    return _marked(recipe)(made)  # type: ignore[no-any-return]
 
 
-def _load(test: ServingTest) -> dict[str, Any]:
-    load = test.load
-    if load.concurrency is not None:
-        return {"concurrency": load.concurrency}
-    return {"rate": load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
+def _marked(recipe: Recipe) -> Any:
+    from pytest_llmbench.extras.foreign.recipes import DOCUMENTS
+
+    load, count = recipe.load, recipe.requests
+    assert count is not None
+    given: dict[str, Any] = {"concurrency": load.concurrency}
+    if load.arrival is not None:
+        given = {"rate": load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
+    given |= {"workload": _workload(recipe), "runs": recipe.runs}
+    if recipe.api in DOCUMENTS:
+        given["concurrency"] = given.get("concurrency") or (None if load.arrival else count)
+        return llmbench.non_generative(**given, requests=count)
+    return llmbench.job(**given, prompts=count)
 
 
-def _workload(test: ServingTest) -> Workload:
+def _workload(recipe: Recipe) -> Workload:
     from pytest_llmbench.harness.workloads.factory import make_workload
 
-    if test.dataset is not None:
-        return _sharegpt(test.dataset)
-    assert test.input_tokens is not None
-    assert test.output_tokens is not None
-    name = f"random-{test.input_tokens[1]}-{test.output_tokens[1]}"
-    return make_workload(name, input_tokens=test.input_tokens, output_tokens=test.output_tokens)
+    if recipe.dataset is not None:
+        return _sharegpt(recipe.dataset)
+    assert recipe.lengths is not None
+    inputs, outputs = recipe.lengths
+    name = f"random-{inputs.bounds[1]}-{outputs.bounds[1]}"
+    base = make_workload(name, input_tokens=inputs, output_tokens=outputs)
+    if recipe.prefix is None:
+        return base
+    tokens, prefixes = recipe.prefix
+    return make_workload(base, prefix_tokens=tokens, prefixes=prefixes)
 
 
 @lru_cache(maxsize=1)

@@ -1,101 +1,123 @@
-"""``--llm-import``: vLLM's list of performance tests, collected and measured in virtual time."""
+"""``--llm-import``: lists of other tools, collected, planned and measured, with servers that are launched."""
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import SMALL_WARMUP, Suite
+from recipe_examples import RANDOM, SERVING, written
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
-RANDOM = {"dataset_name": "random", "random-input-len": 128, "random-output-len": 16}
-LIST: dict[str, Any] = {
-    "defaults": {
-        "qps_list": ["inf"],
-        "max_concurrency_list": [2, 4],
-        "server_parameters": {"model": "sim-fast", "tensor_parallel_size": 1},
-        "client_parameters": {"model": "sim-fast", "backend": "vllm", "temperature": 0, "num_prompts": 20},
-    },
-    "tests": [
-        {"test_name": "serving_random", "client_parameters": RANDOM},
-        {
-            "test_name": "serving_random_rates",
-            "qps_list": [10],
-            "max_concurrency_list": [20],
-            "client_parameters": RANDOM,
-        },
-        {
-            "test_name": "serving_sonnet",
-            "max_concurrency_list": [2],
-            "client_parameters": {"dataset_name": "sonnet"},
-        },
-    ],
+LIST = "--llm-import=serving-tests.json"
+ONE_ROW = {
+    **SERVING["tests"][0],
+    "qps_list": [10],
+    "client_parameters": RANDOM | {"model": "sim-fast", "num_prompts": 10},
 }
+RUN = {
+    "perf-eval.yaml": "2 of 2", "perf-sanity.yml": "1 of 1", "scenario.json": "2 of 2",
+    "flat.json": "2 of 2", "config.yaml": "2 of 2", "bench.sh": "4 of 5", "test_serving.py": "1 of 2",
+    "serving-tests.json": "4 of 7",
+}  # fmt: skip
+VLLM = """#!/bin/sh
+echo "$LOADED_BY $*" >> {log}
+for port; do :; done
+exec {python} -m pytest_llmbench.simulator --preset fast --port "$port"
+"""
+"""A program ``vllm``: the embedded engine, which notes how it was called."""
 
 
-def written(suite: Suite, content: Any) -> Path:
-    path = suite.path / "serving-tests.json"
-    path.write_text(json.dumps(content))
-    return path
+@pytest.fixture
+def calls(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The calls of a program ``vllm`` that is on the path."""
+    log, program = suite.path / "calls", suite.path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text(VLLM.format(log=log, python=sys.executable), "utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    return log
 
 
 def test_the_entries_are_tests_at_their_loads(suite: Suite) -> None:
-    written(suite, LIST)
-    result = suite.measure("replay", "--llm-import=serving-tests.json", "-rs")
-    result.assert_outcomes(passed=3, skipped=1)
-    loads = {entry["nodeid"].rpartition("::")[2]: entry["facts"] for entry in suite.report["tests"]}
-    assert [*loads] == [
-        "test_serving_random_qps_inf_concurrency_2",
-        "test_serving_random_qps_inf_concurrency_4",
-        "test_serving_random_rates_qps_10_concurrency_20",
-    ]
+    written(suite.path, "serving-tests.json")
+    result = suite.measure("replay", LIST, "-rs")
+    result.assert_outcomes(passed=4, skipped=3)
+    loads = {entry["nodeid"].rpartition("::")[2]: entry["test"] for entry in suite.report["tests"]}
+    assert loads == dict.fromkeys(
+        [
+            "test_serving_random_qps_inf_concurrency_2",
+            "test_serving_random_qps_inf_concurrency_20",
+            "test_serving_tp2_qps_inf_concurrency_4",
+            "test_serving_prefix_qps_10_concurrency_20",
+        ],
+        "job",
+    )
     result.stdout.fnmatch_lines(
         [
-            "llmbench: 4 tests of serving-tests.json; none launches a server, which has to run with",
-            "  model sim-fast, tensor_parallel_size 1",
-            "  sent to completions by vLLM: give --llm-api=openai-completions",
-            "SKIPPED*serving-tests.json*no equal here: dataset_name 'sonnet': random and sharegpt *",
+            "llmbench: 4 of 7 tests of serving-tests.json run",
+            "  skipped: *at 10 req/s, at most 2 in flight: a rate with a cap is neither *",
+            "  skipped: dataset-name 'sonnet': there are random, prefix_repetition, sharegpt (2 tests)",
+            "  it has to run with: LOADED_BY=… vllm serve sim-fast --tensor-parallel-size 1 *",
+            "  sent to openai-completions there: give --llm-api=openai-completions",
+            "  replies go on to their limit there: request.ignore_eos in the SUT file",
+            "SKIPPED*serving-tests.json*no equal here: dataset-name 'sonnet'*",
         ]
     )
 
 
+def test_a_server_is_launched_once_for_all_that_ask_for_it(suite: Suite, calls: Path) -> None:
+    written(suite.path, "serving-tests.json")
+    suite.pytester.makeconftest(SMALL_WARMUP)
+    result = suite.run(
+        LIST, "--llm-scale=quick", "--llm-report=out", "--llm-inconclusive=pass", "-k", "random or tp2"
+    )
+    result.assert_outcomes(passed=3, deselected=4)
+    flags = ["recipes serve sim-fast --tensor-parallel-size {} --disable-log-stats --port"]
+    started = [line.rpartition(" ")[0] for line in calls.read_text().splitlines()]
+    assert started == [flags[0].format(number) for number in (1, 2)]
+
+
+def test_without_program_and_endpoint_nothing_is_measured(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    written(suite.path, "serving-tests.json", [SERVING["tests"][0] | {"server_parameters": {"model": "m"}}])
+    result = suite.run(LIST, "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*there is no program vllm, and there is no --llm-endpoint"])
+    suite.run(LIST, "--llm-require").assert_outcomes(errors=1)
+
+
 def test_a_list_stands_beside_the_tests_of_a_suite_and_is_collected_once(suite: Suite) -> None:
     suite.write("def test_own(): ...")
-    written(suite, [{**LIST["tests"][1], "client_parameters": RANDOM | {"num_prompts": 10}}])
-    name = "serving-tests.json::test_serving_random_rates_qps_10_concurrency_20"
+    written(suite.path, "serving-tests.json", [ONE_ROW])
+    name = "serving-tests.json::test_serving_random_qps_10"
     for chosen, found in (((), [name, "test_suite.py::test_own"]), ((name,), [name])):
-        result = suite.run("--llm-import=serving-tests.json", "--collect-only", "-q", *chosen)
+        result = suite.run(LIST, "--collect-only", "-q", *chosen)
         assert sorted(line for line in result.outlines if "::" in line) == found
 
 
 def test_another_model_than_the_list_is_about_fails(suite: Suite) -> None:
-    entry = {**LIST["tests"][1], "client_parameters": RANDOM | {"model": "llama", "num_prompts": 10}}
-    written(suite, [entry])
-    result = suite.measure("replay", "--llm-import=serving-tests.json")
+    client = ONE_ROW["client_parameters"] | {"model": "llama"}
+    written(suite.path, "serving-tests.json", [ONE_ROW | {"client_parameters": client}])
+    result = suite.measure("replay", LIST)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*is about the model llama, and sim-fast was measured*"])
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ({"tests": 5}, "no list of tests"),
-        ([], "it has no tests"),
-        ([3], "entry 1 is 3: no JSON object"),
-        ([{"a": 1}], "entry 1 has neither test_name nor client_parameters"),
-        ([{"test_name": "x", "client_parameters": [1]}], "no JSON object"),
-        ([{"test_name": "x", "qps_list": "4"}], "x.qps_list is '4': no list of numbers"),
-        ([{"test_name": "x", "qps_list": [-1]}], "no finite number of at least zero"),
-        ([{"test_name": "x", "qps_list": [float("nan")]}], "entry is nan"),
-        ([{"test_name": "x", "max_concurrency_list": [1.5]}], "1.5: no whole number"),
-        ([{"test_name": "x", "qps_list": [*range(1, 1100)]}], "it has 1099 tests, most are 1000"),
-    ],
-)
-def test_what_is_no_list_ends_the_session(suite: Suite, content: Any, told: str) -> None:
-    written(suite, content)
-    result = suite.run("--llm-import=serving-tests.json")
+@pytest.mark.parametrize(("name", "run"), RUN.items())
+def test_a_plan_says_how_many_of_how_many_run(suite: Suite, name: str, run: str) -> None:
+    written(suite.path, name)
+    result = suite.run(f"--llm-import={name}", "--llm-plan", "--llm-scale=quick")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"llmbench: {run} tests of {name} run", "  *"])
+
+
+def test_what_is_no_list_ends_the_session(suite: Suite) -> None:
+    written(suite.path, "serving-tests.json", {"tests": 5})
+    result = suite.run(LIST)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert told in result.stderr.str()
+    assert "no list of the tests" in result.stderr.str()
