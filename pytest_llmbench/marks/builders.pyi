@@ -25,7 +25,7 @@ class LLMBench:
         questions: int | Mapping[str, int] | None = None,
         concurrency: int | Mapping[str, int] = 8,
         min_share: float | Mapping[str, float] | None = None,
-        golden: float | Mapping[str, float] | None = None,
+        golden: float | str | Mapping[str, float] | None = None,
         min_of_golden: float | Mapping[str, float] = 0.99,
         workload: str | Workload | Mapping[str, Any] = "arithmetic",
         seed: int | None = None,
@@ -52,7 +52,8 @@ class LLMBench:
         :param questions: how many are asked; default: all of a data set, at most 1000.
         :param concurrency: questions in flight.
         :param min_share: of right answers to such questions, judged on the whole confidence interval.
-        :param golden: share of right answers that a trusted system gave to these very questions.
+        :param golden: share of right answers that a trusted system gave to these very questions; or the file
+            with it: ``report.json`` of a session, or a JSON object of shares by the name of the workload.
         :param min_of_golden: the least share, as a part of ``golden``.
         :param workload: a workload whose requests have an expected answer: ``arithmetic`` (sums by seed), one
             of ``--llm-workloads`` with a ``scorer``; or give ``dataset``.

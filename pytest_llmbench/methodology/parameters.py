@@ -50,7 +50,7 @@ DEFAULT_CONCURRENCY = 8
 """Concurrency of a test that names neither ``rate`` nor ``concurrency``."""
 
 
-BY_PLACE = ("positive", "count", "amount", "share", "count_or_auto")
+BY_PLACE = ("positive", "count", "amount", "share", "share_or_file", "count_or_auto")
 """Kinds of numbers, which may differ from place to place."""
 
 OF_BURSTINESS = "shape of gamma arrivals: 1 is Poisson, smaller is burstier."
@@ -397,6 +397,10 @@ def _or_auto(check: Check) -> Check:
     return check_all
 
 
+def _or_text(check: Check) -> Check:
+    return lambda value: _text(value) if isinstance(value, str) else check(value)
+
+
 def seconds_of(budget: float | str) -> float:
     """The seconds of a budget: a number, or ``90s``, ``5m``, ``1.5h``. ValueError for anything else."""
     if not isinstance(budget, str):
@@ -586,6 +590,7 @@ _CHECKS: Mapping[str, Check] = {
     "count_or_auto": _or_auto(_count),
     "seed": _number(0, LARGEST_SEED, whole=True),
     "share": _share,
+    "share_or_file": _or_text(_share),
     "workload": _workload,
     "slo": _slo,
     "bucket_limits": _bucket_limits,

@@ -28,8 +28,10 @@ SCORER_FAILED: Final = "scorer_failed"
 UNANSWERED: Final = "unanswered"
 """The request failed, or its reply had no text."""
 CHECKS: Final = (RIGHT, WRONG, NO_ANSWER, CUT, UNANSWERED, SCORER_FAILED)
-SHOWN_CHARS: Final = 60
+SHOWN_CHARS: Final = 200
 """Most characters of a wrong answer that a record keeps."""
+LETTERS: Final = "ABCDEFGHIJ"
+"""The letters of choices."""
 
 SCORERS: Final = ("exact", "number", "choice", "contains")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?|[-+]?\.\d+")
@@ -50,13 +52,15 @@ class ExpectedAnswer:
 
     answer: str
     scorer: str = "exact"
+    row: str = ""
+    """Where its file has the question, in words; empty where it is of no file."""
 
     @classmethod
-    def of(cls, answer: str, scorer: str = "exact") -> ExpectedAnswer:
+    def of(cls, answer: str, scorer: str = "exact", row: str = "") -> ExpectedAnswer:
         """Raises SuiteError for an unknown scorer, and for an answer that no reply could give by it."""
         if mistakes := scorer_mistakes(scorer) or _answer_mistakes(answer, scorer):
             raise SuiteError.from_mistakes(mistakes, where="expected answer")
-        return cls(answer, scorer)
+        return cls(answer, scorer, row)
 
     def check(self, reply: str, *, cut: bool) -> str:
         """One of :data:`CHECKS`; after a colon, of one that is not right, what was taken for the answer.
@@ -66,7 +70,8 @@ class ExpectedAnswer:
         try:
             said, right = _scorer(self.scorer)(reply, self.answer)
         except Exception as error:  # noqa: BLE001 - an author's function may raise anything
-            return _told(SCORER_FAILED, f"{type(error).__name__}: {error}")
+            where = f"{self.row}: " if self.row else ""
+            return _told(SCORER_FAILED, f"{where}{type(error).__name__}: {error}")
         if right:
             return RIGHT
         if cut:

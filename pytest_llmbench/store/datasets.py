@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.input_files import MOST_BYTES, open_file
-from pytest_llmbench.model.answers import ExpectedAnswer, scorer_mistakes
+from pytest_llmbench.model.answers import LETTERS, ExpectedAnswer, scorer_mistakes
 from pytest_llmbench.store.rows import Broken, FileFormat, rows_of, unreadable
 from pytest_llmbench.wire.error_replies import shorten
 from pytest_llmbench.workloads.conversation import Conversation
@@ -27,13 +27,17 @@ PROMPT_FIELDS = ("prompt", "problem", "question", "instruction", "text")
 """Fields in which a prompt is looked for, in this order, if no field is named."""
 ANSWER_FIELDS = ("solution", "canonical_solution", "answer", "output", "response", "completion")
 """Fields in which the answer that limits the output is looked for, in this order."""
-SHORT_ANSWER_FIELDS = ("answer", *(name for name in ANSWER_FIELDS if name != "answer"))
+SHORT_ANSWER_FIELDS = ("answer", *(name for name in ANSWER_FIELDS if name != "answer"), "answerKey")
 """The same for an answer that replies are scored by."""
+CHOICES_FIELDS = ("choices", "options")
+"""Fields in which the choices of a question are looked for."""
 CODE_FIELDS = ("content", "whole_func_string", "original_string", "code", "function")
 
 
 MAX_ANSWER_TOKENS: Final = 256
 """Output limit of a question: room for a model that thinks aloud before it answers."""
+_ASKED = 'Give the letter of the right choice after "Answer:".'
+"""What the scorer of choices looks for."""
 _MOST_TOLD = 10
 """Mistakes in the rows of one file that are told."""
 
@@ -118,21 +122,34 @@ def scored_prompts(
     prompt_field: str = "",
     answer_field: str = "",
 ) -> tuple[Prompt, ...]:
-    """Questions with the answers that replies are scored by. An answer may be a number. Raises one SuiteError
-    that names each row without a prompt, without an answer, or with one that the scorer cannot use."""
+    """Questions with the answers that replies are scored by. An answer may be a number.
+
+    With scorer ``choice`` the choices of a row (:data:`CHOICES_FIELDS`) follow its question, each with a
+    letter, and the answer is a letter, a label of theirs, the text of one, or its index from 0. Raises one
+    SuiteError that names each row without a prompt, without an answer, or with one that the scorer cannot
+    use.
+    """
     if wrong := scorer_mistakes(scorer):
         raise SuiteError.from_mistakes(wrong, where=str(path))
     made, mistakes, number = [], [], -1
     wanted = (answer_field,) if answer_field else SHORT_ANSWER_FIELDS
     for number, row in enumerate(rows):
         prompt = _text(row, (prompt_field,) if prompt_field else PROMPT_FIELDS)
-        answer = _text({name: _as_text(row.get(name)) for name in wanted}, wanted)
+        told = next((row[name] for name in wanted if row.get(name) not in (None, "")), None)
+        answer = _text({"answer": _as_text(told)}, ("answer",))
         if prompt is None or answer is None:
             missing = (prompt_field or " or ".join(PROMPT_FIELDS)) if prompt is None else " or ".join(wanted)
             mistakes.append(f"row {number} has no text under {missing}; it has {_names(row)}")
             continue
         try:
-            made.append(Prompt(prompt, max_tokens, expected=ExpectedAnswer.of(answer, scorer)))
+            if scorer == "choice" and (listed := next(filter(None, map(row.get, CHOICES_FIELDS)), None)):
+                choices = _choices(listed)
+                prompt, answer = (
+                    "\n".join((prompt, "", *_lettered(choices), "", _ASKED)),
+                    _letter(told, choices),
+                )
+            expected = ExpectedAnswer.of(answer, scorer, f"row {number}")
+            made.append(Prompt(prompt, max_tokens, expected=expected))
         except SuiteError as error:
             mistakes.append(f"row {number}: {error.what}")
     if number < 0:
@@ -141,6 +158,41 @@ def scored_prompts(
         further = [f"and {len(mistakes) - _MOST_TOLD} more"] if len(mistakes) > _MOST_TOLD else []
         raise SuiteError.from_mistakes([*mistakes[:_MOST_TOLD], *further], where=str(path))
     return tuple(made)
+
+
+def _choices(given: Any) -> dict[str, str]:
+    """The choices of a row by their labels. Raises SuiteError for what is no list of them.
+
+    Data sets have a list of texts (MMLU), lists of texts and labels (ARC), or an object of texts by letter
+    (MedQA).
+    """
+    texts, labels = given, None
+    if isinstance(given, Mapping):
+        lists = isinstance(given.get("text"), list)
+        texts, labels = (given["text"], given.get("label")) if lists else (list(given.values()), list(given))
+    labels = LETTERS[: len(texts)] if labels is None and isinstance(texts, list) else labels
+    count = len(texts) if isinstance(texts, list) else 0
+    right = 2 <= count <= len(LETTERS) and all(isinstance(text, str) and text.strip() for text in texts)
+    if not right or not isinstance(labels, Sequence) or len(set(map(str, labels))) != count:
+        raise SuiteError(f"the choices are no list of 2 to {len(LETTERS)} texts")
+    return dict(zip(map(str, labels), texts, strict=True))
+
+
+def _lettered(choices: Mapping[str, str]) -> list[str]:
+    return [f"{letter}. {text.strip()}" for letter, text in zip(LETTERS, choices.values(), strict=False)]
+
+
+def _letter(answer: Any, choices: Mapping[str, str]) -> str:
+    """The letter of the right choice: the answer is its index, its label or its text."""
+    found: list[int] = []
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        found = [answer] if 0 <= answer < len(choices) else []
+    elif isinstance(answer, str):
+        for names in (choices, choices.values()):
+            found = found or [at for at, name in enumerate(names) if name.strip() == answer.strip("() \n")]
+    if len(found) != 1:
+        raise SuiteError(f"the answer {shown(answer)} is not one of the {len(choices)} choices")
+    return LETTERS[found[0]]
 
 
 def _as_text(value: Any) -> Any:

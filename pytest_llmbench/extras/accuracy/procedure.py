@@ -84,8 +84,10 @@ class Parameters(TestParameters):
     min_share: float | None = parameter(
         "share", doc="of right answers to such questions, judged on the whole confidence interval."
     )
-    golden: float | None = parameter(
-        "share", doc="share of right answers that a trusted system gave to these very questions."
+    golden: float | str | None = parameter(
+        "share_or_file",
+        doc="share of right answers that a trusted system gave to these very questions; or the file with it: "
+        "``report.json`` of a session, or a JSON object of shares by the name of the workload.",
     )
     min_of_golden: float = parameter("share", 0.99, doc="the least share, as a part of ``golden``.")
 
@@ -99,13 +101,17 @@ class Parameters(TestParameters):
                 max_tokens=self.max_tokens or MAX_ANSWER_TOKENS,
             )
             object.__setattr__(self, "workload", asked)
+        if isinstance(self.golden, str):
+            from pytest_llmbench.extras.accuracy.golden import golden_share  # it reads reports
+
+            object.__setattr__(self, "golden", golden_share(self.golden, find_workload(self.workload)))
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
         own = []
         if self.min_share is not None:
             own.append(Objective(ACCURACY, ">=", self.min_share, "ratio"))
-        if self.golden is not None:
+        if isinstance(self.golden, float | int):
             own.append(Objective(ACCURACY_OF_SET, ">=", self.golden * self.min_of_golden, "ratio"))
         return (*own, *self.slo)
 

@@ -28,6 +28,7 @@ from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.arithmetic import ARITHMETIC
+from pytest_llmbench.workloads.dataset import DatasetWorkload
 
 
 def measured(scenario: str = "fast", **given: Any) -> TestResult:
@@ -68,6 +69,117 @@ def test_the_golden_share_is_decided_by_just_these_questions() -> None:
     assert verdict(measured("fast?wrong_answer_rate=0.1", **given)) is GateVerdict.FAIL
 
 
+def golden_suite(pytester: pytest.Pytester, scenario: str, golden: str) -> pytest.RunResult:
+    pytester.makepyfile(
+        f"""
+        from pytest_llmbench import llmbench
+
+        @llmbench.accuracy(dataset="q.jsonl", {golden})
+        def test_it(llm_result):
+            pass
+        """
+    )
+    return pytester.runpytest_inprocess(f"--llm-endpoint=replay:{scenario}", "--llm-report=report")
+
+
+def test_the_golden_share_of_a_saved_report(pytester: pytest.Pytester) -> None:
+    rows = [
+        json.dumps({"question": f"Is {at} even?", "answer": "yes" if at % 2 else "no"}) for at in range(80)
+    ]
+    (pytester.path / "q.jsonl").write_text("\n".join(rows))
+    golden_suite(pytester, "fast", "").assert_outcomes(passed=1)
+    (pytester.path / "report").rename(pytester.path / "trusted")
+    golden_suite(pytester, "fast", "golden='trusted/report.json'").assert_outcomes(passed=1)
+    worse = golden_suite(pytester, "fast?wrong_answer_rate=0.2", "golden='trusted/report.json'")
+    worse.assert_outcomes(failed=1)
+    report = json.loads((pytester.path / "report" / "report.json").read_text("utf-8"))
+    assert report["tests"][0]["parameters"]["golden"] == 1.0
+    (pytester.path / "q.jsonl").write_text("\n".join(rows[1:]))
+    other = golden_suite(pytester, "fast", "golden='trusted/report.json'")
+    other.stderr.fnmatch_lines(
+        ["*no accuracy test in it was measured with the questions of 'q'; it has *test_it*"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"arithmetic": 0.5}', 0.5),
+        ('{"arithmetic": 1.5}', "states no share from 0 to 1 for 'arithmetic'"),
+        ('{"arithmetic": true}', "states no share"),
+        ('{"other": 0.5}', "states no share"),
+        ("[0.5]", "states no share"),
+        ('{"arithmetic"', "cannot be read"),
+        ('{"schema_version": "1.6"}', "cannot be read: the report does not have the shape of its schema"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_the_golden_share_of_a_list(content: str | None, told: float | str, tmp_path: Path) -> None:
+    path = tmp_path / "golden.json"
+    if content is not None:
+        path.write_text(content)
+    if isinstance(told, float):
+        assert build(accuracy.Parameters, {"golden": str(path)}).golden == told
+        return
+    with pytest.raises(SuiteError) as refused:
+        build(accuracy.Parameters, {"golden": str(path)})
+    assert told in str(refused.value)
+
+
+MMLU = {"question": "Which is a noble gas?", "choices": ["iron", "neon", "zinc"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "letter"),
+    [
+        (MMLU | {"answer": 1}, "B"),
+        (MMLU | {"answer": "B"}, "B"),
+        (MMLU | {"answer": "(c)"}, None),
+        (MMLU | {"answer": "neon"}, "B"),
+        (MMLU | {"answer": 3}, None),
+        (MMLU | {"answer": -1}, None),
+        (MMLU | {"answer": True}, None),
+        (MMLU | {"answer": "argon"}, None),
+        (MMLU | {"choices": ["neon", "neon"], "answer": "neon"}, None),
+        (MMLU | {"choices": ["neon"], "answer": 0}, None),
+        (MMLU | {"choices": list("abcdefghijk"), "answer": 0}, None),
+        (MMLU | {"choices": ["neon", ""], "answer": 0}, None),
+        (MMLU | {"choices": "iron, neon", "answer": 0}, None),
+        (MMLU | {"choices": {"text": ["iron", "neon"], "label": ["1", "2"]}, "answerKey": "2"}, "B"),
+        (MMLU | {"choices": {"text": ["iron", "neon"], "label": ["1", "1"]}, "answerKey": "1"}, None),
+        (MMLU | {"choices": {"text": ["iron", "neon"], "label": ["1"]}, "answerKey": "1"}, None),
+        ({"question": "Gas?", "options": {"A": "iron", "B": "neon"}, "answer": "neon"}, "B"),
+        (MMLU | {"choices": [], "answer": "B"}, "B"),  # the question has its choices itself
+    ],
+)
+def test_choices_as_a_list(row: dict[str, Any], letter: str | None, tmp_path: Path) -> None:
+    path = questions(tmp_path, {"question": "A or B?", "answer": "A"}, row)
+    if letter is None:
+        with pytest.raises(SuiteError, match=r"row 1(: the choices are no|: the answer .* is no| has no)"):
+            build(accuracy.Parameters, {"dataset": path, "scorer": "choice"})
+        return
+    asked = build(accuracy.Parameters, {"dataset": path, "scorer": "choice"}).workload
+    assert isinstance(asked, DatasetWorkload)
+    prompt = asked.prompts[1]
+    assert prompt.expected is not None
+    assert prompt.expected.answer == letter
+    assert ("B. neon" in prompt.text) is bool(row.get("choices") or row.get("options"))
+
+
+def test_questions_from_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "mmlu.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([MMLU | {"answer": at} for at in (0, 1, 2)] * 20), path)
+    result = measured(dataset=str(path), scorer="choice")
+    assert result.metrics["accuracy_of_set"].point == 1.0
+    assert result.metrics["accuracy_of_set"].n == 60
+    parquet.write_table(pyarrow.Table.from_pylist([MMLU | {"answer": at} for at in (0, 3)]), path)
+    with pytest.raises(SuiteError, match="row 1: the answer 3 is not one of the 3 choices"):
+        measured(dataset=str(path), scorer="choice")
+
+
 def test_wrong_answers_come_only_above_the_load_that_the_scenario_names() -> None:
     scenario = "fast?wrong_answer_rate=1&wrong_answers_above=4"
     assert measured(scenario, concurrency=4, questions=60).metrics["accuracy"].point == 1.0
@@ -93,6 +205,7 @@ def test_a_scorer_that_fails_voids_the_test(tmp_path: Path) -> None:
     assert result.metrics["accuracy"].point is None
     [finding] = [each for each in validity_of(result, Budget(0.01)).findings if each.check == "scorer_failed"]
     assert finding.voids
+    assert "(row 0: TypeError: it gave" in finding.message
     assert "not True or False" in finding.message
 
 
