@@ -64,7 +64,15 @@ class Suite:
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     # The keys of whoever runs these tests must not leak into what the tests send.
-    for name in ("LLM_API_KEY", "OPENAI_API_KEY", "CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+    for name in (
+        "LLM_API_KEY",
+        "OPENAI_API_KEY",
+        "CI",
+        "GITHUB_ACTIONS",
+        "GITHUB_STEP_SUMMARY",
+        "GITLAB_CI",
+        "BUILDKITE",
+    ):
         monkeypatch.delenv(name, raising=False)
     # Within the one process: these tests are about the plugin, and each would start another. Those about
     # the measuring process itself ask for it.

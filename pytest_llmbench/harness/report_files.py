@@ -146,10 +146,8 @@ _HTML = "report.html"
 _RENDERERS: Mapping[str, str] = MappingProxyType(
     {
         _HTML: "html.html_report",
-        "report.md": "markdown.markdown_report",
-        "summary.md": "markdown.job_summary",
+        "summary.md": "markdown.markdown_report",
         "minimum.txt": "minimum.minimum_report",
-        "ci/buildkite-annotation.md": "markdown.buildkite_annotation",
         "ci/github-annotations.txt": "ci_files.annotations_text",
         "ci/gitlab-metrics.txt": "ci_files.gitlab_metrics",
         "ci/bencher.json": "ci_files.bencher",
@@ -159,12 +157,25 @@ _RENDERERS: Mapping[str, str] = MappingProxyType(
     }
 )
 """File → function in ``reports`` that makes its text from the report in plain JSON types."""
-_LINKED = ("summary.md", "ci/buildkite-annotation.md")
-"""Files that link to ``report.html`` at its final place."""
+_SYSTEMS = {"GITHUB_ACTIONS": "ci/github-", "GITLAB_CI": "ci/gitlab-", "BUILDKITE": "ci/buildkite-"}
+"""Variable by which a CI system tells of itself → beginning of the names of its files."""
 
-RENDERED = tuple(name for name in _RENDERERS if name != _HTML and name not in _LINKED)
+RENDERED = tuple(name for name in _RENDERERS if name != _HTML)
 """The files that are made of the report alone, wherever they lie, and without pictures."""
-_OWN_FILES = (_HTML, REPORT_NAME, *(name for name in _RENDERERS if name != _HTML))
+_OWN_FILES = (_HTML, REPORT_NAME, *RENDERED)
+_FORMER = ("report.md", "ci/buildkite-annotation.md")
+"""Files that earlier versions wrote."""
+
+
+def _is_read(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether a file has a reader here: those in ``ci/`` have one in a CI, those of one CI system in that, or
+    where ``CI`` is set and tells of none."""
+    if not name.startswith("ci/"):
+        return True
+    here = [begins for variable, begins in _SYSTEMS.items() if environment.get(variable)]
+    if not here:
+        return environment.get("CI", "") not in ("", "0", "false")
+    return name.startswith(tuple(here)) or not name.startswith(tuple(_SYSTEMS.values()))
 
 
 def report_files() -> tuple[str, ...]:
@@ -191,7 +202,7 @@ def write_reports(directory: Path, document: Entry) -> Written:
     }
     for name in report_files():
         path = directory / name
-        if name in needless:
+        if name in needless or not _is_read(name, os.environ):
             continue
         if name in others:
             found.problems.append(f"{path}: not written: {_NOT_OURS}")
@@ -200,7 +211,7 @@ def write_reports(directory: Path, document: Entry) -> Written:
             if name == REPORT_NAME:
                 write_report(path, document)
             else:
-                write_text(path, text_of(name, document, str(directory / _HTML)))
+                write_text(path, text_of(name, document))
         except LLMBenchError as error:
             found.problems.append(" ".join(str(error).split()))
         except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts and other files
@@ -210,14 +221,13 @@ def write_reports(directory: Path, document: Entry) -> Written:
     return replace(found, paths=list(dict.fromkeys(found.paths)))
 
 
-def text_of(name: str, document: Entry, page: str = _HTML) -> str:
-    """The text of one file. ``page``: where ``report.html`` is in the end."""
+def text_of(name: str, document: Entry) -> str:
+    """The text of one file."""
     if name not in _RENDERERS:
         made: str = every("reports")[name](document)
         return made
     module, _, function = _RENDERERS[name].rpartition(".")
-    render = getattr(import_module(f"pytest_llmbench.reports.{module}"), function)
-    text: str = render(document, path=outward(page)) if name in _LINKED else render(document)
+    text: str = getattr(import_module(f"pytest_llmbench.reports.{module}"), function)(document)
     return text
 
 
@@ -289,7 +299,7 @@ def files_in(directory: Path) -> Files:
     found: list[Path] = []
     if (directory / REPORT_NAME).is_file() and is_ours(directory / REPORT_NAME):
         others = files_of_others(directory)
-        found = [directory / name for name in report_files() if name not in others]
+        found = [directory / name for name in (*report_files(), *_FORMER) if name not in others]
         found += directory.glob(_SEQUENCES)
     return {path: path.stat().st_mtime_ns for path in sorted([*measured, *found]) if path.is_file()}
 
@@ -359,7 +369,7 @@ def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | 
     ``path``: where the whole report is, None if it was not written.
     """
     from pytest_llmbench.reports.ci_files import workflow_commands
-    from pytest_llmbench.reports.markdown import job_summary
+    from pytest_llmbench.reports.markdown import markdown_report
 
     lines, name = [], environment.get(_SUMMARY)
     try:
@@ -367,7 +377,7 @@ def tell_github(document: Entry, environment: Mapping[str, str], *, path: str | 
             lines = workflow_commands(document)
         if name:
             with Path(name).open("a", encoding="utf-8", newline="\n") as file:
-                file.write(f"{job_summary(document, path=path and outward(path))}\n")
+                file.write(f"{markdown_report(document, path=path and outward(path))}\n")
     except OSError as error:
         problem = outward(f"the summary of the job is not written: {name}: {error.strerror or error}")
         return ToldGitHub(lines, problem)

@@ -1,12 +1,11 @@
-"""``report.md``: a comment for a pull request. What is broken and by how much, then all tests, then details.
+"""``summary.md``: the comment on a pull request and the summary of a CI job. What is broken and by how much,
+then all tests, then details.
 
 Platforms refuse comments from 64 KB on, and nobody reads half of that. What does not fit is left out, the
 least important part first, and the text says so. The six sections of appendix C.2 are in ``report.html``.
 
-``summary.md`` is a report in a dozen lines for the summary page of a CI job; with the table of all tests it
-is an annotation of a Buildkite build: ``buildkite-agent annotate --style STYLE --context llmbench < FILE``.
-That takes CommonMark with GitHub's tables, at most 1 MiB (buildkite.com, "buildkite-agent annotate"). The
-style is given to the agent and is not in the file.
+GitHub takes it as a comment and as the summary of a job, Buildkite as an annotation (CommonMark with GitHub's
+tables, at most 1 MiB; buildkite.com, "buildkite-agent annotate").
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ _TABLE_HEAD = row(_COLUMNS) + row(["---"] * len(_COLUMNS))
 _SHOWN_CHANGES = 20
 _LONGEST_CELL = 200
 _LONGEST_COMMAND = 1_000
-_WHERE = "The plots, every table, level and clause, and how to reproduce it: `report.html`, beside this file."
+_NOT_WRITTEN = "No report was written (`--llm-report DIR`)."
+_WHERE = "The plots, every table, level and clause, and how to reproduce it: {}."
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,11 @@ class _Part:
     """Makes the text. Called only if there is room: a report may have thousands of tests."""
 
 
-def markdown_report(report: Entry, *, max_bytes: int = MAX_BYTES) -> str:
-    """The comment, at most ``max_bytes`` of UTF-8."""
+def markdown_report(report: Entry, *, path: str | None = "", max_bytes: int = MAX_BYTES) -> str:
+    """The comment, at most ``max_bytes`` of UTF-8.
+
+    :param path: where ``report.html`` is; empty: beside the text; None: it was not written.
+    """
     screen = FirstScreen(ReportView(report))
     parts = [
         _Part(0, "", partial(head, screen)),
@@ -73,7 +76,8 @@ def markdown_report(report: Entry, *, max_bytes: int = MAX_BYTES) -> str:
         *_warnings(screen.view),
         *_folded(screen.view),
     ]
-    return _fit(parts, max_bytes)
+    where = f"{code(path)}" if path else "`report.html`, beside this file"
+    return _fit(parts, max_bytes, _WHERE.format(where) if path is not None else _NOT_WRITTEN)
 
 
 def head(screen: FirstScreen) -> str:
@@ -250,9 +254,9 @@ def _details(test: TestView) -> str:
     return "\n" + folded(clipped(test.name, _LONGEST_CELL), body)
 
 
-def _fit(parts: Sequence[_Part], max_bytes: int) -> str:
+def _fit(parts: Sequence[_Part], max_bytes: int, where: str) -> str:
     left_out = Counter(part.name for part in parts)
-    room = max_bytes - len(_foot(left_out).encode())
+    room = max_bytes - len(_foot(left_out, where).encode())
     texts: dict[int, str] = {}
     # Of equally important parts the last is left out: earlier tests keep theirs longest.
     for i in sorted(range(len(parts)), key=lambda i: (parts[i].rank, i)):
@@ -262,14 +266,14 @@ def _fit(parts: Sequence[_Part], max_bytes: int) -> str:
             break
         texts[i] = text
         left_out[parts[i].name] -= 1
-    whole = "".join(texts[i] for i in sorted(texts)) + _foot(left_out)
+    whole = "".join(texts[i] for i in sorted(texts)) + _foot(left_out, where)
     return whole if len(whole.encode()) <= max_bytes else cut(whole, max_bytes)
 
 
-def _foot(left_out: Mapping[str, int]) -> str:
+def _foot(left_out: Mapping[str, int], where: str) -> str:
     counts = ", ".join(f"{name} ({count})" for name, count in left_out.items() if name and count)
     told = f" Left out here to stay short: {counts}." if counts else ""
-    return f"\n_{_WHERE}{told}_\n"
+    return f"\n_{where}{told}_\n"
 
 
 def cut(text: str, max_bytes: int) -> str:
@@ -278,38 +282,3 @@ def cut(text: str, max_bytes: int) -> str:
     note = "\n\n_Cut to stay short._\n"
     whole = text.encode()[: max_bytes - len(note.encode())].decode(errors="ignore")
     return whole.rpartition("\n")[0] + note
-
-
-def job_summary(report: Entry, *, path: str | None = None) -> str:
-    """The summary: banner, what was measured, compliance classes, a line for each test that did not pass (six
-    at most), names of warnings. ``path``: where the whole report is; None if it was not written."""
-    screen = FirstScreen(ReportView(report))
-    lines = [_summary_line(card) for card in screen.cards[:_SHOWN_WARNINGS]]
-    more = len(screen.cards) - len(lines)
-    if more > 0:
-        lines.append(f"- … and {more} more")
-    warned = dict.fromkeys(str(each["check"]) for test in screen.view.tests for each in test.warnings)
-    if warned:
-        lines.append(f"- Warnings: {', '.join(code(clipped(name, _LONGEST_CELL)) for name in warned)}")
-    advisory = [text for test in screen.view.tests for text in test.advisory_not_kept]
-    lines += [f"- {escape(clipped(text, 300))}" for text in advisory[:_SHOWN_WARNINGS]]
-    told = "\n".join(lines) + "\n\n" if lines else ""
-    where = f"Report: {code(path)}" if path is not None else "No report was written (`--llm-report DIR`)."
-    return f"{head(screen)}\n{told}{where}\n"
-
-
-def _summary_line(card: Card) -> str:
-    name = code(clipped(card.test.name, _LONGEST_CELL))
-    told = escape(clipped(card.cause, 300)) if card.deciding is None else held_text(card.deciding)
-    return f"- {ICONS[card.test.headline]} {card.test.headline} {name}: {told}"
-
-
-MOST_OF_ANNOTATION = 100_000
-"""Largest annotation, far below the 1 MiB that Buildkite takes: nobody reads that on the page of a build."""
-
-
-def buildkite_annotation(report: Entry, *, path: str | None = None) -> str:
-    """The annotation: the summary of the job, and the table of all tests. ``path`` as in
-    :func:`job_summary`."""
-    text = f"{job_summary(report, path=path)}\n{tests_table(ReportView(report))}"
-    return text if len(text.encode()) <= MOST_OF_ANNOTATION else cut(text, MOST_OF_ANNOTATION)

@@ -80,7 +80,7 @@ def test_what_may_comment_runs_nothing_of_the_pull_request() -> None:
     assert [upload["name"] for upload in uploads] == [taken]
     (script,) = [step for step in steps(comment) if "run" in step]
     assert not re.search(r"\b(pytest|pip|bash|sh|eval|source)\b", script["run"])
-    assert script["env"]["REPORT"].endswith("/llm-report/report.md")
+    assert script["env"]["REPORT"].endswith("/llm-report/summary.md")
 
 
 @pytest.mark.parametrize("job", ["llm-gate", "llm-nightly"])

@@ -67,12 +67,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "report.html": ("out/report.html",),
     "report.json": ("out/report.json",),
     "other texts": (
-        "out/report.md",
         "out/summary.md",
         "out/minimum.txt",
         "out/ci/github-annotations.txt",
         "out/ci/gitlab-metrics.txt",
-        "out/ci/buildkite-annotation.md",
         "out/ci/bencher.json",
         "out/ci/github-action-benchmark-smaller.json",
         "out/ci/github-action-benchmark-bigger.json",

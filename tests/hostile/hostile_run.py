@@ -47,7 +47,7 @@ def alone_in(folder: Path) -> Session:
     def session(endpoint: str, *arguments: str, suite: str = SUITE, key: str = "") -> Left:
         (folder / "test_suite.py").write_text(suite, "utf-8")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LLM_"))}
-        extra = {"LLM_API_KEY": key} if key else {}
+        extra = {"CI": "true"} | ({"LLM_API_KEY": key} if key else {})
         run = subprocess.run(
             [sys.executable, "-m", "pytest", *UNNEEDED, *_options(endpoint), *arguments],
             cwd=folder, env={**kept, **extra}, capture_output=True, timeout=120, check=False,
@@ -66,6 +66,7 @@ def within(
         pytester.makepyfile(test_suite=suite)
         for name in [name for name in os.environ if name.startswith("LLM_")]:
             monkeypatch.delenv(name)
+        monkeypatch.setenv("CI", "true")
         if key:
             monkeypatch.setenv("LLM_API_KEY", key)
         capfd.readouterr()

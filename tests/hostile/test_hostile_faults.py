@@ -89,7 +89,7 @@ def test_what_is_left_is_found(tmp_path: Path) -> None:
         "left in the process: sockets: ",
         "left in the process: tasks: ",
         "'Traceback (most recent' is said",
-        "report.md was not written",
+        "summary.md was not written",
         "FileNotFoundError",
     ):
         assert any(found.startswith(text) for found in ended.problems), (text, ended.problems)

@@ -86,7 +86,7 @@ def test_a_session_ends_in_words(behaviour: Any, session: Session) -> None:
     entry = json.loads(left.texts["out/report.json"])["tests"][0]
     counts = dict(entry["counts"])
     assert counts.pop("submitted") == sum(counts.values()) > 20  # then the error budget is used up
-    for name in ("terminal", "junit.xml", "out/report.html", "out/report.md", "out/minimum.txt"):
+    for name in ("terminal", "junit.xml", "out/report.html", "out/summary.md", "out/minimum.txt"):
         text = left.texts[name]
         assert not any(sign in text for sign in "\x1b\x00\u202e"), name
         # Nothing renders a terminal or a .txt as a page; which of the errors they quote is up to chance.
@@ -109,5 +109,5 @@ def test_a_report_that_cannot_be_written_takes_no_other_with_it(
     assert "  verdict  " in left.terminal
     assert "llmbench: ERROR:" in left.terminal
     assert "report.html: cannot write the file" in left.terminal
-    assert {"out/report.json", "out/report.md", "out/minimum.txt"} <= set(left.texts)
+    assert {"out/report.json", "out/summary.md", "out/minimum.txt"} <= set(left.texts)
     assert "Traceback" not in left.terminal

@@ -143,7 +143,7 @@ def _of_the_process(folder: Path, ended: Ended) -> list[str]:
 
 def _of_the_files(folder: Path, ended: Ended) -> list[str]:
     out = folder / "out"
-    missing = [name for name in ("report.html", "report.md", "minimum.txt") if not (out / name).is_file()]
+    missing = [name for name in ("report.html", "summary.md", "minimum.txt") if not (out / name).is_file()]
     found = [f"{name} was not written" for name in missing]
     try:
         ended.report = json.loads((out / "report.json").read_text("utf-8"))

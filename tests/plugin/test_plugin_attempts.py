@@ -75,7 +75,10 @@ every_way = pytest.mark.parametrize(
 
 
 @every_way
-def test_the_report_is_of_the_last_attempt_and_lists_the_others(suite: Suite, way: str) -> None:
+def test_the_report_is_of_the_last_attempt_and_lists_the_others(
+    suite: Suite, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -102,7 +105,7 @@ def test_the_report_is_of_the_last_attempt_and_lists_the_others(suite: Suite, wa
     for case in ET.parse(suite.path / "junit.xml").iter("testcase"):
         names = [each.get("name") for each in case.iter("property")]
         assert names.count("llmbench.verdict") <= 1
-    for name in ("report.html", "report.md"):
+    for name in ("report.html", "summary.md"):
         text = (suite.path / "out" / name).read_text("utf-8")
         assert "attempt 3 of this test, after attempt 1: FAIL, AssertionError: not yet" in text
     (told,) = json.loads((suite.path / "out" / "ci" / "ctrf-report.json").read_text("utf-8"))["results"][

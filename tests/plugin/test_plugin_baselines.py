@@ -128,7 +128,7 @@ def test_a_slower_engine_is_a_regression_in_words_everywhere(suite: Suite) -> No
     (entry,) = suite.report["tests"]
     assert entry["gate"]["verdict"] == "fail"
     assert "llmbench.tpot.p50.regression" in (suite.path / "junit.xml").read_text("utf-8")
-    for name in ("report.html", "report.md"):
+    for name in ("report.html", "summary.md"):
         text = (suite.path / "out" / name).read_text("utf-8")
         assert "regressed" in text
         assert "the other engine is what is compared" in text

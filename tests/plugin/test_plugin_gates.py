@@ -82,7 +82,7 @@ def test_goodput_passes_fails_and_has_no_compliance_class(suite: Suite) -> None:
         assert entry["compliance"]["requirements"] == []
         assert entry["compliance"]["verdict"] == "not_compliant"
         assert any("no test of the draft" in note for note in entry["notes"])
-    assert "Goodput Results" in (suite.path / "out" / "report.md").read_text("utf-8")
+    assert "Goodput Results" in (suite.path / "out" / "summary.md").read_text("utf-8")
 
 
 def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
@@ -164,9 +164,8 @@ def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
     assert kept["compliance"]["requirements"] == []
     assert broken["metrics"]["think_tokens.mean"]["point"] > 20
     shown = {
-        "report.md": "Reasoning Results",
+        "summary.md": "Reasoning Results",
         "report.html": "Distribution of TTOT",
-        "summary.md": "think_tokens.mean <= 20",
         "minimum.txt": "chat-and-reasoning",
     }
     for name, text in shown.items():

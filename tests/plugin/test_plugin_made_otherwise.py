@@ -41,7 +41,7 @@ def test_a_guarded_metric_that_was_made_otherwise_is_an_error_with_both_values(s
     result = suite.measure(CHUNKS, "--llm-runs=3", "--llm-compare=main", "--llm-inconclusive=pass", WAIVED)
     result.assert_outcomes(errors=1)
     assert WORDS in " ".join(result.stdout.str().split())
-    for name in ("report.html", "report.md"):
+    for name in ("report.html", "summary.md"):
         assert WORDS in (suite.path / "out" / name).read_text("utf-8")
 
 
@@ -89,7 +89,7 @@ def test_systems_are_set_side_by_side_in_what_was_made_alike(suite: Suite) -> No
         "--llm-endpoint=one=replay", f"--llm-endpoint=four={CHUNKS}", "--llm-scale=quick", "--llm-report=out"
     )
     result.assert_outcomes(passed=1)
-    assert WORDS in (suite.path / "out" / "report.md").read_text("utf-8")
+    assert WORDS in (suite.path / "out" / "summary.md").read_text("utf-8")
     assert _verdict(suite, "itl.p50") == "inconclusive"
 
 

@@ -46,7 +46,10 @@ def test_a_margin_by_place(suite: Suite) -> None:
         result.assert_outcomes(**outcome)
 
 
-def test_an_advisory_limit_is_judged_and_told_and_fails_nothing(suite: Suite) -> None:
+def test_an_advisory_limit_is_judged_and_told_and_fails_nothing(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "1")
     suite.write("""
         from pytest_llmbench import llmbench, ms, tpot
 

@@ -137,7 +137,7 @@ def test_finished_tests_survive_a_kill(killed: Suite, capsys: pytest.CaptureFixt
     assert missing["damaged_lines"] == 0
     assert report["environment"]["settings"]["scale"] == "quick"
     assert report["sut"]["endpoint"] == "replay"
-    for name in ("report.html", "report.md", "minimum.txt"):
+    for name in ("report.html", "summary.md", "minimum.txt"):
         text = (killed.path / "out" / name).read_text("utf-8").replace("\\", "")
         assert "INCOMPLETE: the session was killed" in text, name
         assert "test_killed" in text, name

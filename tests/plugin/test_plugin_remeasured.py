@@ -85,7 +85,7 @@ def test_a_spoiled_load_is_measured_again_kept_and_told(
     assert {label: len(of) for label, of in by_label.items()} == {"measure": 50, "measure (attempt 2)": 50}
     assert sorted(row["index"] for row in by_label["measure (attempt 2)"]) == list(range(50, 100))
     assert entry["selfcheck"]["priority"].startswith("nice ")
-    for name in ("report.html", "report.md"):
+    for name in ("report.html", "summary.md"):
         assert "measured again" in (out / name).read_text("utf-8")
     capsys.readouterr()
     assert main(["recompute", str(out / "report.json")]) == 0

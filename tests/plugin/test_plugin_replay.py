@@ -54,7 +54,7 @@ def test_a_replay_says_that_it_is_one(suite: Suite) -> None:
     assert entry["notes"][0].startswith("replay: preset h100-8b")
     assert suite.report["sut"]["endpoint"] == "replay:h100-8b?max_num_seqs=96"
     assert "virtual time" in (suite.path / "out" / "report.html").read_text("utf-8")
-    assert "replay:h100-8b" in (suite.path / "out" / "report.md").read_text("utf-8")
+    assert "replay:h100-8b" in (suite.path / "out" / "summary.md").read_text("utf-8")
 
 
 LOOSER = "empty_slot_share 1, usually 0.05"
@@ -74,7 +74,7 @@ def test_looser_limits_of_this_machine_are_in_every_report(suite: Suite) -> None
         assert LOOSER in told["message"]
     clauses = {one["id"]: one for one in suite.report["tests"][0]["compliance"]["requirements"]}
     assert clauses["M-4.2.5-request-isolation"]["status"] == "unmet"
-    for file in ("minimum.txt", "report.md", "report.html"):
+    for file in ("minimum.txt", "summary.md", "report.html"):
         text = (suite.path / "out" / file).read_text("utf-8").replace("\\", "")
         assert LOOSER in text, file
     minimum = (suite.path / "out" / "minimum.txt").read_text("utf-8").splitlines()

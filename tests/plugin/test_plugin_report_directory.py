@@ -119,3 +119,25 @@ def test_what_cannot_be_put_aside_is_told_and_costs_nothing(suite: Suite) -> Non
     assert result.ret == 0
     result.stdout.fnmatch_lines(["llmbench: *an earlier session wrote cannot be put aside: File exists*"])
     assert [entry["nodeid"].split("::")[1] for entry in suite.report["tests"]] == ["test_two"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, set()),
+        ({"CI": "false"}, set()),
+        ({"CI": "true"}, {"github", "gitlab", "bencher", "ctrf"}),
+        ({"CI": "true", "GITHUB_ACTIONS": "true"}, {"github", "bencher", "ctrf"}),
+        ({"GITLAB_CI": "true"}, {"gitlab", "bencher", "ctrf"}),
+        ({"BUILDKITE": "true"}, {"bencher", "ctrf"}),
+    ],
+)
+def test_files_for_ci_are_written_where_they_are_read(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: set[str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    suite.write(TWO)
+    suite.measure("replay", PASS, "-k", "test_one")
+    found = (suite.path / "out" / "ci").glob("*")
+    assert {path.name.partition("-")[0].partition(".")[0] for path in found} == expected

@@ -32,7 +32,7 @@ def test_the_printed_command_runs_where_the_session_ran(
     suite.pytester.runpytest_subprocess(*given, *WITHOUT_OTHERS)  # what was typed is the process's
     assert suite.report["environment"]["root"] == ".."
     assert suite.report["tests"][0]["nodeid"] == "gates/test_here.py::test_first_token"
-    text = (suite.path / "out" / "report.md").read_text("utf-8")
+    text = (suite.path / "out" / "summary.md").read_text("utf-8")
     (command,) = re.findall(r"^pytest (.*)$", text, re.MULTILINE)
     again = suite.run(*shlex.split(command))
     again.assert_outcomes(failed=1)
@@ -44,7 +44,7 @@ def test_equal_names_of_two_files_are_told_apart(suite: Suite) -> None:
     suite.pytester.makeconftest(SMALL_WARMUP)
     result = suite.measure("replay")
     result.stdout.fnmatch_lines(["  test_a.py::*first_token *FAIL*", "  test_b.py::*first_token *FAIL*"])
-    text = (suite.path / "out" / "report.md").read_text("utf-8")
+    text = (suite.path / "out" / "summary.md").read_text("utf-8")
     assert "test_a.py::test_first_token" in text
     assert "test_b.py::test_first_token" in text
 
@@ -69,7 +69,7 @@ def test_the_cause_of_a_test_without_a_measurement_is_what_was_raised(suite: Sui
     suite.measure("replay").assert_outcomes(errors=2)
     errors = [test["error"] for test in suite.report["tests"]]
     assert errors == ["ConnectionError: the server did not start", "fixture 'no_such_fixture' not found"]
-    text = (suite.path / "out" / "report.md").read_text("utf-8")
+    text = (suite.path / "out" / "summary.md").read_text("utf-8")
     assert "ConnectionError: the server did not start" in text
     assert "@pytest.fixture" not in text
 

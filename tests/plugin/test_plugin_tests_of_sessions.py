@@ -49,7 +49,7 @@ def test_a_prefix_cache_by_turn(suite: Suite, capsys: pytest.CaptureFixture[str]
     objectives = {each["metric"]: each["verdict"] for each in talks["gate"]["objectives"]}
     assert objectives == {"turn_cache_hit_rate[1]": "pass", "turn_cache_hit_rate[2+]": "pass"}
     assert [each["verdict"] for each in failed["gate"]["objectives"]] == ["fail"]
-    for page in ("report.md", "report.html"):
+    for page in ("summary.md", "report.html"):
         assert "Cache Effectiveness by Turn" in (suite.path / "out" / page).read_text("utf-8")
     assert recomputed(suite, capsys) == 2
 
@@ -80,7 +80,7 @@ def test_classes_of_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -
     (judged,) = fair["gate"]["objectives"]
     assert (judged["metric"], judged["verdict"]) == ("ttft_inflation[chat].p50", "fail")
     assert fair["metrics"]["ttft_inflation[chat].p50"]["lower"] > 2.0
-    for page in ("report.md", "report.html"):
+    for page in ("summary.md", "report.html"):
         assert "Per-Class Results of Sessions" in (suite.path / "out" / page).read_text("utf-8")
     assert recomputed(suite, capsys) == 2
 
@@ -119,7 +119,7 @@ def test_idle_sessions(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None
     (told,) = (each for each in roomy["validity"]["findings"] if each["check"] == "memory_pressure")
     assert not told["ok"]
     assert "no number of sessions put pressure on memory" in told["message"]
-    for page in ("report.md", "report.html"):
+    for page in ("summary.md", "report.html"):
         assert "Memory Pressure by Idle Sessions" in (suite.path / "out" / page).read_text("utf-8")
     assert recomputed(suite, capsys) == 3
 

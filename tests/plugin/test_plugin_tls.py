@@ -59,7 +59,7 @@ def test_insecure_is_loud_and_recorded(suite: Suite, endpoint: str, workers: int
     assert '"endpoint.certificate_checked"' in written
     assert '"engine.metrics"' in written
     assert report["tests"][0]["metrics"]["ttft_queue_wait.mean"]["point"] is not None
-    for name in ("report.html", "report.md"):
+    for name in ("report.html", "summary.md"):
         assert "certificate was not checked" in (suite.path / "out" / name).read_text("utf-8"), name
 
 
@@ -76,7 +76,7 @@ def test_a_key_without_encryption_is_told(
     result.assert_outcomes(passed=1)
     told = "went to a public address without encryption"
     assert (told in result.stdout.str()) is bool(key and public)
-    assert (told in (suite.path / "out" / "report.md").read_text("utf-8")) is bool(key and public)
+    assert (told in (suite.path / "out" / "summary.md").read_text("utf-8")) is bool(key and public)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

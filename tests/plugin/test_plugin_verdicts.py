@@ -280,7 +280,7 @@ def test_an_expected_failure_is_told_as_such(suite: Suite) -> None:
     result.assert_outcomes(xfailed=1, xpassed=1)
     assert [entry["outcome"] for entry in suite.report["tests"]] == ["xfailed", "xpassed"]
     result.stdout.fnmatch_lines(["  test_* XFAIL *", "  test_* XPASS *"])
-    assert "1 XFAIL, 1 XPASS" in (suite.path / "out" / "report.md").read_text("utf-8")
+    assert "1 XFAIL, 1 XPASS" in (suite.path / "out" / "summary.md").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -335,7 +335,7 @@ def test_a_run_too_short_for_its_queue_is_told_everywhere(
     assert printed.count("run_length") == 1
     page = html.unescape((suite.path / "out" / "report.html").read_text("utf-8"))
     assert page.count(busy["message"]) >= 1
-    assert told.search((suite.path / "out" / "report.md").read_text("utf-8").replace("\\", ""))
+    assert told.search((suite.path / "out" / "summary.md").read_text("utf-8").replace("\\", ""))
 
 
 @pytest.mark.parametrize("order", ["", "tryfirst=True, ", "trylast=True, "])

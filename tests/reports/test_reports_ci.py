@@ -22,7 +22,6 @@ from pytest_llmbench.reports.ci_files import (
     smaller_is_better,
     workflow_commands,
 )
-from pytest_llmbench.reports.markdown import MOST_OF_ANNOTATION, buildkite_annotation
 
 Entry = dict[str, Any]
 NODEID = "gates/test_chat.py::test_quick"
@@ -277,20 +276,7 @@ def test_a_duration_that_is_not_known_is_said(one: Entry) -> None:
     assert (test["duration"], test["extra"]["durationKnown"]) == (0, False)
 
 
-def test_buildkite_has_the_summary_and_all_tests(report: Entry) -> None:
-    text = buildkite_annotation(report, path="out/report.html")
-    assert text.startswith("## ❌ LLM benchmark: 1 of 3 limits undecided; 1 test without a measurement\n")
-    assert "Report: `out/report.html`" in text
-    assert sum(line.startswith("| `test_") for line in text.splitlines()) == 3
-
-
-def test_buildkite_stays_short(report: Entry) -> None:
-    report["tests"] = report["tests"] * 400
-    assert len(buildkite_annotation(report).encode()) <= MOST_OF_ANNOTATION
-
-
-RENDERERS = (bencher, smaller_is_better, bigger_is_better, ctrf, gitlab_metrics, buildkite_annotation,
-    annotations_text)  # fmt: skip
+RENDERERS = (bencher, smaller_is_better, bigger_is_better, ctrf, gitlab_metrics, annotations_text)
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
@@ -317,5 +303,5 @@ def test_a_report_without_tests_has_a_file_too(
         assert text.endswith("# EOF\n")
     elif render is annotations_text:
         assert text == ""
-    elif render is not buildkite_annotation:
+    else:
         json.loads(text)

@@ -35,7 +35,7 @@ from pytest_llmbench.reports.ci_files import (
     smaller_is_better,
 )
 from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.markdown import MAX_BYTES, buildkite_annotation, job_summary, markdown_report
+from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
 from pytest_llmbench.reports.minimum import FIRST_LINE, LAST_LINE, minimum_report
 from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
 from pytest_llmbench.store import entries, schema
@@ -177,8 +177,6 @@ def check_ci(document: dict[str, Any]) -> None:
     for line in annotations_text(document).removesuffix("\n").split("\n"):
         assert re.fullmatch(r"(::(error|warning) file=[^\r\n:,]*,title=[^\r\n:,]*::[^\r\n]*)?", line), line
     list(text_string_to_metric_families(gitlab_metrics(document)))
-    check_markdown(job_summary(document, path="out/report.html"))
-    check_markdown(buildkite_annotation(document))
 
 
 def check_all(report: dict[str, Any], clean: dict[str, Any], live: Page) -> None:

@@ -1,4 +1,4 @@
-"""report.md: a comment that fits."""
+"""summary.md: a comment that fits."""
 
 from __future__ import annotations
 
@@ -170,3 +170,9 @@ def test_of_hundreds_of_tests_only_what_fits_is_made(report: Entry) -> None:
 
 def test_a_report_without_tests(make_report: Any) -> None:
     assert markdown_report(make_report()).startswith("## LLM benchmark: no test ran\n")
+
+
+def test_where_the_report_is(report: Entry) -> None:
+    assert "`report.html`, beside this file." in markdown_report(report)
+    assert "how to reproduce it: `out/report.html`._" in markdown_report(report, path="out/report.html")
+    assert markdown_report(report, path=None).endswith("\n_No report was written (`--llm-report DIR`)._\n")

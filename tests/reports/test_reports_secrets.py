@@ -11,7 +11,7 @@ from pytest_llmbench.redaction import Redactor
 from pytest_llmbench.reports import junit, pytest_html
 from pytest_llmbench.reports.ci_files import annotations_text, ctrf
 from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.markdown import buildkite_annotation, markdown_report
+from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.reports.terminal import overview, section_lines
 
@@ -52,7 +52,7 @@ def test_no_rendering_shows_a_key(report: dict[str, Any], every_entry: dict[str,
     _planted_in_levels(report["tests"][-1])
     clean = Redactor([CANARY]).value(_planted(report))
     renderings = [html_report(clean), markdown_report(clean), minimum_report(clean), str(overview(clean))]
-    renderings += [buildkite_annotation(clean), annotations_text(clean), ctrf(clean)]
+    renderings += [annotations_text(clean), ctrf(clean)]
     for entry in clean["tests"]:
         renderings += [str(section_lines(entry)), pytest_html.extra_block(entry)]
         renderings += [*pytest_html.row_cells(entry), str(junit.properties(entry))]

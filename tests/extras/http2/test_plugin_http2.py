@@ -54,7 +54,7 @@ def test_it_is_measured_and_said(suite: Suite, server: str, workers: int) -> Non
     versions = Counter(did["http_version"] for name, did in told.items() if name)
     assert versions["2"] >= 12
     assert versions["1.1"] <= 4
-    for name in ("report.html", "report.md"):
+    for name in ("report.html", "summary.md"):
         assert "over HTTP/2" in (suite.path / "out" / name).read_text("utf-8"), name
 
 
