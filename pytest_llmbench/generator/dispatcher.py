@@ -42,9 +42,10 @@ class Dispatcher:
         self._cuts: dict[Exchange, asyncio.TimerHandle] = {}
         """Timers of the requests in flight that their users are to cut."""
 
-    def dispatch(self, request: PreparedRequest, scheduled_ns: int) -> None:
-        """Send a request now."""
+    def dispatch(self, request: PreparedRequest, scheduled_ns: int, *, holds: bool = False) -> Exchange:
+        """Send a request now; with ``holds`` all but its last byte."""
         exchange = Exchange(request, scheduled_ns, self._clock.monotonic_ns(), self._ended)
+        exchange.holds = holds
         self.in_flight.add(exchange)
         self.submitted += 1
         if len(self.in_flight) > self.peak_in_flight:
@@ -53,6 +54,7 @@ class Dispatcher:
         self._transport.send(exchange)
         if request.cut_after_ns is not None:
             self._cut_in(exchange, request.cut_after_ns)
+        return exchange
 
     def cancel(self, reason: str) -> int:
         """Give up everything in flight; returns how many requests that were."""

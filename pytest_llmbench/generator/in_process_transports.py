@@ -47,6 +47,7 @@ class TaskTransport(ABC):
 
     opened = 0
     busy = False
+    holds = False
     stamping = Stamping()
 
     def __init__(self, clock: Clock) -> None:

@@ -45,6 +45,8 @@ class LoadLoop(Protocol):
     def __call__(self, dispatcher: Dispatcher, start_ns: int) -> Coroutine[Any, Any, int]: ...
 
 
+Hold = Callable[[Dispatcher], Coroutine[Any, Any, None]]
+"""Sends the requests of a plan but for the last byte of each, before the gate."""
 Gate = Callable[[], Coroutine[Any, Any, int]]
 """Holds a plan that is ready to start, and lets it pass with the instant of its start."""
 
@@ -79,6 +81,7 @@ class Measurement:
         most_s: float | None = None,
         watch: FailureWatch | None = None,
         looks: LookTaker | None = None,
+        hold: Hold | None = None,
         gate: Gate | None = None,
         rows: RowLog | None = None,
         most_reply_bytes: int,
@@ -96,7 +99,7 @@ class Measurement:
         self._decoding = self._decode_queue(decode, decode_at_once, reads_at_once=reads_at_once)
         self._heartbeat = Heartbeat(clock, self._chores)
         self._sleep: SleepWatch | None = None
-        self._watch, self._looks, self._gate = watch, looks, gate
+        self._watch, self._looks, self._hold, self._gate = watch, looks, hold, gate
         self._work: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         self._told_ns = self._ok = 0
@@ -169,6 +172,8 @@ class Measurement:
         self.counters.connections_prewarmed = ready
 
     async def _measured(self) -> None:
+        if self._hold is not None:
+            await self._unless_stopped(self._hold(self._dispatcher))
         start_ns = await self._unless_stopped(self._gate()) if self._gate is not None else None
         opened, cpu_ns = self._transport.opened, time.process_time_ns()
         stamping, switches, host = self._transport.stamping, context_switches(), HostCpu.now()

@@ -16,6 +16,7 @@ from typing import Any, Self
 from pytest_llmbench.arrivals.sessions import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.generator.barrier import Barrier
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.http1 import http1_transport
 from pytest_llmbench.generator.http.request_head import RequestHead
@@ -30,17 +31,17 @@ from pytest_llmbench.generator.limits import (
 )
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop, result_of
 from pytest_llmbench.generator.loops import Extent, JobLoop, Pacer
-from pytest_llmbench.generator.measurement import Gate, LoadLoop, Measurement
+from pytest_llmbench.generator.measurement import Gate, Hold, LoadLoop, Measurement
 from pytest_llmbench.generator.prepared import Prepare, PreparedJobs, PreparedRequest, kept_prompt
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
-from pytest_llmbench.model.fact_keys import StreamingFact, TimingFact, WireFact
+from pytest_llmbench.model.fact_keys import LoadFact, StreamingFact, TimingFact, WireFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.plan import Load, LoadPlan
 from pytest_llmbench.model.record import OnRecord, TokenSource
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
@@ -195,11 +196,11 @@ class LoadGenerator:
         supply = PreparedJobs(sessions_of(planned) if of_sessions else planned, self._preparer(plan))
         if supply.live:
             self._answers = LiveAnswers()
-        load, connections = self._load_of(plan, supply, count)
+        load, hold, connections = self._load_of(plan, supply, count)
         taken_at = anchor(self._clock)
         rows = RowLog(keeps=self._keeps)
         try:
-            measurement = self._execute(plan, load, connections, rows, on_record)
+            measurement = self._execute(plan, load, hold, connections, rows, on_record)
             records = rows.records()
         finally:
             rows.close()
@@ -216,7 +217,7 @@ class LoadGenerator:
             in_flight_at_end=measurement.left_in_flight,
             interrupted=measurement.interrupted,
             sequence_sha256=self._digest(plan, supply.begun if of_sessions else measurement.submitted),
-            facts=self._facts(counters.clock_resolution_ns, of_sessions=of_sessions),
+            facts=self._facts(plan.load, counters.clock_resolution_ns),
             load_ended_ns=measurement.load_ended_ns if plan.duration_s is not None else None,
             stopped=measurement.stopped,
         )
@@ -229,11 +230,18 @@ class LoadGenerator:
         return "" if self._gate is not None else drawn_sha256(plan.workload, plan.first, sent, plan.seed)
 
     def _execute(
-        self, plan: LoadPlan, load: LoadLoop, connections: int, rows: RowLog, on_record: OnRecord | None
+        self,
+        plan: LoadPlan,
+        load: LoadLoop,
+        hold: Hold | None,
+        connections: int,
+        rows: RowLog,
+        on_record: OnRecord | None,
     ) -> Measurement:
         if self._thread is None:
             self._thread = LoopThread(self._loop_factory)
-        done = self._done = self._thread.submit(self._measure(plan, load, connections, rows, on_record))
+        work = self._measure(plan, load, hold, connections, rows, on_record)
+        done = self._done = self._thread.submit(work)
         try:
             return result_of(done)
         except KeyboardInterrupt:
@@ -246,7 +254,13 @@ class LoadGenerator:
             raise
 
     async def _measure(
-        self, plan: LoadPlan, load: LoadLoop, connections: int, rows: RowLog, on_record: OnRecord | None
+        self,
+        plan: LoadPlan,
+        load: LoadLoop,
+        hold: Hold | None,
+        connections: int,
+        rows: RowLog,
+        on_record: OnRecord | None,
     ) -> Measurement:
         reader = ReplyReader(
             self._dialect,
@@ -272,6 +286,7 @@ class LoadGenerator:
             most_s=plan.most_s,
             watch=FailureWatch.of(plan, self._limits.patient_ns),
             looks=look_taker(plan),
+            hold=hold,
             gate=self._gate,
             rows=rows,
             most_reply_bytes=self._limits.most_reply_bytes,
@@ -345,9 +360,13 @@ class LoadGenerator:
 
         return prepare if self._dialect.text_replies else _refusing_live(prepare, self._dialect.name)
 
-    def _load_of(self, plan: LoadPlan, supply: PreparedJobs, count: int) -> tuple[LoadLoop, int]:
-        """The load that sends the plan, and how many connections to open before it."""
+    def _load_of(self, plan: LoadPlan, supply: PreparedJobs, count: int) -> tuple[LoadLoop, Hold | None, int]:
+        """The load that sends the plan, what holds its requests back, and how many connections to open before
+        it."""
         asked, timed_s = plan.load, plan.duration_s
+        if asked.together:
+            barrier = Barrier(supply, self._clock, plan.deadlines.connect_s)
+            return barrier, barrier.hold if self._transport.holds else None, count
         extent = Extent(plan.requests, timed_s) if asked.model == "closed" and timed_s is not None else None
         if isinstance(plan.workload, DealtWorkload):
             starts = plan.workload.instants_ns(plan.requests if asked.in_flight is None else 0)
@@ -374,11 +393,13 @@ class LoadGenerator:
             return start_ns + round(timed_s * 1e9)
 
         usual = min(_MOST_OPEN_LOOP_CONNECTIONS, math.ceil(asked.request_rate or 0))
-        return load_, min(count, asked.in_flight or max(_LEAST_OPEN_LOOP_CONNECTIONS, usual))
+        return load_, None, min(count, asked.in_flight or max(_LEAST_OPEN_LOOP_CONNECTIONS, usual))
 
-    def _facts(self, clock_resolution_ns: int, *, of_sessions: bool) -> Facts:
+    def _facts(self, load: Load, clock_resolution_ns: int) -> Facts:
         told: dict[str, Any] = {}
-        if of_sessions:
+        if load.together:
+            told[LoadFact.RELEASE] = "last_byte" if self._transport.holds else "whole_request"
+        if load.of_sessions:
             told[WireFact.SESSION_HEADER] = self._head.session_header or "none"
         if self._asks_form:
             told[WireFact.STRUCTURED_OUTPUT] = "fields" if self._dialect.structured_output else "prompt_words"

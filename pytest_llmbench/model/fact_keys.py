@@ -226,6 +226,8 @@ class LoadFact:
     MAX_REQUESTS = Key("load.max_requests", int)  # requests that were sent at most
     OUT_OF_MEMORY_ERRORS = Key("load.out_of_memory_errors", list)  # errors taken for out of memory, per level
     OUTPUT_TOKENS = Key("load.output_tokens", int)  # output tokens of the requests of a capacity search
+    # what a batch sends at its start: last_byte (the rest of each request is there before) or whole_request
+    RELEASE = Key("load.release", str)
     REQUESTS_SAVED = Key("load.requests_saved", int)  # requests that an early end spared
     SESSION_LEVELS = Key("load.session_levels", list)  # sessions at once, per level
     SESSION_RATE = Key("load.session_rate", float)  # sessions per second (open loop)

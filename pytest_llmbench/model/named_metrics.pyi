@@ -48,6 +48,9 @@ class NamedMetrics:
     def class_jain_index(self) -> ReadEstimate:
         """Class-level fairness index."""
     @property
+    def common_generation_rate(self) -> ReadEstimate:
+        """Generation rate while all generate."""
+    @property
     def completion_rate(self) -> ReadEstimate:
         """Completion rate."""
     @property
@@ -77,6 +80,9 @@ class NamedMetrics:
     @property
     def fail_rate(self) -> ReadEstimate:
         """Fail rate."""
+    @property
+    def fastest_rate_times_prompts(self) -> ReadEstimate:
+        """Rate of the fastest request × requests."""
     @property
     def goodput(self) -> ReadEstimate:
         """Goodput."""
@@ -230,6 +236,15 @@ class NamedMetrics:
     @property
     def schema_violation_rate(self) -> ReadEstimate:
         """Schema violation rate."""
+    @property
+    def send_spread(self) -> ReadEstimate:
+        """Spread of the sends."""
+    @property
+    def server_generation_rate(self) -> MetricView:
+        """Generation rate of a request by the server."""
+    @property
+    def server_prefill_rate(self) -> MetricView:
+        """Prefill rate of a request by the server."""
     @property
     def session_completion_rate(self) -> ReadEstimate:
         """Session completion rate."""

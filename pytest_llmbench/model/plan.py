@@ -114,6 +114,7 @@ class OpenLoop:
     """Arrival instants from the start, ascending. Only read when ``arrival`` is ``trace``."""
     of_sessions: bool = False
     model: ClassVar[Literal["open"]] = "open"
+    together: ClassVar[bool] = False
     in_flight: ClassVar[None] = None
     requests_in_flight: ClassVar[None] = None
 
@@ -143,6 +144,8 @@ class ClosedLoop:
     concurrency: int
     of_sessions: bool = False
     model: ClassVar[Literal["closed"]] = "closed"
+    together: ClassVar[bool] = False
+    """Whether all jobs start at one instant, the last byte of each request held back until then."""
     is_trace: ClassVar[bool] = False
     offsets_ns: ClassVar[tuple[int, ...]] = ()
     request_rate: ClassVar[None] = None
@@ -163,6 +166,20 @@ class ClosedLoop:
 
     def describe(self) -> str:
         return _closed_words(str(self.concurrency), of_sessions=self.of_sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(ClosedLoop):
+    """Requests that all leave at one instant, none of which is replaced: as many as are in flight."""
+
+    together: ClassVar[bool] = True
+
+    def terms(self) -> dict[str, Any]:
+        """What decides its arrivals, by name."""
+        return {"concurrency": self.concurrency, "together": True}
+
+    def describe(self) -> str:
+        return f"{self.concurrency} requests at one instant"
 
 
 Load = OpenLoop | ClosedLoop
@@ -342,6 +359,12 @@ class LoadPlan:
             found.append(f"the duration is {self.duration_s!r} s: give a number above 0, or none")
         if of_sessions and (self.duration_s is not None or self.looks is not None):
             found.append("a load of sessions has a number of turns: no duration, and no early end")
+        if self.load.together and (
+            self.requests > (slots or 0) or of_sessions or self.duration_s is not None
+        ):
+            found.append(
+                f"a batch of {slots} is so many requests at most, and has no sessions and no duration"
+            )
         return found
 
     @property

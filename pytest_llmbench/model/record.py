@@ -237,9 +237,11 @@ class RequestColumns(Generic[Whole, Instant, Number, Text, Words, PhaseOf, Sourc
     """Planned number of turns of its session."""
     queue_wait_ns: Number = _UNKNOWN
     """Time from acceptance to first scheduling, reported by the server. ``None``, here and in the next
-    four, where it does not report it."""
+    five, where it does not report it."""
     prefill_ns: Number = _UNKNOWN
     """Time from first scheduling to the first token, reported by the server."""
+    generation_ns: Number = _UNKNOWN
+    """The time of generation by which the server divides its tokens for a rate, reported by it."""
     model_load_ns: Number = _UNKNOWN
     """How long the request waited for the model to be loaded, reported by the server; some milliseconds where
     it was loaded already."""

@@ -103,6 +103,7 @@ _KINDS = {
     "model.record": ("Outcome", "Phase", "TokenSource"),
     "model.telemetry": ("DeviceSeries", "Lost", "Telemetry"),
     "model.plan": (
+        "Batch",
         "ClosedLoop",
         "Deadlines",
         "Looks",

@@ -19,7 +19,7 @@ CLOCKS_NS = 1_000_000_000
 
 _TIMES = (
     ("queue_wait_ns", "a queue wait"), ("prefill_ns", "a prefill"),
-    ("model_load_ns", "a loading of the model"),
+    ("generation_ns", "a generation"), ("model_load_ns", "a loading of the model"),
 )  # fmt: skip
 
 

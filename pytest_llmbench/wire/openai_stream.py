@@ -47,7 +47,12 @@ def _read_payload(chunk: Chunk, payload: dict[str, Any], event_type: str, read_c
         chunk.usage = read_usage(payload["usage"])
         if chunk.usage is not None and chunk.choice is not None:
             chunk.tokens_cumulative = chunk.usage.output_tokens
-    if get("timings") is not None or get("metrics") is not None or TOKEN_TIMES in payload:
+    if (
+        get("timings") is not None
+        or get("metrics") is not None
+        or TOKEN_TIMES in payload
+        or get("generation_stats") is not None
+    ):
         read_timings(chunk, payload)
 
 
@@ -99,12 +104,16 @@ def as_count(value: Any) -> int | None:
 
 
 def read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
-    """Read llama.cpp's ``timings`` and vLLM's ``metrics``; the first also counts tokens, per chunk if asked
-    to.
+    """Read llama.cpp's ``timings``, vLLM's ``metrics`` and exo's ``generation_stats``; the first also counts
+    tokens, per chunk if asked to.
 
     Instants of tokens go with them: a field of their own would cost every chunk of every stream.
     """
     sources = [source for key in ("timings", "metrics") if isinstance(source := payload.get(key), dict)]
+    if isinstance(stats := payload.get("generation_stats"), dict):
+        # A prompt that was in the cache has the rate of when it came there.
+        cached = stats.get("prefix_cache_hit", "none") != "none"
+        sources.append({name: it for name, it in stats.items() if not cached or name != "prompt_tps"})
     if TOKEN_TIMES in payload:
         sources.append({TOKEN_TIMES: payload[TOKEN_TIMES]})
     if not sources:

@@ -111,6 +111,7 @@ class StreamSummary:
     server_timings: dict[str, float] = field(default_factory=dict)
     queue_wait_ns: int | None = None
     prefill_ns: int | None = None
+    generation_ns: int | None = None
     model_load_ns: int | None = None
     preemptions: int | None = None
     preempted_tokens: int | None = None
@@ -337,6 +338,7 @@ def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None
         return
     summary.server_timings = figures.server_timings
     summary.queue_wait_ns, summary.prefill_ns = figures.queue_wait_ns, figures.prefill_ns
+    summary.generation_ns = figures.generation_ns
     summary.model_load_ns = figures.model_load_ns
     summary.preemptions, summary.preempted_tokens = figures.preemptions, figures.preempted_tokens
     summary.server_token_ns = figures.server_token_ns

@@ -14,6 +14,10 @@ from pytest_llmbench.wire.openai_stream import TOKEN_TIMES, as_count
 
 _NS_PER_MS = 1e6
 _PREFILL_MS = ("prompt_ms", "time_to_first_token_ms")
+_PREFILL_RATES = (("prompt_tokens", "prompt_tps"),)
+_GENERATION_MS = ("predicted_ms", "generation_time_ms")
+_GENERATION_RATES = (("generation_tokens", "generation_tps"), ("completion_tokens", "decode_throughput"))
+"""Names of a number of tokens, and of the tokens per second."""
 _MOST_FIGURES, _NAME_LIMIT = 64, 80
 """Most figures of a reply that are kept, and most characters of their names."""
 _BEYOND = 2**63
@@ -29,6 +33,7 @@ class ServerFigures:
     """Every figure under the server's own name; the last one if several have the same name."""
     queue_wait_ns: int | None = None
     prefill_ns: int | None = None
+    generation_ns: int | None = None
     model_load_ns: int | None = None
     preemptions: int | None = None
     preempted_tokens: int | None = None
@@ -46,7 +51,10 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     """The figures in the chunks of one reply; :data:`NOTHING_SAID` where there are none.
 
     Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``. Prefill is llama.cpp's ``prompt_ms``, vLLM's
-    ``time_to_first_token_ms``, which begins with the first scheduling, or Ollama's ``prompt_eval_duration``.
+    ``time_to_first_token_ms``, which begins with the first scheduling, Ollama's ``prompt_eval_duration``, or
+    exo's ``prompt_tokens`` / ``prompt_tps``. Generation is llama.cpp's ``predicted_ms``, vLLM's
+    ``generation_time_ms``, Ollama's ``eval_duration``, or tokens / exo's ``generation_tps`` or SGLang's
+    ``decode_throughput``, so that tokens over this time are the rate that the server tells.
     The loading of the model is Ollama's ``load_duration``; its durations are nanoseconds. What a cache served
     is llama.cpp's ``cache_n``. ``critical_evictions`` and ``think_reason`` are the embedded engine's.
     """
@@ -54,11 +62,11 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     if not timed:
         return NOTHING_SAID
     figures = _figures(timed)
-    ollama_prefill_ms = _ms(figures.get("prompt_eval_duration"))
     return ServerFigures(
         server_timings=figures,
         queue_wait_ns=_ns(figures.get("queue_ms", figures.get("queue_time_ms"))),
-        prefill_ns=_ns(next((figures[name] for name in _PREFILL_MS if name in figures), ollama_prefill_ms)),
+        prefill_ns=_ns(_stage_ms(figures, _PREFILL_MS, "prompt_eval_duration", _PREFILL_RATES)),
+        generation_ns=_ns(_stage_ms(figures, _GENERATION_MS, "eval_duration", _GENERATION_RATES)),
         model_load_ns=_ns(_ms(figures.get("load_duration"))),
         preemptions=_count(figures.get("preemptions")),
         preempted_tokens=_count(figures.get("preempted_tokens")),
@@ -67,6 +75,21 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
         critical_evictions=_count(figures.get("critical_evictions")),
         thinking_end_reason=next((r for one in timed if (r := reason_of(one.get("think_reason")))), None),
     )
+
+
+def _stage_ms(
+    figures: Mapping[str, float], in_ms: Sequence[str], in_ns: str, rates: Sequence[tuple[str, str]]
+) -> float | None:
+    """The milliseconds of a stage under the first name that there is; a rate of 0 tells none."""
+    for name in in_ms:
+        if name in figures:
+            return figures[name]
+    if in_ns in figures:
+        return figures[in_ns] / _NS_PER_MS
+    for tokens, rate in rates:
+        if tokens in figures and figures.get(rate, 0.0) > 0:
+            return 1000 * figures[tokens] / figures[rate]
+    return None
 
 
 def reason_of(value: Any) -> str | None:

@@ -34,15 +34,19 @@ ENGINE = "fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=
 Given = dict[str, Any]
 QUESTIONS = {"accuracy"} & {*names("tests")}
 """Tests whose requests are given questions, the same ones each time."""
-GRID: tuple[tuple[str, Given], ...] = tuple(
-    (name, {"input_tokens": 300, "output_tokens": 16, "concurrency": 3})
-    for name in names("tests")
-    if name == "grid"
+JOBS: tuple[tuple[str, Given], ...] = tuple(
+    (name, given)
+    for name, given in (
+        ("grid", {"input_tokens": 300, "output_tokens": 16, "concurrency": 3}),
+        ("batch", {"prompts": 12, "runs": 2}),
+    )
+    if name in names("tests")
 )
+"""Jobs of extras, whose load is their own."""
 OF_EXTRAS: tuple[tuple[str, Given], ...] = tuple(
     (name, given)
     for name in names("tests")
-    if name not in {*QUESTIONS, "grid"}
+    if name not in {*QUESTIONS, *dict(JOBS)}
     for given in ({"rate": 20}, {"concurrency": 3, "runs": 2}, {"rate": 20, "workload": "profile:XRANK"})
 )
 SUITE: tuple[tuple[str, Given], ...] = (
@@ -81,13 +85,13 @@ SUITE: tuple[tuple[str, Given], ...] = (
     ("guardrail", {}),
     ("guardrail", {"capacity_rps": 30, "levels_percent": [50], "without": "no single filters"}),
     *OF_EXTRAS,
-    *GRID,
+    *JOBS,
 )
 PLANNED: tuple[tuple[str, Given], ...] = (
     ("ttft", {"rate": 50, "requests": "auto", "max_requests": 300, "p50_ms": 500}),
     ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
     *OF_EXTRAS[:1],
-    *GRID,
+    *JOBS,
     ("capacity", {"ttft_p99_ms": 100}),
     ("prefix_cache", {}),
     ("guardrail", {"capacity_rps": 30, "levels_percent": [50], "without": "no single filters"}),

@@ -104,6 +104,52 @@ def test_ollama_s_loading_of_the_model(told: float, known: int | None) -> None:
     assert server_figures([timed(load_duration=told)]).model_load_ns == known
 
 
+@pytest.mark.parametrize(
+    ("figures", "prefill_ns", "generation_ns"),
+    [
+        ({"prompt_ms": 50, "predicted_ms": 200.5, "predicted_n": 9}, 50_000_000, 200_500_000),
+        ({"time_to_first_token_ms": 50, "generation_time_ms": 200}, 50_000_000, 200_000_000),
+        ({"prompt_eval_duration": 5_000, "eval_duration": 7_000}, 5_000, 7_000),
+        (
+            {"prompt_tokens": 100, "prompt_tps": 400, "generation_tokens": 30, "generation_tps": 60.0},
+            250_000_000,
+            500_000_000,
+        ),
+        ({"completion_tokens": 30, "decode_throughput": 60.0}, None, 500_000_000),
+        ({"prompt_tokens": 100, "prompt_tps": 0, "generation_tps": 60.0}, None, None),
+        (
+            {"prompt_tokens": 100, "prompt_tps": -1, "generation_tokens": 1, "generation_tps": 1e-300},
+            None,
+            None,
+        ),
+    ],
+    ids=["llama.cpp", "vLLM", "Ollama", "exo", "SGLang", "no rate", "no sense"],
+)
+def test_prefill_and_generation_under_the_names_of_each_engine(
+    figures: dict[str, float], prefill_ns: int | None, generation_ns: int | None
+) -> None:
+    found = server_figures([timed(**figures)])
+    assert (found.prefill_ns, found.generation_ns) == (prefill_ns, generation_ns)
+
+
+@pytest.mark.parametrize(("hit", "prefill_ns"), [("none", 250_000_000), ("exact", None), ("partial", None)])
+def test_exo_s_figures_of_a_reply(hit: str, prefill_ns: int | None) -> None:
+    """A prompt that was in the cache has the rate of when it came there."""
+    stats = {"prompt_tokens": 100, "prompt_tps": 400, "generation_tokens": 30, "generation_tps": 60.0}
+    body = sse(
+        chat({"content": "a"}), chat({}, "stop", generation_stats={**stats, "prefix_cache_hit": hit}), DONE
+    )
+    summary = read([(body, 1)], "chat")
+    assert (summary.prefill_ns, summary.generation_ns) == (prefill_ns, 500_000_000)
+    assert summary.server_timings["generation_tps"] == 60.0
+
+
+def test_sglang_s_rate_of_decoding() -> None:
+    told = {"prompt_tokens": 3, "completion_tokens": 30, "finish_reason": {"type": "stop"}}
+    body = sse({"text": "a", "meta_info": {**told, "decode_throughput": 60.0}}, DONE)
+    assert read([(body, 1)], "sglang-generate").generation_ns == 500_000_000
+
+
 def test_vllm_s_name_for_the_queue() -> None:
     assert server_figures([timed(queue_time_ms=0)]).queue_wait_ns == 0
 

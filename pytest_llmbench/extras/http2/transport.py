@@ -359,6 +359,8 @@ class Http2Pool:
     """
 
     busy = False
+    holds = False
+    """Streams share a connection, and one of gRPC answers pings: what is held back would be in the way."""
 
     def __init__(self, name: str, opener: Opener, manner: Manner) -> None:
         self.name = name

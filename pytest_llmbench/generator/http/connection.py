@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from pytest_llmbench.generator.http.links import Link
@@ -71,6 +72,10 @@ class Connection:
         self._tls = tls
         self._opened = opened
         self._answered_ns = 0
+        self._held: Exchange | None = None
+        """The exchange whose last byte is held back."""
+        self._kept = b""
+        """That byte as it will be written, and what has to follow it."""
         self.answered = 0
         """Number of replies so far after which it was kept."""
         self.alive = False
@@ -88,6 +93,9 @@ class Connection:
         write, so the server may be at work, and we descheduled, before a stamp behind it could be taken.
         """
         exchange.connecting_ns = None
+        if exchange.holds:
+            self._hold(exchange, wire)
+            return False
         payload = wire if self._tls is None else self._tls.encrypt(wire)
         before_ns = self.now()
         if self._link.write(payload):
@@ -96,14 +104,39 @@ class Connection:
         exchange.sending_ns = before_ns
         return False
 
+    def _hold(self, exchange: Exchange, wire: bytes) -> None:
+        """Write a request but for its last byte. Until its release ``sending_ns`` is None once the kernel has
+        taken all of that."""
+        first, last = wire[:-1], wire[-1:]
+        if self._tls is not None:
+            first, last = self._tls.encrypt(first), self._tls.encrypt(last)
+        self._held, self._kept = exchange, last
+        exchange.release = partial(self._release, exchange)
+        exchange.sending_ns = None if self._link.write(first) else self.now()
+
+    def _release(self, exchange: Exchange) -> None:
+        payload, self._kept, self._held = self._kept, b"", None
+        before_ns = self.now()
+        if self._link.write(payload):
+            exchange.submitted_ns = before_ns
+        else:
+            exchange.sending_ns = before_ns
+
     def write(self, data: bytes) -> bool:
         """Write what is no request. True if the kernel took everything."""
         if not data:
             return True
         try:
-            return self._link.write(data if self._tls is None else self._tls.encrypt(data))
+            return self._put(data if self._tls is None else self._tls.encrypt(data))
         except ssl.SSLError:  # the other side has closed its end of TLS
             return False
+
+    def _put(self, payload: bytes) -> bool:
+        """Write, behind a byte that is held back."""
+        if self._held is None:
+            return self._link.write(payload)
+        self._kept += payload
+        return False
 
     def stamp(self, exchange: Exchange, at_ns: int, since_ns: int | None) -> int:
         """Note the instant of a read of the reply and return it.
@@ -170,7 +203,10 @@ class Connection:
             link.write(self._tls.handshake())
 
     def written(self, whole: bool) -> None:
-        self._spoken.written(whole)
+        if self._held is None:
+            self._spoken.written(whole)
+        else:
+            self._held.sending_ns = None if whole else self.now()
 
     def ended(self, error: Exception | None) -> None:
         if self.alive and self.answered == 1 and self.now() - self._answered_ns < _RIGHT_BEHIND_NS:
@@ -197,7 +233,7 @@ class Connection:
             self._link.close()
             return
         if answer := tls.pending():
-            self._link.write(answer)
+            self._put(answer)
         if plain:
             self._spoken.take(plain, at_ns, since_ns)
         if tls.closed:
@@ -236,6 +272,8 @@ def how_it_broke(
     """Why a response was not complete, in words. ``closing``: how the server ended the connection."""
     how = closing if error is None else f"broke the connection ({error})"
     when = "before the response was complete" if exchange.stamps else "before the first byte"
+    if exchange.holds:
+        return f"the server {how} while the last byte of the request was held back"
     if reused and not exchange.stamps:
         when += "; it was a kept one, and idle ones may be closed by it"
     return f"the server {how} {when}"

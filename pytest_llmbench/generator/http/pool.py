@@ -50,6 +50,8 @@ class Pool:
     meanwhile are left out without a word.
     """
 
+    holds = True
+
     def __init__(self, name: str, opener: Opener, speak: Callable[[Connection, Keeper], Lone]) -> None:
         self.name = name
         self._opener = opener
@@ -121,7 +123,7 @@ class Pool:
 
     def retry(self, exchange: Exchange) -> None:
         exchange.stale_retries += 1
-        exchange.submitted_ns = exchange.sending_ns = None
+        exchange.submitted_ns = exchange.sending_ns = exchange.release = None
         self._send_on_new(exchange)
 
     def look_soon(self, spoken: Lone, exchange: Exchange) -> None:

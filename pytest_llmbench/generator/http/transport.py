@@ -110,6 +110,10 @@ class Exchange:
     error: str | None = None
     finished_ns: int = 0
     stale_retries: int = 0
+    holds: bool = False
+    """Whether the last byte of the request is to be held back until its release."""
+    release: Callable[[], None] | None = None
+    """A function that sends that byte; None where there is none on a connection."""
     due_ns: int = 0
     """No deadline can have run out before this instant (kept by the sweep)."""
     channel: Channel | None = None
@@ -147,6 +151,9 @@ class Head(Protocol):
 
 class Transport(Protocol):
     """Carries exchanges. Everything runs in the event loop's thread."""
+
+    holds: bool
+    """Whether it can hold back the last byte of a request (:attr:`Exchange.holds`)."""
 
     @property
     def name(self) -> str: ...
