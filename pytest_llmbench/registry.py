@@ -161,20 +161,32 @@ Kind = Literal[
 """A field of :class:`Extra` that names parts."""
 
 
+_OF_SUITE: Final[dict[Kind, Mapping[str, Any]]] = {}
+"""Parts of the suite that is being run, by kind and name; they are there already."""
+
+
+def give(kind: Kind, parts: Mapping[str, Any]) -> None:
+    """Have the parts of that kind that the suite brings, in place of those given before."""
+    _OF_SUITE[kind] = parts
+
+
 def named(kind: Kind, name: str) -> Any | None:
-    """The part of that kind and name; None: no extra has one."""
+    """The part of that kind and name; None: neither the suite nor an extra has one."""
+    if name in (own := _OF_SUITE.get(kind, {})):
+        return own[name]
     found = next((parts[name] for parts in _parts(kind) if name in parts), None)
     return None if found is None else load(found)
 
 
 def names(kind: Kind) -> tuple[str, ...]:
-    """The names of all parts of that kind; none of them is imported."""
-    return tuple(name for parts in _parts(kind) for name in parts)
+    """The names of all parts of that kind, those of the suite first; none of them is imported."""
+    return (*_OF_SUITE.get(kind, ()), *(name for parts in _parts(kind) for name in parts))
 
 
 def every(kind: Kind) -> Mapping[str, Any]:
     """All parts of that kind by name."""
-    return {name: load(part) for parts in _parts(kind) for name, part in parts.items()}
+    found = {name: load(part) for parts in _parts(kind) for name, part in parts.items()}
+    return {**found, **_OF_SUITE.get(kind, {})}
 
 
 def _parts(kind: Kind) -> Iterator[Mapping[str, str]]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from extended import distribution, python
+from extended import FILES, distribution, python
 
 from pytest_llmbench import load_report
 
@@ -62,6 +62,18 @@ def test_arrivals_metrics_and_a_file_of_the_report(acme: Path) -> None:
     records = load_report(acme / "out").tests[0].records
     assert len(records) == 100
     assert len(set(records["scheduled_ns"].tolist())) == 50, "two come at an instant"
+
+
+def test_arrivals_of_a_suite_alone(tmp_path: Path) -> None:
+    """No distribution: the two files of the page. What was measured is read again without them."""
+    for name in ("conftest.py", "test_bursts.py"):
+        (tmp_path / name).write_text(FILES[name])
+    run = python(*MEASURED, "--llm-report=out", "test_bursts.py", path=tmp_path)
+    assert "1 passed" in run.stdout, run.stdout + run.stderr
+    (entry,) = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
+    assert entry["facts"]["load.arrival"]["value"] == "bursts"
+    again = python("-m", "pytest_llmbench", "recompute", "out", path=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
 
 
 def test_a_format_of_traces(acme: Path) -> None:

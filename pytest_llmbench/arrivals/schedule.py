@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -47,9 +47,9 @@ def uniform_offsets_s(rate: float, count: int) -> npt.NDArray[np.float64]:
     return np.arange(1, count + 1, dtype=np.float64) / rate
 
 
-ArrivalProcess = Callable[[float, int, int], npt.ArrayLike]
+ArrivalProcess = Callable[[float, int, int], "npt.ArrayLike | Iterator[float]"]
 """Rate in requests per second, number of requests and seed → the offset of each arrival from the start in
-seconds, never decreasing, those of fewer requests first."""
+seconds, never decreasing, those of fewer requests first. An iterator may go on for ever."""
 _LONGEST_S = 2**63 / 1e9
 MOST_ARRIVALS = 100_000_000
 """The most arrivals of one schedule; its offsets take 800 MB."""
@@ -107,12 +107,18 @@ def _offsets_s(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]
 def _offsets_of_extra(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]:
     process: ArrivalProcess | None = named("arrivals", load.arrival)
     assert process is not None
-    offsets_s = np.asarray(process(load.rate, count, seed), dtype=np.float64)
+    given = process(load.rate, count, seed)
+    try:
+        offsets_s = np.array(
+            [*islice(given, count)] if isinstance(given, Iterator) else given, dtype=np.float64
+        )
+    except (TypeError, ValueError):
+        offsets_s = np.empty(0)
     if offsets_s.shape != (count,) or not (np.diff(offsets_s, prepend=0.0) >= 0).all():
         raise SuiteError(
             f"{load.arrival} gives no {count} offsets that never decrease, none negative",
             where="arrival schedule",
-            remedy="correct the extra that has this arrival process",
+            remedy="correct this arrival process, which is the suite's or an extra's",
         )
     return offsets_s
 

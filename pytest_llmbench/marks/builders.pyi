@@ -72,34 +72,36 @@ class LLMBench:
     @staticmethod
     def batch(
         *,
-        max_send_spread_ms: float | None = None,
+        max_send_spread_ms: float | Mapping[str, float] | None = None,
         budget: float | str | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
-        prompts: int = 32,
-        max_makespan_s: float | None = None,
-        min_requests_per_s: float | None = None,
-        min_output_tok_s: float | None = None,
-        min_total_tok_s: float | None = None,
-        ttft_mean_ms: float | None = None,
-        ttft_p50_ms: float | None = None,
-        ttft_p99_ms: float | None = None,
-        tpot_mean_ms: float | None = None,
-        tpot_p50_ms: float | None = None,
-        tpot_p99_ms: float | None = None,
-        itl_mean_ms: float | None = None,
-        itl_p50_ms: float | None = None,
-        itl_p99_ms: float | None = None,
-        e2e_mean_ms: float | None = None,
-        e2e_p50_ms: float | None = None,
-        e2e_p99_ms: float | None = None,
+        prompts: int | Mapping[str, int] = 32,
+        max_makespan_s: float | Mapping[str, float] | None = None,
+        min_requests_per_s: float | Mapping[str, float] | None = None,
+        min_output_tok_s: float | Mapping[str, float] | None = None,
+        min_total_tok_s: float | Mapping[str, float] | None = None,
+        ttft_mean_ms: float | Mapping[str, float] | None = None,
+        ttft_p50_ms: float | Mapping[str, float] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
+        tpot_mean_ms: float | Mapping[str, float] | None = None,
+        tpot_p50_ms: float | Mapping[str, float] | None = None,
+        tpot_p99_ms: float | Mapping[str, float] | None = None,
+        itl_mean_ms: float | Mapping[str, float] | None = None,
+        itl_p50_ms: float | Mapping[str, float] | None = None,
+        itl_p99_ms: float | Mapping[str, float] | None = None,
+        e2e_mean_ms: float | Mapping[str, float] | None = None,
+        e2e_p50_ms: float | Mapping[str, float] | None = None,
+        e2e_p99_ms: float | Mapping[str, float] | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
         runs: int | Literal["auto"] | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
-        max_error_share: float = 0.01,
-        timeout_s: float | None = None,
+        advisory: Sequence[Objective] = (),
+        limits_file: str | None = None,
+        max_error_share: float | Mapping[str, float] = 0.01,
+        timeout_s: float | Mapping[str, float] | None = None,
     ) -> pytest.MarkDecorator:
         """Batch (no test of the draft).
 
@@ -110,22 +112,24 @@ class LLMBench:
 
         :param max_send_spread_ms: from the first request that leaves to the last.
         :param budget: time that the test may take, ``"5m"`` or seconds, spent on as many runs or requests as
-            decide its limits and comparisons; stands before ``--llm-budget``.
+            decide its limits and comparisons; overrides ``--llm-budget``.
         :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
             it is left out.
         :param prompts: requests of the batch.
         :param max_makespan_s: from the start of the job to the end of its last reply.
         :param min_total_tok_s: input and output tokens.
         :param workload: name of a workload, a workload object, or weights by name.
-        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param seed: of requests and arrivals; overrides ``--llm-seed``.
         :param runs: repetitions of the measured load; of a job also ``"auto"``: one, and four more where that
             does not decide its limits.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant; only for tests of the
             draft.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param advisory: objectives that are judged and reported, and fail no test.
+        :param limits_file: file of limits of this test, beside the test's own; ``--llm-calibrate`` writes it.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
-        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; overrides
             ``--llm-timeout``.
         """
 

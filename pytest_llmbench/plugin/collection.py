@@ -58,7 +58,7 @@ PLACE = pytest.StashKey[tuple[int, int]]()
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check all markers, remember what they ask for, and have each marked test measured."""
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker(MARK)) is not None]
-    mistakes = _without_measurement(items)
+    mistakes = [*_without_measurement(items), *_given_arrivals(config)]
     if not marked and not mistakes:
         return
     known = len(mistakes)
@@ -328,6 +328,29 @@ def _place(config: pytest.Config) -> Place | None:
         return None
     known = None if file is None else file.facts.value(SUTFact.ACCELERATOR_TYPE)
     return Place(names, known)
+
+
+def _given_arrivals(config: pytest.Config) -> list[str]:
+    """Mistakes in the arrival processes of the hooks, which loads of this session may name from here on."""
+    given: dict[str, Any] = {}
+    for offered in config.hook.pytest_llmbench_arrivals(config=config):
+        given.update(offered or {})
+    if not given:
+        return []
+    from pytest_llmbench.model.plan import ARRIVALS
+    from pytest_llmbench.registry import give
+
+    give("arrivals", given)
+    config.add_cleanup(lambda: give("arrivals", {}))
+    taken = sorted({*given} & {*ARRIVALS, "trace"})
+    return [
+        *(f"pytest_llmbench_arrivals gives {name!r}: that name is taken" for name in taken),
+        *(
+            f"pytest_llmbench_arrivals: {name!r} is {shown(process)}, no function of rate, count and seed"
+            for name, process in given.items()
+            if not callable(process)
+        ),
+    ]
 
 
 def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_llmbench.arrivals.schedule import ArrivalProcess
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
 
@@ -24,6 +25,32 @@ def pytest_llmbench_workloads(config: pytest.Config) -> Mapping[str, Workload]: 
 
         def pytest_llmbench_workloads(config):
             return {"short-chat": SyntheticWorkload("short-chat", Uniform(16, 64), Uniform(8, 16))}
+    """
+
+
+def pytest_llmbench_arrivals(config: pytest.Config) -> Mapping[str, ArrivalProcess]:  # type: ignore[empty-body]
+    """Arrival processes that markers of this suite may name, ``@llmbench.ttft(rate=20, arrival="bursts")``.
+
+    Each is called with rate, number of requests and seed, and gives the instants in seconds from the start of
+    the load: a sequence, or an iterator, which may go on for ever.
+
+    Example::
+
+        import random
+
+        class Bursts:
+            def __init__(self, size):
+                self.size = size
+
+            def __call__(self, rate, count, seed):
+                gap_s = random.Random(seed).expovariate
+                at_s = 0.0
+                while True:
+                    at_s += gap_s(rate / self.size)
+                    yield from [at_s] * self.size
+
+        def pytest_llmbench_arrivals(config):
+            return {"bursts": Bursts(size=5)}
     """
 
 
@@ -78,6 +105,7 @@ def pytest_llmbench_events(config: pytest.Config, events: Sequence[Mapping[str, 
 
 
 __all__ = [
+    "pytest_llmbench_arrivals",
     "pytest_llmbench_disclosure",
     "pytest_llmbench_events",
     "pytest_llmbench_result",

@@ -66,3 +66,47 @@ def test_result_observer(suite: Suite) -> None:
     result = suite.measure("replay", "-s")
     result.assert_outcomes(passed=1)
     result.stdout.re_match_lines([r".*test_seen \d+\.\d+.*"])
+
+
+def test_arrivals_by_name(suite: Suite) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(rate=20, arrival="bursts", requests=50)
+        def test_x(llm_result):
+            starts = llm_result.observations[0].records.scheduled_ns
+            assert len({*starts.tolist()}) == 10
+        """,
+        conftest=example("pytest_llmbench_arrivals"),
+    )
+    suite.measure("replay").assert_outcomes(passed=1)
+    suite.write(
+        "from pytest_llmbench import llmbench\n@llmbench.ttft(rate=2, arrival='bursts')\ndef test_x(): ...",
+        conftest="",
+    )
+    result = suite.measure("replay")
+    assert "must be one of poisson, uniform, gamma, trace, got 'bursts'" in result.stderr.str(), (
+        "it was of that suite"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        ("{'poisson': len}", "gives 'poisson': that name is taken"),
+        ("{'mine': 3}", "'mine' is 3, no function of rate, count and seed"),
+        ("{'mine': lambda rate, count, seed: [2.0, 1.0] * count}", "mine gives no 50 offsets"),
+        ("{'mine': lambda rate, count, seed: iter([0.5])}", "mine gives no 50 offsets"),
+        ("{'mine': lambda rate, count, seed: ['soon'] * count}", "mine gives no 50 offsets"),
+    ],
+)
+def test_arrivals_that_are_none(suite: Suite, gives: str, said: str) -> None:
+    suite.write(
+        "from pytest_llmbench import llmbench\n"
+        "@llmbench.ttft(rate=20, arrival='mine', requests=50)\ndef test_x(): ...",
+        conftest=f"def pytest_llmbench_arrivals(config):\n    return {gives}",
+    )
+    result = suite.measure("replay")
+    assert said in result.stdout.str() + result.stderr.str()
+    assert result.parseoutcomes().get("passed", 0) == 0
