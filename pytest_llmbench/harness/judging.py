@@ -29,6 +29,7 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine
 from pytest_llmbench.metrics.latency import adjusted_ttft
+from pytest_llmbench.metrics.server_side import startup_time
 from pytest_llmbench.model.judgement import (
     Comparison,
     ComplianceVerdict,
@@ -265,7 +266,8 @@ class Judge:
     ) -> TestResult:
         """The result with its judgements. ``peers``: the results of the other systems that it is compared
         with."""
-        result = replace(result, metrics={**result.metrics, **adjusted_ttft(result.metrics, result.facts)})
+        of_facts = adjusted_ttft(result.metrics, result.facts) | startup_time(result.facts)
+        result = replace(result, metrics={**result.metrics, **of_facts})
         usual: float = type(parameters).max_error_share  # the default of this test
         judged_validity = validity_of(result, Budget(parameters.max_error_share, usual))
         decisive = tuple(found for found in result.comparisons if found.gated)

@@ -70,6 +70,7 @@ def not_given(test: str, limits: Iterable[Objective]) -> list[str]:
     gives = GIVES.get(test)
     if gives is None:
         return []
+    gives |= {"startup_time"}
     of_extras = bool({each.metric.partition("[")[0].partition(".")[0] for each in limits} - set(OWN))
     machine = of_the_machine() if of_extras else frozenset[str]()
     gives |= machine

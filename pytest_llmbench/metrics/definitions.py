@@ -156,6 +156,7 @@ _RATES = (
         "input and output tokens of the job / makespan",
         "job",
     ),
+    _scalar("startup_time", "Startup", "s", "lower", "a launched server is healthy - its start", "startup"),
     _scalar("makespan", "Makespan", "s", "lower", "end of the last reply - start of the job", "job"),
     _scalar(
         "completion_rate",

@@ -16,7 +16,7 @@ from pytest_llmbench.metrics.latency import by_blocks, streamed_tokens
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate, EstimateKind, Reason
-from pytest_llmbench.model.fact_keys import TokenizerFact
+from pytest_llmbench.model.fact_keys import EndpointFact, TokenizerFact
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import EngineReadings, Observation
 from pytest_llmbench.model.record import LENGTH_FINISH, TokenSource
@@ -30,6 +30,22 @@ NOT_MEASURABLE = "not measurable"
 def queue_wait_ms(records: Records) -> FloatArray:
     """Time from acceptance to first scheduling in ms, as the server reports it (section 5.1.4.2)."""
     return _reported(records, records.queue_wait_ns)
+
+
+def startup_time(facts: Facts) -> dict[str, Estimate]:
+    """``startup_time``: how long a launched server took from its start until it was healthy, in s; empty for
+    one that was there.
+
+    It was asked every 0.1 s, so it may have been healthy by so much earlier.
+    """
+    took_s = facts.value(EndpointFact.STARTUP_S)
+    if took_s is None:
+        return {}
+    asked_s = min(took_s, 0.1)
+    found = Estimate(
+        took_s, took_s, took_s, 0.95, 1, "observed", "s", too_high_by=asked_s, kind=EstimateKind.OBSERVED
+    )
+    return {"startup_time": found}
 
 
 COLD_START_NS = 250_000_000

@@ -121,6 +121,7 @@ class EndpointFact:
     MODEL_LOAD_MS = Key("endpoint.model_load_ms", float)
     PROXY = Key("endpoint.proxy", str)  # the proxy on the way, or none
     SERVER = Key("endpoint.server", str)  # the server's header of that name
+    STARTUP_S = Key("endpoint.startup_s", float)  # time from the start of a launched server until healthy
     TRANSPORT = Key("endpoint.transport", str)  # what carries calls in process
     URL = Key("endpoint.url", str)  # base URL, without query
 

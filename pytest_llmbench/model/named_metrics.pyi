@@ -252,6 +252,9 @@ class NamedMetrics:
     def session_goodput(self) -> ReadEstimate:
         """Session goodput."""
     @property
+    def startup_time(self) -> ReadEstimate:
+        """Startup."""
+    @property
     def starvation_rate(self) -> ReadEstimate:
         """Starvation rate."""
     @property

@@ -20,6 +20,8 @@ from pytest_llmbench import SUT, LaunchedServer, launched_server
 from pytest_llmbench.errors import LLMBenchError, SUTError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT, open_sut
+from pytest_llmbench.metrics.server_side import startup_time
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.workloads.lengths import Fixed
@@ -68,6 +70,18 @@ def test_the_port_in_a_variable(tmp_path: Path) -> None:
     script = f"import os, runpy, sys; sys.argv[1:] = [os.environ['AT']]; {run}"
     with launched_server([sys.executable, "-c", script], env={"AT": "{port}"}, cwd=tmp_path) as server:
         assert answers(server.url)
+
+
+def test_the_time_until_it_is_healthy_is_known(tmp_path: Path) -> None:
+    late = f"import runpy, sys, time; time.sleep(1.0); runpy.run_path({PROGRAM[1]!r}, run_name='__main__')"
+    began = time.monotonic()
+    with launched_server([sys.executable, "-c", late, "{port}"], cwd=tmp_path) as server:
+        took_s = time.monotonic() - began
+        assert 1.0 <= server.startup_s <= took_s
+        with closing(opened(server.url)) as sut:
+            (found,) = startup_time(sut.facts).values()
+    assert (found.point, found.unit, found.too_high_by) == (server.startup_s, "s", 0.1)
+    assert startup_time(Facts()) == {}
 
 
 OVER_TLS = """

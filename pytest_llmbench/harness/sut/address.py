@@ -44,7 +44,8 @@ class Address(Endpoint):
         self.launched = launched = launched_at(opened.base_url)
         if launched is None:
             return opened
-        return replace(opened, launched=launched, ended=lambda: launched.ended)
+        facts = opened.facts | launched.facts
+        return replace(opened, launched=launched, facts=facts, ended=lambda: launched.ended)
 
     def told(self, opened: Opened) -> Facts:
         """Those of the variant, and what its own server showed and the SUT's did not."""

@@ -26,6 +26,8 @@ import httpx
 from pytest_llmbench.endpoint_urls import PORT, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import STOP_S, GroupGuard, end_group, signal_group
+from pytest_llmbench.model.fact_keys import EndpointFact
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import keep_secrets_of_program
 from pytest_llmbench.trust import client_context
@@ -68,6 +70,8 @@ class LaunchedServer:
         self._log = log
         self.url = ""
         """The endpoint: where it answers, with the path of its API. Empty if the caller knows it."""
+        self.startup_s = math.nan
+        """Time from its start until it was healthy, in seconds; asked every 0.1 s."""
         _RUNNING.add(self)
         self._guard = guard
 
@@ -79,6 +83,7 @@ class LaunchedServer:
 
         Raises SUTError naming the command, how it ended or for how long it was awaited, and its log.
         """
+        began = time.monotonic()
         with contextlib.ExitStack() as undo:
             log = undo.enter_context(_open_log(launch))
             try:
@@ -100,7 +105,13 @@ class LaunchedServer:
         except BaseException:
             server.stop(stop_s)
             raise
+        server.startup_s = time.monotonic() - began
         return server
+
+    @property
+    def facts(self) -> Facts:
+        """What its start showed."""
+        return Facts.of(Origin.DETECTED, {EndpointFact.STARTUP_S: self.startup_s}, self._launch.where)
 
     @property
     def pid(self) -> int:

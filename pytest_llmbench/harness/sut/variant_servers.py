@@ -120,7 +120,8 @@ class Launched(Address):
         except BaseException:
             server.stop()
             raise
-        return replace(reached, close=server.stop, ended=lambda: server.ended)
+        facts = reached.facts | server.facts
+        return replace(reached, facts=facts, close=server.stop, ended=lambda: server.ended)
 
 
 def _launch(variant: Variant, url: str, port: int) -> Launch:
