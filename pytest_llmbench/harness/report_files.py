@@ -282,6 +282,7 @@ _MEASURED: tuple[str, ...] = (
     "records/*.loads.json.gz",
     "records/*.loads.json",
     "events*.jsonl.gz",
+    "telemetry*.jsonl",
 )
 _SEQUENCES = "sequence/*.json*"
 

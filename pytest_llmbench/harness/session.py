@@ -20,7 +20,7 @@ from pytest_llmbench.harness.beforehand import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.planner import Baselines, ComparisonPlanner
 from pytest_llmbench.harness.comparison.replication import MeasurementRequest, replication
-from pytest_llmbench.harness.execution.loads import files_of
+from pytest_llmbench.harness.execution.loads import files_of, path_in
 from pytest_llmbench.harness.execution.session_loads import SentBefore, SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
 from pytest_llmbench.harness.setting import salt_of, setting_on, warmup_for, with_runs, within_budget
@@ -40,6 +40,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord, Phase
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.sentences import Note
+from pytest_llmbench.registry import named
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.files import there_are_saved
 from pytest_llmbench.store.records_file import not_on_disk
@@ -126,6 +127,16 @@ class BenchSession:
 
         report = self.settings.report if self.settings.events else None
         return EventLog(None if report is None else events_path(report, self._worker), self._observers)
+
+    @cached_property
+    def _telemetry_file(self) -> Any:
+        """What writes the readings of the machine beside the report; None without a report, or the extra."""
+        report, kind = self.settings.report, named("machine", "file")
+        return (
+            None
+            if report is None or kind is None
+            else kind(path_in(report, "telemetry", ".jsonl", self._worker))
+        )
 
     def sut_from_settings(self) -> SUT:
         """The SUT of the command line. Raises SuiteError without an endpoint."""
@@ -290,7 +301,8 @@ class BenchSession:
         """
         beyond = () if opened.virtual else self._beyond(result, opened)
         again = (*self._sent_before.findings(nodeid), *self._sent_by_others(opened))
-        found = [*result.findings, *(() if self._events is None else self._events.findings)]
+        logs = (self._events, self.__dict__.get("_telemetry_file"))
+        found = [*result.findings, *(each for log in logs if log is not None for each in log.findings)]
         if opened.facts.value(EndpointFact.CERTIFICATE_CHECKED) is False:
             found.append(Finding.of("certificate_checked"))
         if opened.facts.value(EndpointFact.KEY_IN_CLEAR):
@@ -358,6 +370,8 @@ class BenchSession:
         seen = replace(seen, facts=facts, host_limits=self._host_limits)
         if self._events is not None:
             self._events.load(plan, seen, who)
+        if seen.telemetry is not None and self._telemetry_file is not None:
+            self._telemetry_file.write(who, plan, seen)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:
             raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk
         return seen

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
@@ -145,7 +145,7 @@ def read_page(text: str, declared: Mapping[str, str] | None = None) -> dict[str,
     """
     samples: dict[str, list[Sample]] = {}
     own_keys = {name: _key_and_label(series) for name, series in (declared or {}).items()}
-    for sample in _known_samples(text, frozenset(key for key, _ in own_keys.values())):
+    for sample in samples_of(text, _ALL_KEYS | {key for key, _ in own_keys.values()}):
         samples.setdefault(series_key(sample.name), []).append(sample)
     engine = next((name for name in ENGINES if _KEYS[name] & samples.keys()), None)
     values = _of_engine(engine, samples) if engine is not None else {}
@@ -188,15 +188,15 @@ def _of_engine(engine: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str
     return values
 
 
-def _known_samples(text: str, declared: frozenset[str]) -> Iterator[Sample]:
-    """The samples of known series. Pages are long and mostly buckets, so only the lines of these are
-    parsed."""
+def samples_of(text: str, keys: Set[str]) -> Iterator[Sample]:
+    """The samples of the series with these :func:`series_key`. Pages are long and mostly buckets, so only the
+    lines of these are parsed. Raises ValueError for one that cannot be read."""
     # Imported here: the first request does not wait for it.
     from prometheus_client.parser import text_string_to_metric_families
 
     for line in text.splitlines():
         key = series_key(line.partition("{")[0].partition(" ")[0])
-        if line[:1] != "#" and (key in _ALL_KEYS or key in declared):
+        if line[:1] != "#" and key in keys:
             for family in text_string_to_metric_families(f"{line}\n"):
                 yield from family.samples
 

@@ -376,7 +376,9 @@ class Prices(Table):
     input_per_million: float | None = _key("Price of a million input tokens.", ge=0)
     output_per_million: float | None = _key("Price of a million output tokens.", ge=0)
     currency: Text = _key("Currency of all prices. Default: `USD`.", "USD")
-    per_hour: float | None = _key("Price of an hour of the whole system, for comparisons of systems.", gt=0)
+    per_hour: float | None = _key(
+        "Price of an hour of the whole system, for comparisons of systems and `tokens_per_dollar`.", gt=0
+    )
     date: Text | None = _key("Day on which that price was taken.")
 
     def contradictions(self, at: str) -> Iterator[str]:
@@ -390,6 +392,22 @@ class Prices(Table):
         assert self.input_per_million is not None
         assert self.output_per_million is not None
         return (input_tokens * self.input_per_million + output_tokens * self.output_per_million) / 1e6
+
+
+class Telemetry(Table):
+    """What is sampled of the machine during each load; an empty table is enough."""
+
+    url: Text | list[Text] | None = _key(
+        "Prometheus page, or several, of the machine: DCGM exporter, node exporter, Kepler."
+    )
+    command: list[Text] | None = _key(
+        "A command that writes what it sees of the machine, one JSON object a line.", min_length=1
+    )
+    this_host: bool | None = _key(
+        "Whether the devices of this host are the SUT's: GPUs by NVML and AMD SMI, RAPL, psutil. Default: "
+        "where the SUT answers on this host."
+    )
+    interval_s: float = _key("Seconds from one reading to the next. Default: 0.5.", 0.5, gt=0, le=1)
 
 
 WAYS = ("url", "command", "control", "request", "preset")
@@ -535,6 +553,7 @@ class SUTTables(Variants):
     server_times: ServerTimes = ServerTimes()
     prices: Prices = Prices()
     profile: Profile = Profile()
+    telemetry: Telemetry | None = None
 
     def contradictions(self, at: str) -> Iterator[str]:  # noqa: ARG002 - it is the top
         request, endpoint = self.request, self.endpoint

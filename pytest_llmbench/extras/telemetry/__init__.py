@@ -12,6 +12,10 @@ _METRICS = (
 
 EXTRA = Extra(
     metrics={name: f"{_HERE}.metrics:{name.upper()}" for name in _METRICS},
-    machine={"figures": f"{_HERE}.figures:with_figures"},
+    machine={
+        "figures": f"{_HERE}.figures:with_figures",
+        "sampled": f"{_HERE}.sampling:sampled",
+        "file": f"{_HERE}.sampling:TelemetryFile",
+    },
     sentences={"telemetry": f"{_HERE}.wording:SENTENCES"},
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.harness.execution.loads import path_in
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -89,11 +90,8 @@ class EventLog:
 
 
 def events_path(report: Path, worker: str | None) -> Path:
-    """``events.jsonl.gz``, of a worker of pytest-xdist ``events-gw0.jsonl.gz``; with a number where an
-    earlier session left one, which is moved away at the end."""
-    stem = "events" if worker is None else f"events-{worker}"
-    names = (f"{stem}{'' if number == 1 else f'-{number}'}.jsonl.gz" for number in count(1))
-    return next(report / name for name in names if not (report / name).exists())
+    """``events.jsonl.gz``, of a worker of pytest-xdist ``events-gw0.jsonl.gz``."""
+    return path_in(report, "events", ".jsonl.gz", worker)
 
 
 def events_of(seen: Observation) -> Iterator[dict[str, Any]]:

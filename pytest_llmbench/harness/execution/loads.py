@@ -14,6 +14,7 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,6 +122,14 @@ def recording(
         return
     with RecordsWriter(path, RecordsHeader(anchor, nodeid, about)) as writer:
         yield TestFiles(nodeid, writer)
+
+
+def path_in(report: Path, stem: str, kind: str, worker: str | None) -> Path:
+    """``REPORT/STEM.KIND``, of a worker of pytest-xdist ``STEM-gw0.KIND``; with a number where an earlier
+    session left one, which is moved away at the end."""
+    stem = stem if worker is None else f"{stem}-{worker}"
+    names = (f"{stem}{'' if number == 1 else f'-{number}'}{kind}" for number in count(1))
+    return next(report / name for name in names if not (report / name).exists())
 
 
 def loads_path(records: Path) -> Path:

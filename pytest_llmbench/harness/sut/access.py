@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.endpoint_urls import not_over_http2, not_through_a_proxy
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.endpoint import OnProgress
+from pytest_llmbench.harness.sut.endpoint import OnProgress, SampledMachine
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.fact_keys import RequestFact
 from pytest_llmbench.model.facts import Facts, Origin, declared_beside
@@ -48,6 +48,11 @@ class SUTAccess:
     for_load: bool = True
     """Whether a load comes first. False: single requests do, which no measuring process sends; these start
     with a load."""
+
+    machine_pages: tuple[str, ...] = ()
+    """Prometheus pages about its machine, beside those of the file."""
+    pid: int | None = None
+    """The process of a system that was launched for it; None: nobody knows."""
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:
@@ -170,6 +175,24 @@ class SUTAccess:
             for name, place in places.items()
             if place.startswith("metric:")
         }
+
+    def machine(self, *, here: bool, pid: int | None) -> SampledMachine | None:
+        """What is sampled of the machine; None: nobody asks for it. ``here``: whether the SUT runs on this
+        host."""
+        table = None if self.file is None else self.file.tables.telemetry
+        if self.file is None or table is None:
+            return SampledMachine(self.machine_pages) if self.machine_pages else None
+        urls = [table.url] if isinstance(table.url, str) else table.url or []
+        prices = self.file.tables.prices
+        return SampledMachine(
+            (*self.machine_pages, *urls),
+            tuple(table.command or ()),
+            here if table.this_host is None else table.this_host,
+            pid,
+            table.interval_s,
+            prices.per_hour,
+            prices.currency,
+        )
 
     @property
     def model(self) -> str | None:

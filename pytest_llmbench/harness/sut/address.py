@@ -14,10 +14,10 @@ from pytest_llmbench.endpoint_urls import OF_HTTP
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess, worker_notes
 from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
-from pytest_llmbench.model.fact_keys import EndpointFact, WireFact
+from pytest_llmbench.model.fact_keys import ClockFact, EndpointFact, WireFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.registry import load, required, transport_for
+from pytest_llmbench.registry import load, named, required, transport_for
 
 if TYPE_CHECKING:
     from pytest_llmbench.generator.http.target import Target
@@ -117,12 +117,14 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
         generator = _in_process(sut_access, seen)
     if sut_access.tokenizer is not None and sut_access.asking.prompt_form == "text":
         generator = with_counted_prompts(generator, sut_access.tokenizer)
+    whereabouts = _whereabouts(target, holds_key=bool(sut_access.credentials.headers))
+    executor: Stoppable = with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series)
     return Opened(
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
-        facts=seen.facts | told | _whereabouts(target, holds_key=bool(sut_access.credentials.headers)),
-        executor=with_engine_metrics(generator, seen.base_url, sut_access.access, sut_access.series),
+        facts=seen.facts | told | whereabouts,
+        executor=_sampled(executor, sut_access, seen.base_url, whereabouts),
         changed=seen.changed,
         notes=(
             *api_notes(sut_access.api, seen.api),
@@ -131,6 +133,16 @@ def reach_with(pool: WorkerPool | None, url: str, sut_access: SUTAccess) -> Open
             *worker_notes(sut_access.ray or sut_access.workers),
         ),
     )
+
+
+def _sampled(executor: Stoppable, sut_access: SUTAccess, base_url: str, whereabouts: Facts) -> Stoppable:
+    """The executor, with the telemetry of the machine where it is asked for."""
+    launched = launched_at(base_url)
+    pid = launched.pid if launched is not None else sut_access.pid
+    here = pid is not None or whereabouts.value(ClockFact.TOPOLOGY) == "single_machine"
+    wanted = sut_access.machine(here=here, pid=pid)
+    sampled = None if wanted is None else named("machine", "sampled")
+    return executor if sampled is None else sampled(executor, wanted)
 
 
 def _notes(seen: EndpointReport) -> tuple[Note, ...]:

@@ -61,12 +61,18 @@ class Served(Preset):
     def open(self) -> Opened:
         # No replay needs these.
         from pytest_llmbench.harness.sut.address import reach_with, workers_coming_up
+        from pytest_llmbench.probes.engine_metrics import server_root
+        from pytest_llmbench.probes.model_list import below
+        from pytest_llmbench.simulator.serving.power_page import PATH as DCGM
         from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
         with workers_coming_up(self.access) as pool:
             engine = EmbeddedEngine.start(self.scenario)
+            told = parse_scenario(self.scenario).power.idle_w is not None
+            pages = (below(server_root(engine.url), DCGM),) if told else ()
+            access = replace(self.access, machine_pages=pages, pid=engine.pid)
             try:
-                reached = reach_with(pool, engine.url, self.access)
+                reached = reach_with(pool, engine.url, access)
             except BaseException:
                 engine.stop()
                 raise

@@ -34,6 +34,23 @@ def never_ends() -> str | None:
 
 
 @dataclass(frozen=True)
+class SampledMachine:
+    """What is sampled of the machine of a system during its loads."""
+
+    urls: tuple[str, ...] = ()
+    """Prometheus pages about it."""
+    command: tuple[str, ...] = ()
+    """A command that writes a JSON object a line; empty: none."""
+    this_host: bool = False
+    """Whether the devices of this host are its own."""
+    pid: int | None = None
+    """The process of the system, which was launched here; None: nobody knows."""
+    interval_s: float = 0.5
+    price_per_hour: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True)
 class Opened:
     """An endpoint that was brought up: it can be loaded now."""
 

@@ -116,7 +116,7 @@ class Launched(Address):
         url = self.declared.with_port(self.url, port)
         server = LaunchedServer.start(_launch(self.declared, url, port))
         try:
-            reached = reach(url, self.access)
+            reached = reach(url, replace(self.access, pid=server.pid))
         except BaseException:
             server.stop()
             raise
