@@ -20,6 +20,8 @@ from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
 """The page whose tests run against a server, as its readers do it."""
 QUARTER = "replay:fast?step_base_us=4800&decode_us_per_sequence=24&prefill_us_per_token=40"
+ENERGY = ROOT / "docs/how-to/measure-energy.md"
+"""The page whose tests need an engine that knows its power."""
 SEARCHING = {ROOT / "docs/reference/tests.md", ROOT / "docs/how-to/measure-sessions.md"}
 """Pages of searches, which on an engine of a quarter of the speed send a quarter of the requests."""
 WITH: dict[Path, tuple[str, ...]] = {
@@ -56,6 +58,8 @@ def engine() -> Iterator[EmbeddedEngine]:
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
     endpoint = QUARTER if page in SEARCHING else "replay"
+    if page == ENERGY:
+        endpoint = "replay:fast?idle_w=70&step_w=300&decode_mj_per_token=50"
     if page == SERVED:
         endpoint = request.getfixturevalue("engine").url
     run_blocks(pytester, EXAMPLES[page], endpoint, *WITH.get(page, ()))

@@ -103,15 +103,16 @@ def test_this_host_tells_its_use_and_why_there_is_no_power() -> None:
 @pytest.mark.timing
 def test_energy_of_a_served_load_is_that_of_the_engine_within_a_hundredth() -> None:
     scenario = "fast?idle_w=70&step_w=300&decode_mj_per_token=100"
-    plan = LoadPlan("load", workload("synthetic-uniform"), ClosedLoop(8), 40, seed=3, deadlines=PATIENT)
+    plan = LoadPlan("load", workload("synthetic-uniform"), ClosedLoop(8), 60, seed=3, deadlines=PATIENT)
     with EmbeddedEngine.start(scenario) as engine:
-        generator = LoadGenerator(Target.parse(engine.url), dialect("openai-completions"), model="fast")
+        generator = LoadGenerator(Target.parse(engine.url), dialect("openai-completions"), model=engine.model)
         executor = sampled(generator, SampledMachine((server_root(engine.url) + PATH,), interval_s=0.25))
         try:
             seen = executor.run(plan)
         finally:
             executor.close()
         (curve,) = engine.energy()
+    assert seen.records.ok.all()
     assert seen.telemetry is not None
     (device,) = seen.telemetry.devices
     measured = energy(device, np.array([seen.started_ns, seen.ended_ns])).total_j
