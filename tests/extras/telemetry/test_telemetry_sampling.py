@@ -106,7 +106,7 @@ def test_energy_of_a_served_load_is_that_of_the_engine_within_a_hundredth() -> N
     plan = LoadPlan("load", workload("synthetic-uniform"), ClosedLoop(8), 60, seed=3, deadlines=PATIENT)
     with EmbeddedEngine.start(scenario) as engine:
         generator = LoadGenerator(Target.parse(engine.url), dialect("openai-completions"), model=engine.model)
-        executor = sampled(generator, SampledMachine((server_root(engine.url) + PATH,), interval_s=0.25))
+        executor = sampled(generator, SampledMachine((server_root(engine.url) + PATH,), interval_s=0.05))
         try:
             seen = executor.run(plan)
         finally:
