@@ -99,7 +99,7 @@ def interval(lower: float | None, upper: float | None, unit: str = "", n: int | 
     A closed interval stands beside its value and leaves the unit to it.
     """
     if lower is None and upper is None:
-        return "no interval" if n is None else f"of {n} samples"
+        return "no interval" if n is None else f"of {n} sample{'' if n == 1 else 's'}"
     if upper is None:
         return f"> {quantity(lower, unit)}"
     if lower is None:

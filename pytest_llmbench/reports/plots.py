@@ -59,6 +59,7 @@ _LARGEST = 1e15
 """Largest number that an axis can show; a logarithmic one shows none smaller than its inverse."""
 _LONGEST_NAME = 40
 """Most characters in the name of an axis or a series; longer ones would leave no room for the drawing."""
+_MOST_X_NAMES = 6
 _MOST_KEPT = 128
 """Most drawings that are kept for a second page; each is some 20 kB."""
 _ID = re.compile(r'<\w+ id="([^"]+)"')
@@ -68,7 +69,8 @@ def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
     """One plot of the report (``plots`` in the schema) as ``<svg>``.
 
     A fitted series (its name says so) is a dashed line without points. ``salt`` keeps the ids of two
-    drawings on one page apart.
+    drawings on one page apart. A drawing that stands alone has two keys more: ``heading``, written above it,
+    and ``x_names``, a name for each whole number on the x axis from 1.
     """
     svg = _drawing(json.dumps(plot))
     for name in set(_ID.findall(svg)):
@@ -149,13 +151,17 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
         limit = name.startswith("limit")
         axes.axvline(x, color=_LIMIT if limit else _INK, linewidth=1.1, linestyle="--" if limit else ":")
     _bound(axes, plot, x_values, y_values)
+    if names := plot.get("x_names", ()):
+        shown = range(1, len(names) + 1, -(-len(names) // _MOST_X_NAMES))
+        axes.set_xticks(shown, [_name(names[at - 1]) for at in shown], fontsize=8)
+    figure.suptitle(_name(plot.get("heading", "")), color=_INK, fontsize=10)
     axes.grid(True, which="major", color=_INK, alpha=0.14, linewidth=0.8)
     axes.tick_params(which="both", colors=_INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_INK)
     if len(plot["series"]) > 1:
         _legend(figure, axes)
-    labels = _label_marks(figure, axes, plot["marks"])
+    labels = _label_marks(figure, axes, plot["marks"], at_names=bool(names))
     _lay_out(figure)
     if _pushed_apart(axes, labels):
         _lay_out(figure)
@@ -272,10 +278,11 @@ def _tick(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
-def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> list[Text]:
-    """Put upright labels on top of the axes, from left to right; for long ones the figure grows."""
+def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float], *, at_names: bool) -> list[Text]:
+    """Put upright labels on top of the axes, from left to right; for long ones the figure grows.
+    ``at_names``: the numbers on the axis have names, so a mark needs none."""
     ordered = sorted(marks.items(), key=lambda mark: mark[1])
-    texts = [f"{_name(name)}  {number(x)}" for name, x in ordered]
+    texts = [_name(name) if at_names else f"{_name(name)}  {number(x)}" for name, x in ordered]
     longer = max(0, max(map(len, texts), default=0) - _MARK_CHARACTERS)
     figure.set_figheight(figure.get_figheight() + _MARK_CHARACTER_INCHES * longer)
     above = axes.get_xaxis_transform()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -218,7 +219,9 @@ def test_history_finds_the_session_from_which_on_a_metric_is_worse(
     assert "regressed (12 sessions before, 8 after)" in text
     drawn = svg.read_text("utf-8")
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
-    assert "0013_night-13  13" in drawn
+    assert re.search(r"0013_night-13 \+\d\d\.?\d* %", drawn)
+    assert "2026-01-01" in drawn
+    assert f"TTFT P99 of {TTFT.rpartition('::')[2]}" in drawn
     with table.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["session"] for row in rows if row["new_level"] == "True"] == ["0013_night-13"]

@@ -203,6 +203,7 @@ def every_series(
 _COLUMNS = ("#", "session", "saved", "commit", "value", "interval", "runs", "level")
 _WHOLE = ("saved", "commit", "level")
 _WIDE = 100
+_SHOWN_REASONS = 4
 
 
 def table(series: Series, *, width: int = 80) -> list[str]:
@@ -244,9 +245,12 @@ def _told(series: Series, width: int) -> Iterator[str]:
         yield from wrapped("no change point", width)
     for change in series.changes:
         yield from wrapped(_change_text(change, series), width)
-    for why, names in series.left_out.items():
+    reasons = list(series.left_out.items())
+    for why, names in reasons[:_SHOWN_REASONS]:
         told = names[0] if len(names) == 1 else f"{len(names)} sessions, {names[0]} to {names[-1]}"
         yield from wrapped(f"left out, another thing was measured: {told}: {why}", width)
+    if rest := sum(len(names) for _, names in reasons[_SHOWN_REASONS:]):
+        yield from wrapped(f"left out for further differences: {rest} more", width)
 
 
 def _change_text(change: Change, series: Series) -> str:
@@ -286,15 +290,26 @@ def drawing(series: Series) -> str:
     return plots.render(outward_value(_plot(series)), "history")
 
 
+def _mark(change: Change, series: Series) -> str:
+    """The session from which on there is a new level, and the size of the step."""
+    name = series.points[change.at].session.name
+    if change.comparison is None or (step := change.comparison.change.point) is None:
+        return name
+    return f"{name} {numbers.signed(step)}"
+
+
 def _plot(series: Series) -> dict[str, Any]:
     label = metric_label(series.metric)
     points = [(number + 1, point.estimate) for number, point in enumerate(series.points)]
     unit = points[0][1].unit
     known = [(float(at), own.point) for at, own in points if own.point is not None]
+    test = series.nodeid.rpartition("::")[2]
     band = [(float(at), own.lower, own.upper) for at, own in points if own.closed]
     return {
         "title": f"{series.metric} of {series.nodeid}",
-        "x_label": "Session, oldest first",
+        "heading": f"{label} of {test}",
+        "x_label": "Session",
+        "x_names": [point.session.day for point in series.points],
         "y_label": f"{label} ({unit})",
         "series": {label: {"x": [x for x, _ in known], "y": [y for _, y in known]}},
         "bands": {
@@ -304,7 +319,7 @@ def _plot(series: Series) -> dict[str, Any]:
                 "upper": [upper for _, _, upper in band],
             }
         },
-        "marks": {series.points[change.at].session.name: float(change.at + 1) for change in series.changes},
+        "marks": {_mark(change, series): float(change.at + 1) for change in series.changes},
     }
 
 
