@@ -71,8 +71,8 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
         "turn session_turns queue_wait_ns prefill_ns generation_ns model_load_ns preemptions "
         "preempted_tokens thinking_end_ns last_reasoning_ns critical_evictions cut_after_ns "
         "reasoning_token_source thinking_end_reason token_source outcome error finish_reason schema_check "
-        "answer_check end_before_cut answered_by contradiction chunk_ns chunk_tokens server_token_ns attribution "
-        "server_timings label"
+        "answer_check end_before_cut answered_by contradiction chunk_ns chunk_tokens server_token_ns "
+        "attribution server_timings label"
     )
 
 
