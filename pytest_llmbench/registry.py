@@ -86,10 +86,11 @@ class Extra:
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Name of a metric → its ``metrics.definitions.MetricDefinition``."""
     machine: Mapping[str, str] = field(default_factory=dict)
-    """What samples the machine of a system during its loads. ``figures``: function of a test's parameters,
-    its setting and its result that gives the result with what the machine told. ``sampled``: function of a
-    load generator and a ``harness.sut.endpoint.SampledMachine`` that gives one whose Observations carry the
-    telemetry. ``file``: class called with a path, which writes the readings of each load there."""
+    """What samples the machine of a system during its loads, by name: ``figures``, function of a test's
+    parameters, its setting and its result that gives the result with what the machine told; ``sampled``,
+    function of a load generator and a ``harness.sut.endpoint.SampledMachine`` that gives one whose
+    Observations carry the telemetry; ``sampler``, class of the process that samples; ``file``, class called
+    with a path, which writes the readings of each load there."""
     arrivals: Mapping[str, str] = field(default_factory=dict)
     """Name of an arrival process, for ``arrival=`` of markers → its ``arrivals.schedule.ArrivalProcess``."""
     trace_formats: Mapping[str, str] = field(default_factory=dict)

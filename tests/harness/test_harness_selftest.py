@@ -424,13 +424,21 @@ def test_a_selftest_measures_this_host(tiny: Any) -> None:
 
 def test_the_command_prints_writes_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = selftest_report.main(
-        ["--quick", "--json", str(tmp_path / "all.json"), "--out", str(tmp_path / "kept")],
+        ["--quick", "--sampled", "--json", str(tmp_path / "all.json"), "--out", str(tmp_path / "kept")],
         extents=(TINY, TINY),
     )
     plain = json.loads((tmp_path / "all.json").read_text())
     assert status == (0 if plain["trusted"] else 1)
     said = capsys.readouterr().out
-    for expected in ("40 req/s, gentle", "80 req/s", "4 streams", "flood", "highest rate:", "resolution"):
+    for expected in (
+        "40 req/s, gentle",
+        "the same, sampled",
+        "80 req/s",
+        "4 streams",
+        "flood",
+        "highest rate:",
+        "resolution",
+    ):
         assert expected in said
     (kept,) = (tmp_path / "kept").iterdir()
     assert json.loads(kept.read_text()) == plain

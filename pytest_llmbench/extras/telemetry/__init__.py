@@ -14,6 +14,7 @@ EXTRA = Extra(
     metrics={name: f"{_HERE}.metrics:{name.upper()}" for name in _METRICS},
     machine={
         "figures": f"{_HERE}.figures:with_figures",
+        "sampler": f"{_HERE}.sampling:Sampler",
         "sampled": f"{_HERE}.sampling:sampled",
         "file": f"{_HERE}.sampling:TelemetryFile",
     },

@@ -123,20 +123,21 @@ def _of_energy(stretches: Sequence[Stretch], seed: int) -> dict[str, Estimate]:
             "the energy of a device is not known" if any(each.energies for each in stretches) else "no power"
         )
         return {row.name: _unknown(row, why) for row in _ENERGY}
+    n = sum(int(each.window.records.ok.sum()) for each in stretches)
     seconds = [np.full(each.slices, each.window.duration_s / each.slices) for each in stretches]
-    found = {MEAN_POWER.name: _ratio(MEAN_POWER, known, seconds, seed)}
+    found = {MEAN_POWER.name: _ratio(MEAN_POWER, known, seconds, seed, n)}
     if min(float(each.min()) for each in known) <= 0:  # idle devices that take nothing: no slice for itself
         known, stretches = _whole(known), [replace(each, slices=1) for each in stretches]
     if min(float(each.sum()) for each in known) <= 0:
         return found | {row.name: _unknown(row, "no energy was taken") for row in _ENERGY[1:]}
     requests = [_completed(each) for each in stretches]
-    per_joule = _ratio(ENERGY_PER_REQUEST, requests, known, seed)
+    per_joule = _ratio(ENERGY_PER_REQUEST, requests, known, seed, n)
     found[ENERGY_PER_REQUEST.name] = _inverse(ENERGY_PER_REQUEST, per_joule)
     tokens = _tokens(stretches)
     if tokens is None:
         rows = (ENERGY_PER_OUTPUT_TOKEN, TOKENS_PER_JOULE)
         return found | {row.name: _unknown(row, "a successful request has no token count") for row in rows}
-    per_joule = _ratio(TOKENS_PER_JOULE, tokens, known, seed)
+    per_joule = _ratio(TOKENS_PER_JOULE, tokens, known, seed, n)
     inverse = _inverse(ENERGY_PER_OUTPUT_TOKEN, per_joule)
     return found | {TOKENS_PER_JOULE.name: per_joule, ENERGY_PER_OUTPUT_TOKEN.name: inverse}
 
@@ -213,14 +214,19 @@ def _completed(stretch: Stretch) -> FloatArray:
 
 
 def _ratio(
-    row: MetricDefinition, tops: Sequence[FloatArray], bottoms: Sequence[FloatArray], seed: int
+    row: MetricDefinition,
+    tops: Sequence[FloatArray],
+    bottoms: Sequence[FloatArray],
+    seed: int,
+    requests: int = 0,
 ) -> Estimate:
+    """Σ top / Σ bottom over slices of time. ``requests``: how many took part; 0: none is in it."""
     if sum(float(each.sum()) for each in bottoms) <= 0:
         return _unknown(row, "nothing was measured")
     slices = sum(map(len, tops))
     found = ratio_of(tops, bottoms, seed=seed)
     what = f"ratio of sums over {slices} time slices"
-    return ratio_estimate(found, slices, slices, what, unit=row.unit, level=_LEVEL)
+    return ratio_estimate(found, slices, requests or slices, what, unit=row.unit, level=_LEVEL)
 
 
 def _inverse(row: MetricDefinition, other: Estimate) -> Estimate:

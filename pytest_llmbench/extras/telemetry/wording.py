@@ -34,7 +34,7 @@ SENTENCES: Mapping[str, Sentence] = MappingProxyType(
     {
         "machine_not_sampled": Sentence(
             "{metrics} has a limit, and nothing samples the machine of the system: give the SUT file a "
-            "table telemetry"
+            "table telemetry, or a replay the option idle_w"
         ),
         "energy_void": Sentence(f"the energy of {{device}} is not known: {_cases(_VOID)}"),
         "energy_by_power": Sentence(

@@ -24,16 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.columns.own_folder import own_folder
-from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.harness.selftest.certificate import STATE_DIR_VARIABLE, TRANSPORTS, host_identity, store
 from pytest_llmbench.harness.selftest.levels import TTFT_ERROR_LIMIT_US, LevelFigures, Spread, figures
+from pytest_llmbench.harness.sut.endpoint import SampledMachine
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import OnRecord, RequestRecord
-from pytest_llmbench.registry import required
+from pytest_llmbench.registry import named, required
 from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
 from pytest_llmbench.simulator.known_delay.script import MODEL, SCRIPT_HEADER, Script
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
@@ -44,6 +45,8 @@ from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 SCHEMA = "pytest-llmbench/selftest/1"
+SAMPLED = "the same, sampled"
+"""Label of the gentle level while the machine is sampled."""
 _TTFT_US, _ITL_US = 20_000, 5_000
 _INPUT_TOKENS = 32
 _SEED = 1
@@ -144,6 +147,8 @@ class SelftestResult:
     """How many processes sent the load; 0: that of the selftest itself."""
     over: str = "http/1.1"
     """The transport: one of ``TRANSPORTS``."""
+    sampled: LevelFigures | None = None
+    """The gentle level once more, while the machine is sampled; None: that was not asked for."""
 
     @property
     def trusted(self) -> bool:
@@ -181,6 +186,7 @@ class SelftestResult:
             **{name: getattr(self, name) for name in figures},
             "generator": {name: getattr(self.check, name) for name in _OF_THE_GENERATOR},
             **{name: asdict(getattr(self, name)) for name in ("gentle", "rates", "streams", "flood")},
+            "sampled": None if self.sampled is None else asdict(self.sampled),
         }
 
 
@@ -251,9 +257,11 @@ def run_selftest(
     *,
     workers: int = 1,
     over: str = "http/1.1",
+    sampled: bool = False,
 ) -> SelftestResult:
     """Measure this host. ``on_level`` hears of each level as it ends. ``workers``: processes that send, as in
-    ``--llm-workers``. ``over``: the transport, one of ``TRANSPORTS``.
+    ``--llm-workers``. ``over``: the transport, one of ``TRANSPORTS``. ``sampled``: measure the gentle level
+    also while the machine is sampled.
 
     :raises SUTError: the known-delay server cannot be started or does not answer.
     :raises SuiteError: a package that the transport needs is not installed.
@@ -274,6 +282,7 @@ def run_selftest(
     ):
         bench.paced("warm-up", OpenLoop(100.0), 20, 4)
         gentle, check = _gentle(bench, extent, told)
+        beside = told(_beside_sampler(bench, extent)) if sampled else None
         rates = highest(
             lambda rate: told(_at_rate(bench, extent, rate)), extent.rate_from, _rate_bounds(extent, gentle)
         )
@@ -283,7 +292,7 @@ def run_selftest(
     took_s = time.monotonic() - began
     host = host_identity()
     return SelftestResult(
-        host, date, extent.name, gentle, rates, streams, flood, check, took_s, workers, over
+        host, date, extent.name, gentle, rates, streams, flood, check, took_s, workers, over, beside
     )
 
 
@@ -295,6 +304,24 @@ def _gentle(
         if level.holds:
             break
     return level, bench.check
+
+
+def _beside_sampler(bench: Bench, extent: Extent) -> LevelFigures:
+    """The gentle level while a process of its own samples this host, as with ``[telemetry]``."""
+    sampler = named("machine", "sampler")
+    if sampler is None:
+        raise SuiteError(
+            "this installation has no sampler",
+            where="--sampled",
+            remedy="install the package with its extras",
+        )
+    with closing(sampler(SampledMachine(this_host=True))) as running:
+        running.ready()
+        for _ in range(2):
+            level = _at_rate(bench, extent, extent.gentle_rate, extent.gentle_s)
+            if level.holds:
+                break
+    return replace(level, label=SAMPLED)
 
 
 def _at_rate(bench: Bench, extent: Extent, rate: float, seconds: float | None = None) -> LevelFigures:
@@ -421,7 +448,9 @@ def main(arguments: list[str] | None = None, extents: tuple[Extent, Extent] = (F
     full, quick = extents
     try:
         extent = quick if options.quick else full
-        result = run_selftest(extent, on_level=_said, workers=options.workers, over=options.over)
+        result = run_selftest(
+            extent, on_level=_said, workers=options.workers, over=options.over, sampled=options.sampled
+        )
         plain = result.plain()
         print(text(result))
         if options.json is not None:
@@ -447,6 +476,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help=workers)
     over = "transport of the load, for sessions that go by it (default: %(default)s)"
     parser.add_argument("--over", choices=TRANSPORTS, default=TRANSPORTS[0], help=over)
+    sampled = "measure the gentle level also while the machine is sampled, as with [telemetry]"
+    parser.add_argument("--sampled", action="store_true", help=sampled)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
     out = f"store in DIR; sessions find it there when {STATE_DIR_VARIABLE} names it"
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
@@ -489,7 +520,8 @@ def _senders(workers: int) -> str:
 
 
 def _table(result: SelftestResult) -> list[str]:
-    levels = (replace(result.gentle, label=f"{result.gentle.label}, gentle"), *result.rates.levels)
+    gentle = replace(result.gentle, label=f"{result.gentle.label}, gentle")
+    levels = (gentle, *([result.sampled] if result.sampled else []), *result.rates.levels)
     rows: list[tuple[str, ...]] = [
         _HEADINGS,
         ("", "peak", "P50 / P99 / max", "P50 / P99 / max", "P50 / P99 / max", "", "µs", ""),
