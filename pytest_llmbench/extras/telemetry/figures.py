@@ -219,7 +219,8 @@ def _plots(levels: Sequence[Level], measured: Sequence[Observation]) -> Iterator
     run = next((run for run in reversed(measured) if run.telemetry is not None), None)
     lines = {} if run is None else _power_lines(run)
     if lines:
-        title, label = "Power over time", "seconds from the start of the load"
+        of = f" ({run.plan.title})" if run is not None and len(measured) > 1 else ""
+        title, label = f"Power over time{of}", "seconds from the start of the load"
         yield Plot("power_over_time", title, label, "W", lines)
 
 

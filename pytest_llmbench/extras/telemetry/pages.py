@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ANSWER_S = 2.0
 """Longest wait for a page, in seconds."""
+MOST_BYTES = 2 * MIB
+"""Size of a page from which on it is not read: it may have been cut."""
 
 _DCGM: Mapping[str, tuple[Quantity, Callable[[float], float]]] = {
     "DCGM_FI_DEV_POWER_USAGE": ("power_w", float),
@@ -67,6 +69,8 @@ class MachinePage:
             raise SourceError("no_answer", error.what) from error
         if answer.status != 200:
             raise SourceError("no_answer", f"HTTP {answer.status}")
+        if len(answer.body) > MOST_BYTES:
+            raise SourceError("not_readable", f"a page of more than {MOST_BYTES // MIB} MiB")
         host = urlsplit(self._url).hostname or ""
         try:
             found, idle = readings_of(

@@ -20,12 +20,13 @@ from pytest_llmbench.model.request import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.sentences import Note
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Credentials, RequestForm, read_credentials
-from pytest_llmbench.registry import required
+from pytest_llmbench.registry import named, required
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
     from pytest_llmbench.generator.workers.placement import RaySpec
     from pytest_llmbench.generator.workers.protocol import Address
+    from pytest_llmbench.harness.execution.drive import Stoppable
     from pytest_llmbench.harness.sut.early_workers import EarlyWorkers
     from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.probes.disclosure import SUTFile
@@ -176,9 +177,15 @@ class SUTAccess:
             if place.startswith("metric:")
         }
 
-    def machine(self, *, here: bool, pid: int | None) -> SampledMachine | None:
-        """What is sampled of the machine; None: nobody asks for it. ``here``: whether the SUT runs on this
-        host."""
+    def sampled(self, executor: Stoppable, *, here: bool, pid: int | None) -> Stoppable:
+        """The executor, with the telemetry of the machine where it is asked for. ``here``: whether the SUT
+        runs on this host."""
+        wanted = self._machine(here, pid)
+        make = None if wanted is None else named("machine", "sampled")
+        return executor if make is None else make(executor, wanted)
+
+    def _machine(self, here: bool, pid: int | None) -> SampledMachine | None:
+        """What is sampled of the machine; None: nobody asks for it."""
         table = None if self.file is None else self.file.tables.telemetry
         if self.file is None or table is None:
             return SampledMachine(self.machine_pages) if self.machine_pages else None

@@ -17,7 +17,7 @@ from pytest_llmbench.harness.sut.endpoint import Endpoint, Opened, launched_at
 from pytest_llmbench.model.fact_keys import ClockFact, EndpointFact, WireFact
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.sentences import Note
-from pytest_llmbench.registry import load, named, required, transport_for
+from pytest_llmbench.registry import load, required, transport_for
 
 if TYPE_CHECKING:
     from pytest_llmbench.generator.http.target import Target
@@ -140,9 +140,7 @@ def _sampled(executor: Stoppable, sut_access: SUTAccess, base_url: str, whereabo
     launched = launched_at(base_url)
     pid = launched.pid if launched is not None else sut_access.pid
     here = pid is not None or whereabouts.value(ClockFact.TOPOLOGY) == "single_machine"
-    wanted = sut_access.machine(here=here, pid=pid)
-    sampled = None if wanted is None else named("machine", "sampled")
-    return executor if sampled is None else sampled(executor, wanted)
+    return sut_access.sampled(executor, here=here, pid=pid)
 
 
 def _notes(seen: EndpointReport) -> tuple[Note, ...]:

@@ -109,7 +109,8 @@ class Replayed(Preset):
                 where=sut.endpoint,
                 remedy="leave it out, or measure sim in its place",
             )
-        model = parse_scenario(sut.preset).engine.model
+        scene = parse_scenario(sut.preset)
+        model = scene.engine.model
         if sut_access.model not in (None, model):
             raise SUTError(
                 f"the replayed engine serves {model}, not {sut_access.model}",
@@ -118,6 +119,9 @@ class Replayed(Preset):
             )
         api = "openai-completions" if sut_access.api == "auto" else dialect(sut_access.api).name
         notes = worker_notes(sut_access.ray or sut_access.workers, replay=True)
+        asked = sut_access.file is not None and sut_access.file.tables.telemetry is not None
+        if asked and scene.power.idle_w is None:
+            notes = (*notes, Note.of("machine_of_replay"))
         return cls(scenario=sut.preset, api=api, generates=generates(api), url=sut.endpoint, notes=notes)
 
     def open(self) -> Opened:

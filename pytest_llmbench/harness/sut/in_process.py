@@ -10,6 +10,7 @@ import asyncio
 import difflib
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -168,7 +169,12 @@ def _callable(found: Any, sut_access: SUTAccess) -> Opened:
         executor.close()
         raise
     return Opened(
-        executor, sut_access.sut.endpoint, model, PythonPieces.name, facts, notes=(Note.of("in_process"),)
+        sut_access.sampled(executor, here=True, pid=os.getpid()),
+        sut_access.sut.endpoint,
+        model,
+        PythonPieces.name,
+        facts,
+        notes=(Note.of("in_process"),),
     )
 
 
@@ -211,7 +217,12 @@ def _application(app: Any, sut_access: SUTAccess) -> Opened:
     facts = seen.facts | _facts(sut_access.sut.endpoint, transport, spoken, seen.model)
     executor = Told(generator, lambda *_: facts, end)
     return Opened(
-        executor, sut_access.sut.endpoint, seen.model, seen.api, facts, notes=(Note.of("in_process"),)
+        sut_access.sampled(executor, here=True, pid=os.getpid()),
+        sut_access.sut.endpoint,
+        seen.model,
+        seen.api,
+        facts,
+        notes=(Note.of("in_process"),),
     )
 
 

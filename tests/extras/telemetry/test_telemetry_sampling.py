@@ -8,18 +8,23 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 from served_load import PATIENT
 
 from pytest_llmbench.extras.telemetry.energy import energy
-from pytest_llmbench.extras.telemetry.sampling import Sampler, sampled
+from pytest_llmbench.extras.telemetry.sampling import SampledExecutor, Sampler, sampled
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.endpoint import SampledMachine
+from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.telemetry import Telemetry
+from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.simulator.serving.power_page import PATH
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -117,3 +122,14 @@ def test_energy_of_a_served_load_is_that_of_the_engine_within_a_hundredth() -> N
     (device,) = seen.telemetry.devices
     measured = energy(device, np.array([seen.started_ns, seen.ended_ns])).total_j
     assert measured == pytest.approx(curve.joules(seen.ended_ns) - curve.joules(seen.started_ns), rel=0.01)
+
+
+def test_the_sut_file_says_what_is_sampled(tmp_path: Path) -> None:
+    sut = tmp_path / "sut.toml"
+    sut.write_text("[telemetry]\nthis_host = true\n")
+    access = SUTAccess.to(SUT("replay"), Settings(), read_sut_file(sut))
+    wrapped = access.sampled(LoadGenerator.__new__(LoadGenerator), here=False, pid=7)
+    assert isinstance(wrapped, SampledExecutor)
+    assert wrapped._sampler._wanted == SampledMachine(this_host=True, pid=7, currency="USD")
+    without = SUTAccess.to(SUT("replay"), Settings(), None)
+    assert without.sampled(wrapped, here=True, pid=7) is wrapped

@@ -68,3 +68,14 @@ def test_planted_faults_of_the_telemetry_are_told_and_cost_no_other_figure(
     assert any(told in note for note in notes), notes
     assert entry(suite)["metrics"]["ttft.p50"]["point"] > 0
     assert (entry(suite)["metrics"]["mean_power"]["point"] is None) == (fault != "counter_resets")
+
+
+def test_a_replay_without_power_says_that_there_is_nothing_to_sample(suite: Suite) -> None:
+    suite.write(ONE_LOAD.replace("assert llm_result.mean_power.point > 70", "pass"), SMALL_WARMUP)
+    sut = suite.path / "sut.toml"
+    sut.write_text("[telemetry]\n")
+    suite.measure("replay:fast", f"--llm-sut={sut}").assert_outcomes(failed=1)
+    notes = entry(suite)["notes"]
+    assert any(note.startswith("a replay has no machine") for note in notes), notes
+    assert any(note.startswith("energy_per_output_token has a limit") for note in notes), notes
+    assert entry(suite)["gate"]["verdict"] == "inconclusive"
