@@ -15,12 +15,24 @@ SUITES = Path(__file__).parents[2] / "example_suites"
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 BASELINE = "--llm-baseline-endpoint=replay:h100-8b"
 FILTERED = "replay:h100-8b?input_filter=enabled&input_filter_us=2000"
+QUICKER = "replay:h100-8b?step_base_us=2000"
+"""Whose throughput of a few requests is above the limit too."""
 SLOWER = "replay:h100-8b?step_base_us=7800"
 RUNS: dict[str, tuple[str, tuple[str, ...], dict[str, int]]] = {
     "ci_gate": ("replay:h100-8b", (), {"passed": 3}),
     "engine_regression": ("replay:h100-8b", ("-k=default",), {"passed": 5, "deselected": 10}),
     "ab_compare": (SLOWER, (BASELINE, "-k=chat"), {"failed": 1, "deselected": 2}),
     "gateway/test_overhead.py": (FILTERED, (BASELINE,), {"passed": 2}),
+    "engines/vllm": (
+        "replay:h100-8b", (BASELINE, "--llm-place=h100", "-k=even or token"), {"passed": 2, "deselected": 3}
+    ),
+    "engines/sglang": (
+        QUICKER, ("--llm-place=h100", "-k=default"), {"passed": 2, "deselected": 4}
+    ),
+    "engines/tensorrt_llm": (
+        "replay:h100-8b", (BASELINE, "--llm-place=pre-merge", "-k=many"), {"passed": 1, "deselected": 2}
+    ),
+    "engines/llama_cpp": ("replay:cpu-laptop", ("--llm-place=laptop",), {"passed": 2}),
     "gateway/test_filters.py": ("replay:h100-8b", (), {"passed": 1}),
     "custom_workload": (
         "replay:h100-8b", ("--llm-workloads=custom_workload/workloads.toml",), {"passed": 4}

@@ -1,0 +1,29 @@
+"""SGLang, launched once for each set of flags; or an endpoint that is given."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_llmbench import SUT, launched_server
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+COMMAND = [sys.executable, "-m", "sglang.launch_server", "--model-path", MODEL, "--port", "{port}"]
+FLAGS = {
+    "default": ([], ""),
+    "no-radix-cache": (["--disable-radix-cache"], "prefix_caching=off"),
+    "small-chunks": (["--chunked-prefill-size", "1024"], "max_num_batched_tokens=1024"),
+}
+"""Name → the flags of SGLang, and what is like them in the embedded engine."""
+
+
+@pytest.fixture(scope="module", params=FLAGS)
+def llm_sut(request: pytest.FixtureRequest) -> Iterator[SUT]:
+    """Its own API, and replies that go on to their limit, as in ``bench_serving``."""
+    flags, options = FLAGS[request.param]
+    if given := request.config.getoption("llm_endpoint"):
+        of_ours = given[0].startswith(("replay:", "sim:"))
+        yield SUT("?".join(filter(None, (given[0], options))) if of_ours else given[0])
+        return
+    with launched_server([*COMMAND, *flags], timeout_s=1200) as server:
+        yield SUT(server.url, model=MODEL, api="sglang-generate", ignore_eos=True)
