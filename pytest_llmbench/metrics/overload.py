@@ -13,7 +13,13 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import BLOCK, MISSING, Records
 from pytest_llmbench.stats.backlog import SlotQueue
-from pytest_llmbench.stats.queues.batching import GOODPUT, TO_FIRST_OUTPUT, TO_THE_END, family_of
+from pytest_llmbench.stats.queues.batching import (
+    GOODPUT,
+    TO_FIRST_OUTPUT,
+    TO_THE_END,
+    family_of,
+    load_at_full_slots,
+)
 from pytest_llmbench.stats.queues.overload import Passage, backing
 
 _METHOD = "overload: as long as this run"
@@ -21,24 +27,31 @@ FEWEST_REQUESTS = 100
 """Fewest requests of all runs of which it is said that the system was offered too much."""
 
 
-def overload(runs: Sequence[Records], offered_rps: float, good_by: Iterable[str] = ()) -> Overload | None:
+def overload(
+    runs: Sequence[tuple[Records, int | None]], offered_rps: float, good_by: Iterable[str] = ()
+) -> Overload | None:
     """How much more was offered than served; ``None`` where that cannot be said.
 
-    ``good_by``: the latencies that decide whether a request is good. A queue before the first output makes
-    every latency with a wait in it grow; one behind it only those to the end of the reply. Nothing is said of
-    fewer than a hundred requests, whose queue may be a moment of a busy machine.
+    ``runs``: each with the slots of its server (:func:`with_slots`). ``good_by``: the latencies that decide
+    whether a request is good. A queue before the first output makes every latency with a wait in it grow; one
+    behind it only those to the end of the reply. Nothing is said of fewer than a hundred requests, whose
+    queue may be a moment of a busy machine.
     """
-    if sum(map(len, runs)) < FEWEST_REQUESTS:
+    every = [records for records, _ in runs]
+    if sum(map(len, every)) < FEWEST_REQUESTS:
         return None
+    known = [load_at_full_slots(*run, offered_rps) for run in runs if run[1] is not None]
+    loads = [load for load in known if load is not None]
+    loads = loads if len(loads) == len(runs) else []
     queues = (
         (_to_first_output, TO_FIRST_OUTPUT | TO_THE_END),
         (_to_the_end, TO_THE_END),
     )
     for passage, families in queues:
-        found = backing([passage(run) for run in runs], offered_rps) if runs else None
+        found = backing([passage(run) for run in every], offered_rps, loads)
         if found is not None:
             lost = families | (GOODPUT if families.intersection(good_by) else frozenset())
-            failed = sum(int(run.failed.sum()) for run in runs)
+            failed = sum(int(run.failed.sum()) for run in every)
             return Overload(offered_rps, found.served_rps, found.slope, failed, tuple(sorted(lost)))
     return None
 

@@ -70,6 +70,9 @@ _USUAL = 0.95
 _CERTAIN, _HALF, _HARDLY = 3.0, 0.5, 0.15
 """Numbers of standard errors below which a slope shows that there is no queue: the slope over waits below the
 second number, or the slope over the whole number under way below the third."""
+_EXPONENTIAL = 8.0
+"""n times the variance of c_a² for n exponential gaps."""
+_MOST_BURSTINESS = 1.5
 _AT_ONCE = 64
 _NEVER = np.iinfo(np.int64).max
 
@@ -134,6 +137,15 @@ class Work(NamedTuple):
     variation: float
     """c_a² + c_s², the squared coefficients of variation of gaps and services."""
     slots: float
+    of_gaps: float
+    """c_a²."""
+
+    @property
+    def burstiness(self) -> float:
+        """c_a, from 1 to 1.5; 1 where gaps are not certainly more varied than Poisson's."""
+        if self.of_gaps <= 1 + _CERTAIN * math.sqrt(_EXPONENTIAL / self.requests):
+            return 1.0
+        return min(_MOST_BURSTINESS, math.sqrt(self.of_gaps))
 
 
 class Occupancy(NamedTuple):
@@ -212,6 +224,8 @@ class Rise(NamedTuple):
     """Rise of the mean to be used for a share that nearly all requests keep."""
     fall: float = 0.0
     """Amount by which the mean may be lower: a queue that never empties may be chance."""
+    burstiness: float = 1.0
+    """How many times as far crude ends are, since the requests came in bursts."""
 
 
 NO_RISE = Rise()
@@ -233,6 +247,8 @@ class Backlog(NamedTuple):
     """The requests of each run that has samples; empty where the unit is not ms."""
     sent_ns: tuple[IntArray, ...] = ()
     """The instant at which each sample was sent, in those runs."""
+    burstiness: float = 1.0
+    """That of the runs, the largest."""
 
     def stretch(self, level: float) -> float:
         """f: how much longer waits may be, as a multiple of what was seen; ∞: without limit."""
@@ -282,6 +298,7 @@ class Backlog(NamedTuple):
             beyond=(1 - explained) * (1 + 2 * explained) * beyond,
             share=shown * hidden,
             fall=shown * fall,
+            burstiness=self.burstiness,
         )
 
     def _lost(self, level: float) -> float:
@@ -416,7 +433,7 @@ class SlotQueue(NamedTuple):
         explained = 0.0 if slope is None else slope.explained
         of_services = (1 - explained) * float(latencies.var()) / (done_ns / n / 1e6) ** 2
         offered_ns = self.slots * float(gaps.mean()) * n
-        return Work(n, done_ns, offered_ns, waited_ns, of_gaps + of_services, self.slots)
+        return Work(n, done_ns, offered_ns, waited_ns, of_gaps + of_services, self.slots, of_gaps)
 
     def _slot_times_ns(self, last_ns: int) -> tuple[float, float]:
         """The slot-time at work and the time waited for slots, in nanoseconds. Requests that have not ended
@@ -440,7 +457,8 @@ def backlog(queues: Sequence[SlotQueue], instants_ns: Sequence[IntArray]) -> Bac
     works = [work for work in (queue.work for queue in queues) if work is not None]
     load = Occupancy.of(works) if sum(work.requests for work in works) >= FEWEST else None
     of_samples = tuple(queue for queue, _ in sent)
-    return Backlog(waits, drains.visits, load, in_flight, of_samples, tuple(at for _, at in sent))
+    sent_ns, bursty = tuple(at for _, at in sent), max((work.burstiness for work in works), default=1.0)
+    return Backlog(waits, drains.visits, load, in_flight, of_samples, sent_ns, bursty)
 
 
 def slots_at_work(starts: IntArray, ends: IntArray) -> int:

@@ -90,7 +90,7 @@ class Crude(NamedTuple):
         height = mean - least
         if height <= 0:
             return cls(least, mean, 1.0, level)
-        return cls(least, mean, level_factor(height, of, level), level)
+        return cls(least, mean, level_factor(height, of, level) ** rise.burstiness, level)
 
     def of_mean(self) -> Interval:
         height = self.mean - self.least

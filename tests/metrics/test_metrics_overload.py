@@ -25,7 +25,7 @@ def sent(rate: float, requests: int) -> Records:
 
 @pytest.mark.parametrize("rate", [40.0, 120.0])
 def test_more_than_is_served_is_an_overload(rate: float) -> None:
-    found = overload([sent(rate, 600)], rate, ["ttft"])
+    found = overload([(sent(rate, 600), 64)], rate, ["ttft"])
     assert found is not None
     assert (found.offered_rps, found.given_up) == (rate, 0)
     assert found.served_rps == pytest.approx(29, rel=0.06)
@@ -35,11 +35,11 @@ def test_more_than_is_served_is_an_overload(rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [5.0, 20.0])
 def test_a_load_that_is_carried_is_none(rate: float) -> None:
-    assert overload([sent(rate, 600)], rate) is None
+    assert overload([(sent(rate, 600), 64)], rate) is None
 
 
 def test_nothing_is_said_of_a_few_requests() -> None:
-    assert overload([sent(120.0, FEWEST_REQUESTS - 1)], 120.0) is None
+    assert overload([(sent(120.0, FEWEST_REQUESTS - 1), 64)], 120.0) is None
 
 
 def test_limits_that_a_longer_run_would_break_fail() -> None:

@@ -142,7 +142,7 @@ def test_a_rise_is_the_stretch_of_the_waits_seen() -> None:
     mean, median, beyond = hidden(latencies, waits)
     longer = many.stretch(0.95) * 0.01
     assert many.rise(latencies) == pytest.approx(
-        (mean * longer, median * longer, beyond * longer, median * longer, 0.0)
+        (mean * longer, median * longer, beyond * longer, median * longer, 0.0, 1.0)
     )
     halves = Backlog(tuple(np.split(waits, 2)), 100.0)
     assert halves.rise(np.split(latencies, 2)) == pytest.approx(many.rise(latencies))
@@ -154,7 +154,7 @@ def test_a_rise_is_hidden_by_noise() -> None:
     mean, median, beyond = hidden(latencies, waits)
     longer = 6 * (0.05**2 * noise) ** (1 / 3)
     assert Backlog((waits,), 0.0).rise(latencies) == pytest.approx(
-        (mean * longer, median * longer, beyond * longer, median * longer, 0.0)
+        (mean * longer, median * longer, beyond * longer, median * longer, 0.0, 1.0)
     )
 
 
@@ -230,13 +230,15 @@ def test_work_is_the_slot_time_of_all() -> None:
     ends = starts + np.tile([4, 2], 50) * MS
     found = queue(starts, ends)
     assert found.slots == 2
+    of_gaps = np.tile([1, 3], 50)[:99].var() / (197 / 99) ** 2
     assert found.work == Work(
         requests=100,
         done_ns=pytest.approx(300 * MS),
         offered_ns=pytest.approx(2 * 100 * (197 / 99) * MS),
         waited_ns=0.0,
-        variation=pytest.approx(np.tile([1, 3], 50)[:99].var() / (197 / 99) ** 2 + 1 / 9),
+        variation=pytest.approx(of_gaps + 1 / 9),
         slots=2,
+        of_gaps=pytest.approx(of_gaps),
     )
     # What has not ended is under way until the last end.
     ends[0] = -1
@@ -270,13 +272,53 @@ def test_a_closed_loop_and_few_requests_have_no_load() -> None:
 
 
 def test_runs_tell_one_load() -> None:
-    one, other = Work(600, 3e8, 4e8, 1e8, 2.0, 8), Work(200, 1e8, 1e8, 6e8, 1.0, 4)
+    one, other = Work(600, 3e8, 4e8, 1e8, 2.0, 8, 1.0), Work(200, 1e8, 1e8, 6e8, 1.0, 4, 1.0)
     both = Occupancy.of([one, other])
     assert both.utilisation == pytest.approx(0.8)
     assert both.slots == pytest.approx(7)
     assert both.error == pytest.approx(math.sqrt(1.75 / 800))
     assert both.scale == pytest.approx(0.5 * 1.75 / 2)
     assert both.waited == pytest.approx(0.875)
+
+
+@pytest.mark.parametrize(
+    ("of_gaps", "requests", "expected"),
+    [
+        (0.2, 1000, 1.0),
+        (1.2, 1000, 1.0),
+        (1.5, 200, 1.0),
+        (1.44, 1000, 1.2),
+        (1.44, 2000, 1.2),
+        (7.0, 200, 1.5),
+    ],
+)
+def test_bursts_are_gaps_certainly_more_varied_than_exponential_ones(
+    of_gaps: float, requests: int, expected: float
+) -> None:
+    work = Work(requests, 1e9, 2e9, 0.0, 1 + of_gaps, 4, of_gaps)
+    assert work.burstiness == pytest.approx(expected)
+
+
+def test_requests_in_bursts_draw_out_crude_ends() -> None:
+    """Batches of four to a server of one slot at half load. ``calm``: the same without their bursts."""
+    random = np.random.default_rng(2)
+    gaps = np.where(random.random(600) < 0.25, 8 * random.exponential(size=600), 0.0)
+    sent, free = np.cumsum(gaps), 0.0
+    ended = np.empty(600)
+    for place, service in enumerate(random.exponential(size=600)):
+        free = ended[place] = max(sent[place], free) + service
+    bursts = queue(*((at * 1e9).astype(np.int64) + MS for at in (sent, ended)))
+    waits = backlog([bursts], [bursts.starts_ns])
+    assert waits.burstiness == 1.5
+    latencies = (bursts.ends_ns - bursts.starts_ns) / 1e6
+    assert waits.rise(latencies).burstiness == 1.5
+    far, near = (
+        distribution("x", latencies, backlog=each)["x.p99"].upper
+        for each in (waits, waits._replace(burstiness=1.0))
+    )
+    assert far is not None
+    assert near is not None
+    assert 1.1 * near < far < 3 * near
 
 
 def test_the_share_that_waits_is_that_of_sakasegawa() -> None:
@@ -340,14 +382,14 @@ def test_a_rise_is_as_high_as_the_longest_wait() -> None:
     latencies, waits = noisy(0.1)
     mean, median, beyond = hidden(latencies, waits)
     of = Backlog((waits,), 1e30, Occupancy(0.5, 0.0, 1, 0.1, 0.0))
-    assert of.rise(latencies) == pytest.approx((mean * 0.09, median * 0.09, beyond * 0.09, 0.0, 0.0))
+    assert of.rise(latencies) == pytest.approx((mean * 0.09, median * 0.09, beyond * 0.09, 0.0, 0.0, 1.0))
     # Of the mean as far as it goes, of others to 16 times what was waited.
     far = Backlog((waits,), 1e30, Occupancy(0.5, 0.0, 1, 1.0, 0.0))
-    assert far.rise(latencies) == pytest.approx((mean * 0.99, median * 0.99, beyond * 0.16, 0.0, 0.0))
+    assert far.rise(latencies) == pytest.approx((mean * 0.99, median * 0.99, beyond * 0.16, 0.0, 0.0, 1.0))
     overloaded = Backlog((waits,), 1e30, Occupancy(1.0, 0.1, 1, 1.0, 0.0))
-    assert overloaded.rise(latencies) == pytest.approx((math.inf, math.inf, beyond * 0.16, 0.0, 0.0))
+    assert overloaded.rise(latencies) == pytest.approx((math.inf, math.inf, beyond * 0.16, 0.0, 0.0, 1.0))
     assert far.scaled(10).rise(10 * latencies) == pytest.approx(
-        (mean * 9.9, median * 9.9, beyond * 1.6, 0.0, 0.0)
+        (mean * 9.9, median * 9.9, beyond * 1.6, 0.0, 0.0, 1.0)
     )
     # Shorter than what was seen raises nothing.
     calm = Backlog((waits,), 1e30, Occupancy(0.5, 0.0, 1, 0.001, 0.0))

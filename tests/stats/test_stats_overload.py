@@ -9,7 +9,7 @@ import pytest
 from queue_models import stamps_of_slots
 
 from pytest_llmbench.stats.backlog import SlotQueue
-from pytest_llmbench.stats.queues.batching import SlotWait, full_load
+from pytest_llmbench.stats.queues.batching import FullLoad, SlotWait, full_load
 from pytest_llmbench.stats.queues.overload import Passage, backing
 
 S = 1_000_000_000
@@ -67,6 +67,25 @@ def test_runs_are_taken_together() -> None:
     assert 48 < found.served_rps < 50
 
 
+def test_the_load_with_all_slots_at_work_tells_what_slices_do_not() -> None:
+    """200 exponential services of a slot that carries 9 in 10 requests: that many slices differ by chance."""
+    random = np.random.default_rng(5)
+    sent, end, ends = np.arange(200) / 1.1, 0.0, np.empty(200)
+    for place, service in enumerate(random.exponential(size=200)):
+        end = ends[place] = max(end, sent[place]) + service
+    run = passage(ends - sent, sent)
+    known = FullLoad(load=1.1, slots=1, requests=200, relaxation_times=0.0, error=0.02)
+    assert known.least == pytest.approx(1.1 * math.exp(-1.2816 * 0.02), rel=1e-4)
+    assert backing([run], 1.1) is None
+    found = backing([run], 1.1, [known])
+    assert found is not None
+    assert found.served_rps <= 1.0
+    assert backing([run], 1.1, [known._replace(error=0.1)]) is None  # it may be 1
+    assert backing([run], 1.1, [known._replace(load=0.95)]) is None
+    still = passage(np.full(200, 60.0), sent)
+    assert backing([still], 1.1, [known]) is None
+
+
 def share_called(slots: int, load: float, replications: int) -> float:
     """Of runs of 7,000 requests from an empty system on, told by their ends."""
     called = 0
@@ -108,7 +127,7 @@ def slowing(n: int, rate: float, slots: int) -> tuple[np.ndarray, ...]:
     return (*stamps, np.full(n, 50))
 
 
-@pytest.mark.parametrize("load", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("load", [0.5, 0.7, 0.9, 1.3])
 def test_the_load_is_that_with_all_slots_at_work(load: float) -> None:
     slots = 16
     rate = load * slots / (50 * (0.002 + 0.0001 * slots))

@@ -152,9 +152,10 @@ def _by_load(made: TestResult, limits_ms: Sequence[tuple[Quantity, float]]) -> T
     if rate is None:
         return made
     good_by = [quantity for quantity, _ in limits_ms]
-    found = overload([run.records for run in made.observations], rate, good_by)
+    runs = [*map(with_slots, made.observations)]
+    found = overload(runs, rate, good_by)
     if found is None:
-        lasting = as_lasting(made.metrics, [*map(with_slots, made.observations)], rate, limits_ms)
+        lasting = as_lasting(made.metrics, runs, rate, limits_ms)
         # The ends of looks are these already.
         if any(run.plan.looks is not None for run in made.observations):
             lasting |= {name: each for name, each in made.metrics.items() if JUDGED in name}

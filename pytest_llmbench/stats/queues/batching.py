@@ -2,9 +2,9 @@
 
 Slot-time at work tells too low a load of it: with all slots at work each request takes longer. So the time
 per output token, t, is regressed on the mean number k under way meanwhile, t = a + b k, weighted by tokens.
-With all c slots at work a request of N tokens takes S = p + (N - 1)(a + b c), p the usual time to its first
-token without a wait, and requests at rate λ take λ S / c of the slots. c is what the engine says, or the
-most that were under way.
+With all c slots at work a request of N tokens takes S = p + (N - 1)(a + b c), p the time to its first token
+without a wait (P10 of the requests that find a free slot), and requests at rate λ take λ S / c of the slots.
+c is what the engine says, or the most that were under way.
 
 A run may see nothing of a queue that is seldom there and long when it is. With k under way requests are
 served at k / S(k) a second, S(k) = p + (N - 1)(a + b k), and where all share the server how many there are
@@ -42,6 +42,7 @@ from pytest_llmbench.stats.backlog import FEWEST, SlotQueue
 from pytest_llmbench.stats.growth import IntArray
 from pytest_llmbench.stats.percentiles import PERCENTILES
 from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.stats.spectral import normal_quantile
 
 if TYPE_CHECKING:
     from pytest_llmbench.stats.interim.samples import Ends
@@ -53,7 +54,9 @@ _CERTAIN = 3.0
 _LEAST = 0.01
 """The least share of its time per token by which a request is slower with the most under way."""
 _OWN = 10.0
-"""The percentile of the time to the first token that holds no wait."""
+"""The percentile of the time to the first token of requests that find a free slot."""
+_LEAST_LEVEL = 0.8
+"""The two-sided level of the lower end of a load."""
 _FEWEST = 40
 _CAREFUL, _ERRORS = 1.06, 2.0
 """Factor of S in what the wait for a slot may be, and standard errors of the mean length in it."""
@@ -124,6 +127,13 @@ class FullLoad(NamedTuple):
     """How many relaxation times of the queue the requests span; 0 for an overloaded server."""
     wait: SlotWait | None = None
     """The wait for a slot; None where the engine does not say its slots."""
+    error: float = 0.0
+    """The relative standard error of the load, by that of the mean number of tokens."""
+
+    @property
+    def least(self) -> float:
+        """The lower end of the load, by a normal quantile (one-sided, 90 %)."""
+        return self.load * math.exp(-normal_quantile(_LEAST_LEVEL) * self.error)
 
 
 class Pace(NamedTuple):
@@ -182,7 +192,10 @@ def full_load(
     if per_token is None:
         return None
     n, full = len(sent_ns), per_token.most if slots is None else max(slots, per_token.most)
-    own_s = float(np.percentile(first_ns - sent_ns, _OWN)) / 1e9
+    there = np.arange(n) - np.searchsorted(np.sort(ended_ns), sent_ns, "right")
+    to_first = first_ns - sent_ns
+    free = to_first[there < full]
+    own_s = float(np.percentile(free, _OWN) if len(free) else to_first.min()) / 1e9
     times_s = own_s + (float(tokens.mean()) - 1) * per_token.with_under_way(min(full, _MOST_SLOTS))
     load = rate * float(times_s[-1]) / len(times_s)
     gaps = np.diff(sent_ns).astype(np.float64)
@@ -191,12 +204,12 @@ def full_load(
         times = 0.0
     else:  # nothing that varies, no queue
         times = math.inf if varied == 0.0 or load <= 0 else n * math.log(load) ** 2 / (2 * varied)
-    wait = None
+    wait, error = None, float(tokens.std() / tokens.mean()) / math.sqrt(n)
     if slots is not None:
-        there = np.arange(n) - np.searchsorted(np.sort(ended_ns), sent_ns, "right")
-        careful = _CAREFUL * (1 + _ERRORS * float(tokens.std() / tokens.mean()) / math.sqrt(n))
-        wait = SlotWait.of(rate * careful * times_s, rate, float(np.mean(there >= full)))
-    return FullLoad(load, full, n, times, wait)
+        wait = SlotWait.of(
+            rate * _CAREFUL * (1 + _ERRORS * error) * times_s, rate, float(np.mean(there >= full))
+        )
+    return FullLoad(load, full, n, times, wait, error)
 
 
 def shortfall(loads: Sequence[FullLoad], idle: float) -> float:

@@ -6,11 +6,14 @@ the end of the drain. There D requests were served in B. A run is overloaded if 
 
 - **Utilisation above one.** The offered rate λ, which is known, is more than D / B: the mean gap between
   services is longer than 1/λ, by Student's t over 16 slices of equally many services (one-sided, 90 %). The
-  median slice is, too, so that a pause is no overload.
+  median slice is, too, so that a pause is no overload. Or λ exceeds what a batching server serves with all
+  slots at work (:mod:`~pytest_llmbench.stats.queues.batching`; one-sided, 90 %), of which each request with
+  its tokens tells something, and not only those of the long queue.
 - **The queue grew.** Requests waited the longer the later they were sent: of the slope of the wait over the
   instant of sending, which is λ B / D - 1 in a queue that takes requests in their order, a fifth at least
-  is there for certain (one-sided, 99 %). A system that takes all at once and is only slow has as many under
-  way, and no such slope. Only requests sent before the first failed one have a wait.
+  is there for certain (one-sided, 99 %; 90 % where the load with all slots at work is above one). A system
+  that takes all at once and is only slow has as many under way, and no such slope. Only requests sent before
+  the first failed one have a wait.
 - **Throughout.** The queue was long in 20 % at least of the time in which requests were sent.
 
 How often it is right: docs/reference/statistics.md.
@@ -26,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.stats.growth import IntArray
+from pytest_llmbench.stats.queues.batching import FullLoad
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.stats.spectral import student_quantile
 
@@ -35,7 +39,7 @@ _SHORTEST = 4
 """The fewest waiting at the longest, below which nothing is said."""
 _SLICES, _FEWEST_SLICES, _FEWEST_IN_SLICE = 16, 4, 2
 _FEWEST_WAITS = 8
-_SLOWER, _LONGER = 0.8, 0.98
+_LIKELY, _CERTAIN = 0.8, 0.98
 """Two-sided levels of the tests: 90 % and 99 % to one side."""
 _LEAST_SLOPE = 0.2
 _THROUGHOUT = 0.2
@@ -68,10 +72,15 @@ class _Run(NamedTuple):
     long_share: float
     slope: float
     error: float
+    """The standard error of the slope."""
+    waits: int
 
 
-def backing(runs: Sequence[Passage], offered_rps: float) -> Backing | None:
-    """How the queue backed up in runs at this rate; ``None`` where it cannot be said that it did."""
+def backing(
+    runs: Sequence[Passage], offered_rps: float, full_loads: Sequence[FullLoad] = ()
+) -> Backing | None:
+    """How the queue backed up in runs at this rate; ``None`` where it cannot be said that it did.
+    ``full_loads``: of the runs; none where they are not known."""
     found = [run for run in map(_of_run, runs) if run is not None]
     if not found or len(found) < len(runs):
         return None
@@ -79,14 +88,19 @@ def backing(runs: Sequence[Passage], offered_rps: float) -> Backing | None:
     mean_s, freedom = float(slices_s.mean()), len(slices_s) - 1
     beyond = mean_s * offered_rps
     error = float(slices_s.std(ddof=1)) / math.sqrt(len(slices_s)) / mean_s
-    slower = math.log(beyond) >= student_quantile(freedom, _SLOWER) * error
-    if not slower or float(np.median(slices_s)) * offered_rps <= 1:
+    slower = math.log(beyond) >= student_quantile(freedom, _LIKELY) * error
+    slower = slower and float(np.median(slices_s)) * offered_rps > 1
+    loaded = bool(full_loads) and math.fsum(each.least for each in full_loads) >= len(full_loads)
+    if not slower and not loaded:
         return None
+    if not slower:
+        beyond = max(beyond, math.fsum(each.load for each in full_loads) / len(full_loads))
     slope = math.fsum(run.slope for run in found) / len(found)
     if math.fsum(run.long_share for run in found) / len(found) < _THROUGHOUT:
         return None
-    least = slope - math.hypot(*(run.error for run in found)) / len(found)
-    return Backing(1 / mean_s, slope) if least >= _LEAST_SLOPE * (beyond - 1) else None
+    times = student_quantile(min(run.waits for run in found) - 2, _LIKELY if loaded else _CERTAIN)
+    least = slope - times * math.hypot(*(run.error for run in found)) / len(found)
+    return Backing(offered_rps / beyond, slope) if least >= _LEAST_SLOPE * (beyond - 1) else None
 
 
 def _of_run(run: Passage) -> _Run | None:
@@ -115,11 +129,12 @@ def _of_run(run: Passage) -> _Run | None:
     edges = np.linspace(0, len(at) - 1, slices + 1).astype(np.int64)
     share = float(lasting[sending].sum()) / instants[1:][sending][-1]
     waits = (run.left_ns - run.sent_ns)[:before] / 1e9
-    return _Run(np.diff(at[edges]) / np.diff(edges), share, *_slope(run.sent_ns[:before] - start_ns, waits))
+    slope = _slope(run.sent_ns[:before] - start_ns, waits)
+    return _Run(np.diff(at[edges]) / np.diff(edges), share, *slope, before)
 
 
 def _slope(sent_ns: IntArray, waits_s: FloatArray) -> tuple[float, float]:
-    """The least-squares slope of waits over the instants of sending, and by how much it may be less."""
+    """The least-squares slope of waits over the instants of sending, and its standard error."""
     sent_s = sent_ns / 1e9
     around = sent_s - sent_s.mean()
     squares = float(around @ around)
@@ -127,5 +142,4 @@ def _slope(sent_ns: IntArray, waits_s: FloatArray) -> tuple[float, float]:
         return 0.0, math.inf
     slope = float(around @ waits_s) / squares
     rest = waits_s - waits_s.mean() - slope * around
-    freedom = len(waits_s) - 2
-    return slope, student_quantile(freedom, _LONGER) * math.sqrt(float(rest @ rest) / freedom / squares)
+    return slope, math.sqrt(float(rest @ rest) / (len(waits_s) - 2) / squares)
