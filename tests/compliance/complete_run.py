@@ -107,6 +107,7 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "session_turns": filled,
         "queue_wait_ns": filled,
         "prefill_ns": filled,
+        "generation_ns": filled,
         "model_load_ns": filled,
         "preemptions": filled,
         "preempted_tokens": filled,
