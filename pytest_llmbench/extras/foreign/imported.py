@@ -24,6 +24,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.marks import llmbench
 from pytest_llmbench.model.fact_keys import EndpointFact, SUTFact
+from pytest_llmbench.plugin.options import has_endpoint, values
 from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def register(config: pytest.Config, path: Path) -> None:
     chosen = {_absolute(folder, given.partition("::")[0]) for given in config.args}
     if path not in chosen:  # one of its tests may be chosen by its node id
         config.args.append(str(path))
-    launches = not config.getoption("llm_endpoint")
+    launches = not has_endpoint(config)
     # Those with equal servers one after another: each is started once.
     servers = list(dict.fromkeys(recipe.server for recipe in recipes))
     ordered = sorted(recipes, key=lambda recipe: servers.index(recipe.server)) if launches else recipes
@@ -91,7 +92,10 @@ class ImportedTests:
         servers = dict.fromkeys(recipe.server for recipe in self._recipes)
         lines += [f"  {how}: {_words(server)}" for server in servers if server is not None]
         told = dict.fromkeys(said for recipe in run for said in recipe.told)
-        if not self._launches:
+        if self._launches:
+            absent = Counter(why for recipe in run if (why := _absent(recipe.server)))
+            lines += [f"  give --llm-endpoint: {why} ({count} tests)" for why, count in absent.items()]
+        else:
             apis = dict.fromkeys(recipe.api for recipe in run)
             lines += [f"  sent to {api} there: give --llm-api={api}" for api in apis if api != "openai-chat"]
             if any(recipe.ignore_eos for recipe in run):
@@ -117,7 +121,7 @@ def recipe_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
     server: Server | None = request.param
     if (absent := _absent(server)) or server is None:
-        ended = pytest.fail if request.config.getoption("llm_require") else pytest.skip
+        ended = pytest.fail if values(request.config)["require"] else pytest.skip
         ended(f"{absent}, and there is no --llm-endpoint")
     settings = tmp_path_factory.mktemp("server") / "settings.yaml"
     settings.write_text(server.settings, "utf-8")
@@ -180,7 +184,7 @@ def _function(name: str, recipe: Recipe, path: Path, *, launches: bool) -> Calla
     def measured(llm_result: TestResult, pytestconfig: pytest.Config) -> None:
         facts, asked = llm_result.facts, recipe.model
         served = facts.value(EndpointFact.MODEL) or facts.value(SUTFact.MODEL_NAME)
-        if not (launches or pytestconfig.getoption("llm_model")) and asked not in (None, served):
+        if not (launches or values(pytestconfig)["model"]) and asked not in (None, served):
             pytest.fail(
                 f"{recipe.name} is about the model {asked}, and {served} was measured: select with -k, "
                 "or say with --llm-model that it is the same",
@@ -198,8 +202,10 @@ def _function(name: str, recipe: Recipe, path: Path, *, launches: bool) -> Calla
         return pytest.mark.skip(reason=f"no equal here: {'; '.join(recipe.obstacles)}")(left_out)
     if launches:
         hidden = [getattr(pytest, "HIDDEN_PARAM", "recipe")]  # since pytest 8.4
-        values = [(recipe.server, (recipe.api, recipe.ignore_eos))]
-        made = pytest.mark.parametrize(("recipe_server", "llm_sut"), values, indirect=True, ids=hidden)(made)
+        server = (recipe.server, (recipe.api, recipe.ignore_eos))
+        made = pytest.mark.parametrize(("recipe_server", "llm_sut"), [server], indirect=True, ids=hidden)(
+            made
+        )
     return _marked(recipe)(made)  # type: ignore[no-any-return]
 
 

@@ -87,8 +87,17 @@ def test_without_program_and_endpoint_nothing_is_measured(
     written(suite.path, "serving-tests.json", [SERVING["tests"][0] | {"server_parameters": {"model": "m"}}])
     result = suite.run(LIST, "-rs")
     result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["  give --llm-endpoint: there is no program vllm (1 tests)"])
     result.stdout.fnmatch_lines(["SKIPPED*there is no program vllm, and there is no --llm-endpoint"])
     suite.run(LIST, "--llm-require").assert_outcomes(errors=1)
+
+
+def test_an_endpoint_of_the_settings_is_one_too(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with (suite.path / "tox.ini").open("a") as settings:
+        settings.write("\nllm_endpoint = replay\n")
+    written(suite.path, "serving-tests.json", [ONE_ROW])
+    suite.run(LIST, "--llm-scale=quick", "--llm-inconclusive=pass").assert_outcomes(passed=1)
 
 
 def test_a_list_stands_beside_the_tests_of_a_suite_and_is_collected_once(suite: Suite) -> None:
