@@ -43,7 +43,8 @@ from pytest_llmbench.model.record import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import outward, outward_value
-from pytest_llmbench.reports.comparisons import comparison_text
+from pytest_llmbench.reports.comparisons import comparison_text, sentence
+from pytest_llmbench.reports.document import objective_text
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.stats.failing import FEWEST, are_unanswered, is_chance
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
@@ -111,11 +112,10 @@ class MeasuredTest:
         """The first objective that decides, for a line in pytest's summary: ``ttft.p99 412 [398, 431] ms,
         limit <= 300 ms``."""
         told = [
-            f"{(metric := entry.objective.metric)} {_seen(entry)}, "
-            f"limit{str(entry.objective).removeprefix(metric)}"
+            f"{(metric := entry.objective.metric)} {_seen(entry)}, limit{_asked(entry).removeprefix(metric)}"
             for entry in self._objectives_not_kept()
         ]
-        told += [comparison_text(plain_object(found)) for found in self._comparisons_not_kept()]
+        told += [sentence(plain_object(found)) for found in self._comparisons_not_kept()]
         undecided = "INCONCLUSIVE " if self.gate_is_inconclusive else ""
         return f"{undecided}{told[0]}" + (f"; and {len(told) - 1} more" if len(told) > 1 else "")
 
@@ -134,7 +134,7 @@ class MeasuredTest:
         judged, compared = self.result.gate.objectives, self.result.gate.regressions
         shown, worse = self._objectives_not_kept(), self._comparisons_not_kept()
         lines = [
-            f"{entry.verdict.upper()} {entry.objective}: {_seen(entry)}, n={entry.n}; {entry.reason}"
+            f"{entry.verdict.upper()} {_asked(entry)}: {_seen(entry)}, n={entry.n}; {entry.reason}"
             for entry in shown
         ]
         lines += [f"{found.verdict.upper()} {comparison_text(plain_object(found))}" for found in worse]
@@ -223,6 +223,10 @@ def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:
     if not compared:
         return "objectives"
     return "objectives and comparisons" if objectives else "comparisons"
+
+
+def _asked(judged: JudgedObjective) -> str:
+    return objective_text(plain_object(judged.objective))
 
 
 def _seen(judged: JudgedObjective) -> str:

@@ -406,7 +406,13 @@ class SessionReport:
     def _section(self, width: int) -> Iterator[TerminalLine]:
         """The lines of the terminal section: everything with ``-v``, only the table with ``-q``. A test that
         cannot be shown does not keep the others from it."""
-        from pytest_llmbench.reports.terminal import Line, brief_lines, closing_lines, section_lines
+        from pytest_llmbench.reports.terminal import (
+            Line,
+            brief_lines,
+            closing_lines,
+            opening_lines,
+            section_lines,
+        )
 
         verbosity, shown = self.config.get_verbosity(), []
         for entry in self.entries:
@@ -419,6 +425,8 @@ class SessionReport:
                 continue
             shown.append(entry)
             yield from [*lines, Line("")] if lines else []
+        if shown and verbosity >= 0 and (opening := opening_lines(shown, width=width)):
+            yield from [*opening, Line("")]
         yield from closing_lines(shown, width=width) if shown else []
         yield Line("")
 

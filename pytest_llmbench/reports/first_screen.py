@@ -29,8 +29,12 @@ _OF_COMPARISONS: Mapping[str, State] = {"regressed": "broken", "inconclusive": "
 _NOT_JUDGED = ("INVALID", "ERROR", "SKIPPED", "XFAIL", "XPASS")
 _NEEDS_NO_CARD = ("PASS", "SKIPPED", "XFAIL")
 _CENT = 0.01
-_TIMES_FROM = 5.0
-"""Ratio of a value to its limit from which on it is shown as a multiple and not in per cent."""
+_LOADS_TOLD = 2
+_HARDWARE = {
+    "undisclosed": "undisclosed hardware",
+    "not declared": "undeclared hardware",
+    "simulated x 1": "simulated hardware",
+}
 
 
 class Span(NamedTuple):
@@ -60,6 +64,8 @@ class Held:
     way it points; for a comparison the worsening as a share of the baseline."""
     allowed: float | None = None
     """The worsening that a comparison allows, as a share; None for a limit."""
+    sentence: str = ""
+    """A comparison in a sentence; empty for a limit."""
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -107,18 +113,12 @@ def _limit(test: TestView, objective: Entry) -> Held:
 
 
 def distance_text(point: float | None, limit: float) -> str | None:
-    """Distance of a value from its limit: ``+51 %``, ``-12 %``, ``7.3 times``; None for a limit of zero."""
+    """Distance of a value from its limit: ``+51 %``, ``-12 %``; None for a limit of zero."""
     if point is None or limit == 0:
         return None
-    times = point / limit
-    if times >= _TIMES_FROM:
-        return f"{numbers.number(times)} times"
-    away = 100 * (times - 1)
-    return (
-        "at the limit"
-        if away == 0
-        else f"{away:+.{0 if abs(away) >= 10 else 1 if abs(away) >= 0.1 else 3}f} %"
-    )
+    away = 100 * (point / limit - 1)
+    digits = 0 if abs(away) >= 10 else 1 if abs(away) >= 0.1 else 3
+    return "at the limit" if away == 0 else f"{away:+,.{digits}f} %"
 
 
 def _share_used(objective: Entry) -> Span:
@@ -155,6 +155,7 @@ def _comparison(test: TestView, comparison: Entry) -> Held:
         reason=str(comparison["reason"]),
         span=Span(*ends),
         allowed=float(comparison["margin"]),
+        sentence=comparisons.sentence(comparison),
     )
 
 
@@ -219,6 +220,24 @@ class FirstScreen:
         nothing = "" if self.held else "no limit was judged" if limited and not shown else "no limit was set"
         return "; ".join(part for part in (nothing, shown, *parts) if part)
 
+    @property
+    def about(self) -> str:
+        """What was measured on what, ``m on NVIDIA H100 x 2: closed loop, 8 in flight``; empty where nothing
+        was."""
+        loads = list(dict.fromkeys(t.entry["load"]["description"] for t in self.tests if t.entry["load"]))
+        if not loads:
+            return ""
+        model = "an undeclared model" if self.view.model == "not declared" else self.view.model
+        on = _HARDWARE.get(self.view.hardware, self.view.hardware)
+        more = f"; and {counted(len(loads) - _LOADS_TOLD, 'other load')}" if len(loads) > _LOADS_TOLD else ""
+        return f"{model} on {on}: {'; '.join(loads[:_LOADS_TOLD])}{more}"
+
+    @property
+    def change(self) -> str:
+        """The comparison that decides, in a sentence: the worst of all; empty where none does."""
+        worst = min((one for one in self.held if one.sentence), key=lambda one: one.rank, default=None)
+        return "" if worst is None else worst.sentence
+
     def _beside_the_limits(self) -> Iterable[str]:
         counts = Counter(test.headline for test in self.tests)
         otherwise = sum(test.headline == "FAIL" and _worst(test) is None for test in self.tests)
@@ -254,12 +273,14 @@ class FirstScreen:
         generator = report["generator"]
         attempts = [attempt for test in self.tests for attempt in test.every_attempt]
         took = [attempt["duration_s"] for attempt in attempts if attempt.get("duration_s")]
-        baselines = [one["baseline_name"] for test in self.view.tests for one in test.comparisons]
+        named = dict.fromkeys(one["baseline_name"] for test in self.tests for one in test.comparisons)
+        endpoint = report["environment"].get("settings", {}).get("baseline_endpoint")
+        baselines = [str(endpoint) if endpoint and name == "baseline" else str(name) for name in named]
         known = [
             ("Endpoint", str(report["sut"]["endpoint"])),
-            ("Model", self.view.model),
+            ("Model", "" if self.about else self.view.model),
             ("Build", self.view.software),
-            ("Baseline", ", ".join(dict.fromkeys(baselines))),
+            ("Baseline", ", ".join(baselines)),
             ("Started", str(report["started"])),
             ("Took", numbers.duration(sum(took)) if took else ""),
             ("Cost", self._cost),

@@ -87,6 +87,8 @@ def _top(view: ReportView, screen: FirstScreen, title: str) -> Html:
         "header",
         element("h1", title),
         element("p", screen.banner, class_=f"banner {screen.tone}"),
+        element("p", screen.change, class_="change") if screen.change else None,
+        element("p", screen.about) if screen.about else None,
         element("p", view.incomplete, class_="incomplete") if view.incomplete else None,
         element("p", view.simulated, class_="simulated") if view.simulated else None,
         element("p", facts, class_="facts"),

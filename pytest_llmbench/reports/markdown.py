@@ -90,7 +90,12 @@ def head(screen: FirstScreen) -> str:
     compliance = escape(screen.compliance or "")
     if compliance:
         compliance = f"**{compliance}**\n" if screen.compliance_demanded else f"{compliance}\n"
-    return f"## {banner(screen)}\n\n{said}{facts}\n\n{compliance}"
+    told = "".join(
+        f"{bold}{escape(clipped(text, 500))}{bold}\n\n"
+        for text, bold in ((screen.change, "**"), (screen.about, ""))
+        if text
+    )
+    return f"## {banner(screen)}\n\n{told}{said}{facts}\n\n{compliance}"
 
 
 def banner(screen: FirstScreen) -> str:
@@ -133,27 +138,25 @@ def _card(card: Card) -> str:
 
 
 def _changes(view: ReportView) -> Iterator[_Part]:
-    """The comparisons that decide, then others that show a change, then how many more there are."""
+    """The comparisons that decide, verdict first, one of each shared load; where none does, those that show a
+    change. Then how many more there are."""
     captions = dict.fromkeys(comparisons.caption(test.comparisons) for test in view.tests if test.comparisons)
     if not captions:
         return
-    rows: dict[str, list[str]] = {"decides": [], "regressed": [], "improved": []}
-    more = 0
+    rows: dict[bool, dict[tuple[str, ...], str]] = {True: {}, False: {}}
     for test in view.tests:
-        gated = sum(bool(one.get("gated")) for one in test.comparisons)
-        for number, (cells, verdict, _) in enumerate(comparisons.judged_rows(test.comparisons)):
-            of = rows.get("decides" if number < gated else verdict)
-            if of is None:
-                more += 1
-            else:
-                of.append(_text_row((test.name, *cells)))
-    changed = [*rows["regressed"], *rows["improved"]]
-    more += max(len(changed) - _SHOWN_CHANGES, 0)
+        for one in test.comparisons:
+            gated = bool(one.get("gated"))
+            told = comparisons.brief_row(one, test.comparisons)
+            if gated or one["verdict"] in ("regressed", "improved"):
+                rows[gated].setdefault(told, test.name)
+    shown = rows[True] or dict(sorted(rows[False].items())[:_SHOWN_CHANGES])
     said = escape(clipped("; ".join(captions), 500))
-    columns = ("Test", *comparisons.COLUMNS)
+    columns = (*comparisons.BRIEF_COLUMNS, "Test")
     yield _part(2, "", f"\n### Changes\n\n{said}\n\n{row(columns)}{row(['---'] * len(columns))}")
-    yield from (_part(2, "changes", text) for text in rows["decides"])
-    yield from (_part(6, "changes", text) for text in changed[:_SHOWN_CHANGES])
+    yield from (_part(2, "changes", _text_row((*told, name))) for told, name in shown.items())
+    beside = sum(not one.get("gated") for test in view.tests for one in test.comparisons)
+    more = beside - (0 if rows[True] else len(shown))
     if more:
         yield _part(2, "", f"\n… and {more} more, which decide nothing\n")
 

@@ -26,7 +26,7 @@ from pytest_llmbench.reports.document import (
     warnings_of,
     words,
 )
-from pytest_llmbench.reports.first_screen import first_of
+from pytest_llmbench.reports.first_screen import FirstScreen, first_of
 from pytest_llmbench.reports.text_table import cut_within
 from pytest_llmbench.reports.vocabulary import metric_label
 
@@ -146,6 +146,15 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     return [*lines, *_warnings(tests, width), Line(_cut(f"  {text}", width))]
 
 
+def opening_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
+    """What was measured on what, and the change that decides, each in a sentence. Of the SUT that is what the
+    tests know."""
+    report = {"sut": {"facts": {}, "model": None}, "tests": entries}
+    screen = FirstScreen(ReportView(report))
+    texts = filter(None, (screen.about, screen.change))
+    return [line for text in texts for line in _wrapped(text, max(width, 40), "  ")]
+
+
 def _failures(test: TestView, width: int) -> list[Line]:
     """Lines on the failures of a test that passed. Levels that a search overloads may have some."""
     ok, of = test.completed
@@ -245,7 +254,12 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
     found = test.comparisons
     if not found:
         return []
-    shown = [c for c in found if verbose or c.get("gated") or c["verdict"] in ("regressed", "improved")]
+    decisive = any(c.get("gated") for c in found)
+    shown = [
+        c
+        for c in found
+        if verbose or c.get("gated") or (not decisive and c["verdict"] in ("regressed", "improved"))
+    ]
     lines = [Line(part, {"bold": True}) for part in _wrap(comparisons.caption(found), width)]
     for comparison in sorted(shown, key=lambda c: not c.get("gated")):
         verdict = comparisons.verdict_text(comparison)

@@ -38,6 +38,24 @@ def test_a_comparison_is_a_sentence(found: list[dict[str, Any]]) -> None:
     assert text.endswith("the whole interval of the worsening lies beyond the 5 % that is allowed")
 
 
+@pytest.mark.parametrize(
+    ("index", "ends", "told"),
+    [
+        (0, (0.047, 0.039, 0.055), "now is 4.7 % slower in TTFT P99 [3.90, 5.50], allowed 5 %"),
+        (0, (-0.02, -0.05, 0.01), "now is 2 % faster in TTFT P99 [-1, 5], allowed 5 %"),
+        (0, (0.02, None, 0.05), "now is 2 % slower in TTFT P99 [open, 5], allowed 5 %"),
+        (1, (-0.02, -0.05, None), "now is 2 % lower in Request throughput [open, 5], allowed 5 %"),
+        (1, (0.02, 0.0, 0.03), "now is 2 % higher in Request throughput [0, 3], allowed 5 %"),
+        (1, (None, None, None), "now: Request throughput not measured"),
+    ],
+)
+def test_a_change_in_a_sentence(
+    found: list[dict[str, Any]], index: int, ends: tuple[float | None, ...], told: str
+) -> None:
+    change = dict(zip(("point", "lower", "upper"), ends, strict=True))
+    assert words.sentence(found[index] | {"change": found[index]["change"] | change}) == told
+
+
 def test_a_rate_may_fall_a_latency_may_rise(found: list[dict[str, Any]]) -> None:
     assert [words.allowed_text(each) for each in found] == ["+5 %", "-5 %"]
     assert [words.detectable_text(each)[0] for each in found] == ["+", "-"]
@@ -58,6 +76,7 @@ def test_the_terminal_shows_what_decides_and_counts_the_rest(compared: dict[str,
     assert "regressed    ttft.p99 +20 %" in text
     assert "minimum" in text
     assert "… and 1 more comparisons" in text
+    assert "shown only" not in text
     verbose = "\n".join(line.text for line in section_lines(compared, width=100))
     assert "request_throughput (shown only)" in verbose
 

@@ -167,7 +167,7 @@ def test_the_command_runs_the_test_as_the_session_ran_it(made: Entry) -> None:
 @pytest.mark.parametrize(
     ("point", "limit", "text"),
     [(151.0, 100.0, "+51 %"), (99.5, 100.0, "-0.5 %"), (100.0, 100.0, "at the limit"),
-     (730.0, 100.0, "7.30 times"), (100.004, 100.0, "+0.004 %"), (5.0, 0.0, None), (None, 100.0, None),
+     (73_000.0, 100.0, "+72,900 %"), (100.004, 100.0, "+0.004 %"), (5.0, 0.0, None), (None, 100.0, None),
      (0.0, 100.0, "-100 %")],
 )  # fmt: skip
 def test_distance_from_a_limit(point: float | None, limit: float, text: str | None) -> None:

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.reports import terminal
-from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
+from pytest_llmbench.reports.terminal import (
+    brief_lines,
+    closing_lines,
+    opening_lines,
+    overview,
+    section_lines,
+)
 from pytest_llmbench.store import schema
 
 Entry = dict[str, Any]
@@ -187,6 +193,19 @@ def test_each_warning_is_told_once_and_six_of_them(entry: Entry) -> None:
         "  … and 3 more warnings",
         "  everything measured, every clause and note: -v, or the report",
     ]
+
+
+def test_what_was_measured_is_a_sentence_that_is_wrapped(entry: dict[str, Any]) -> None:
+    slow = copy.deepcopy(entry)
+    slow["load"]["description"] = "closed loop, 8 in flight"
+    lines = opening_lines([entry, slow, slow], width=60)
+    told = " ".join(line.text.strip() for line in lines)
+    assert told.endswith("hardware: open loop, poisson arrivals at 20 req/s; closed loop, 8 in flight")
+    assert max(len(line.text) for line in lines) <= 60
+    third = copy.deepcopy(slow)
+    third["load"]["description"] = "closed loop, 9 in flight"
+    assert opening_lines([entry, slow, third], width=200)[0].text.endswith("; and 1 other load")
+    assert opening_lines([entry | {"load": None}]) == []
 
 
 def test_the_table_of_all_tests(report: Entry) -> None:
