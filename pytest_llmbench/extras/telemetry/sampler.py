@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -115,6 +116,9 @@ def main() -> None:
         if wanted["command"]:
             threading.Thread(target=follow_command, args=(wanted["command"], lines), daemon=True).start()
         sys.stdin.read()
+        if os.getpgrp() == os.getpid():  # the command is of this group, and may write nothing for long
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(0, signal.SIGTERM)
         os._exit(0)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -96,6 +99,8 @@ class Sampler:
             assert child.stdin is not None
             child.stdin.close()
             child.wait()
+            with contextlib.suppress(ProcessLookupError):  # what a killed one leaves
+                os.killpg(child.pid, signal.SIGTERM)
         if self._file is not None:
             Path(self._file.name).unlink(missing_ok=True)
             self._file.close()

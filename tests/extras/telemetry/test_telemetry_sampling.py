@@ -7,12 +7,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from served_load import PATIENT
+from waiting import wait_for
 
 from pytest_llmbench.extras.telemetry.energy import energy
 from pytest_llmbench.extras.telemetry.sampling import SampledExecutor, Sampler, sampled
@@ -79,6 +81,22 @@ def test_a_command_that_ends_and_one_that_is_not_there_are_told() -> None:
     with sampler(SampledMachine(command=("/no/such/meter",))) as source:
         told, _, _ = during(source, 0.0)
         assert [lost.why for lost in told.lost] == ["no_answer"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_no_command_outlives_its_sampler(killed: bool) -> None:
+    told = "import json, os, time; print(json.dumps({'id': str(os.getpid()), 'power_w': 1}), flush=True); "
+    command = (sys.executable, "-c", f"{told} time.sleep(60)")
+    with sampler(SampledMachine(command=command, interval_s=0.1)) as source:
+        (line,) = source._lines
+        pid = int(line["devices"][0]["id"])
+        assert psutil.pid_exists(pid)
+        if killed:
+            assert source._child is not None
+            source._child.kill()
+    with suppress(psutil.NoSuchProcess):
+        gone = psutil.Process(pid)
+        wait_for(lambda: not gone.is_running() or gone.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_sampler_that_dies_is_told_and_the_next_load_has_a_new_one() -> None:
