@@ -15,7 +15,7 @@ ACCELERATOR = "simulated accelerator"
 """The model of the accelerators."""
 MOST_POINTS = 2**20
 """Number of points at which a curve drops every second one: it stays exact at the others."""
-_UTILISATION_NS = 1_000_000_000
+_AVERAGE_NS = 1_000_000_000
 _COOL_C, _C_PER_W = 30.0, 0.06
 
 
@@ -45,6 +45,12 @@ class EnergyCurve:
         """Power at an instant, in watts."""
         place = bisect_right(self.at_ns, at_ns) - 1
         return self._watts(place) if place >= 0 else self.idle_w
+
+    def mean_watts(self, from_ns: int, to_ns: int) -> float:
+        """Mean power between two instants, in watts; at one where they are the same."""
+        if to_ns <= from_ns:
+            return self.watts(to_ns)
+        return (self.joules(to_ns) - self.joules(from_ns)) / (to_ns - from_ns) * 1e9
 
     def _watts(self, place: int) -> float:
         """Power from a point on."""
@@ -119,6 +125,7 @@ class DeviceReading:
 
     number: int
     power_w: float
+    """Mean of the last second, in watts."""
     energy_j: float
     """Its energy counter, in joules."""
     utilisation: float
@@ -158,14 +165,16 @@ def _told(meters: Sequence[PowerMeter], at_ns: int) -> Iterator[DeviceReading]:
     for meter in meters:
         config, curve = meter.config, meter.curve
         count = config.accelerator_count
-        power_w = curve.watts(at_ns) / count
+        since_ns = max(at_ns - _AVERAGE_NS, curve.at_ns[0])
+        # As NVML tells it, a mean: an instant's is idle whenever the engine answers between two steps.
+        power_w = curve.mean_watts(since_ns, at_ns) / count
         kv_gib = config.kv_blocks * config.kv_block_tokens * config.kv_kib_per_token / 2**20
         for _ in range(count):
             yield DeviceReading(
                 number=number,
                 power_w=power_w,
                 energy_j=curve.joules(at_ns) / count,
-                utilisation=curve.busy(max(at_ns - _UTILISATION_NS, curve.at_ns[0]), at_ns),
+                utilisation=curve.busy(since_ns, at_ns),
                 memory_bytes=round((config.weights_gib + kv_gib) / count * 2**30),
                 temperature_c=_COOL_C + _C_PER_W * power_w,
             )

@@ -118,6 +118,13 @@ def test_the_accelerators_of_an_engine_share_its_power() -> None:
         assert each.temperature_c == pytest.approx(30 + 0.06 * 325)
 
 
+def test_power_is_the_mean_of_the_last_second_as_that_of_accelerators() -> None:
+    energies = [told(metered(), at_ns)[0].energy_j for at_ns in (S + S // 2, 2 * S + S // 2)]
+    (power_w,) = {each.power_w for each in told(metered(), 2 * S + S // 2)}
+    assert power_w == pytest.approx(energies[1] - energies[0])
+    assert 100 < power_w < 325  # half of it was idle
+
+
 def test_what_is_told_may_be_as_old_as_the_last_update() -> None:
     meter = metered("&power_update_ms=400")
     assert told(meter, 1 * S + 1199 * MS) == told(metered(), 1 * S + 800 * MS)
