@@ -2,7 +2,7 @@
 
 A cell is on the front of its lengths if no other of them gives a user more tokens a second and the machine as
 many, or the machine more and a user as many. Cells of other lengths are other work, and have a front of
-their own.
+their own. A session that was compared with a saved one has the fronts of both in one picture.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import csv
 import html
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,8 @@ USER: Final = MetricDefinition(
     "grid",
 )
 
+Point = tuple[float, float]
+"""Tokens per second of a user, and of an accelerator or the system."""
 Range = tuple[float, float | None, float | None]
 """A figure with the ends of its interval; None: open."""
 
@@ -51,7 +53,25 @@ class Cell:
     """Tokens per second of an accelerator, or of the whole system where none are declared."""
     by_accelerator: bool
     ttft_p50_ms: float | None
+    against: str = ""
+    """The name of the baseline that it was compared with; empty: of none."""
+    user_change: Range | None = None
+    """The change of ``per_user`` against the baseline, and below of ``per_machine``: shares."""
+    machine_change: Range | None = None
     on_front: bool = False
+    was_on_front: bool = False
+    """Whether the baseline's cell was on the front of the baseline."""
+
+    @property
+    def change(self) -> str:
+        """``worse`` where the whole interval of one of both changes is a loss, ``better`` where that of one
+        is a gain and none is a loss, else ``undecided``; empty where nothing was compared."""
+        known = [each for each in (self.user_change, self.machine_change) if each is not None]
+        if any(upper is not None and upper < 0 for _, _, upper in known):
+            return "worse"
+        if any(lower is not None and lower > 0 for _, lower, _ in known):
+            return "better"
+        return "undecided" if known else ""
 
 
 def cells_of(document: Mapping[str, Any]) -> list[Cell]:
@@ -66,25 +86,35 @@ def _with_front(cell: Cell, every: Sequence[Cell]) -> Cell:
         for each in every
         if _lengths(each) == _lengths(cell) and each.by_accelerator == cell.by_accelerator
     ]
-    points = [point for each in own if (point := _point(each)) is not None]
-    point = _point(cell)
-    if point is None or any(_dominates(other, point) for other in points):
-        return cell
-    return replace(cell, on_front=True)
+    return replace(cell, on_front=_leads(cell, own, _point), was_on_front=_leads(cell, own, _earlier_point))
+
+
+def _leads(cell: Cell, own: Sequence[Cell], point_of: Callable[[Cell], Point | None]) -> bool:
+    point = point_of(cell)
+    others = [other for each in own if (other := point_of(each)) is not None]
+    return point is not None and not any(_dominates(other, point) for other in others)
 
 
 def _lengths(cell: Cell) -> tuple[int, int]:
     return cell.input_tokens, cell.output_tokens
 
 
-def _dominates(other: tuple[float, float], point: tuple[float, float]) -> bool:
+def _dominates(other: Point, point: Point) -> bool:
     return other != point and other[0] >= point[0] and other[1] >= point[1]
 
 
-def _point(cell: Cell) -> tuple[float, float] | None:
+def _point(cell: Cell) -> Point | None:
     if cell.per_user is None or cell.per_machine is None:
         return None
     return cell.per_user[0], cell.per_machine[0]
+
+
+def _earlier_point(cell: Cell) -> Point | None:
+    """What the baseline gave, by the changes: these are of geometric means over runs."""
+    point, changes = _point(cell), (cell.user_change, cell.machine_change)
+    if point is None or changes[0] is None or changes[1] is None:
+        return None
+    return point[0] / (1 + changes[0][0]), point[1] / (1 + changes[1][0])
 
 
 def _cell(entry: Mapping[str, Any]) -> Cell:
@@ -92,6 +122,8 @@ def _cell(entry: Mapping[str, Any]) -> Cell:
     valid = entry["validity"]["verdict"] == "valid"
     by_accelerator = _range(metrics.get(PER_ACCELERATOR))
     ttft = _range(metrics.get("ttft.p50"))
+    compared = {each["metric"]: each for each in entry.get("comparisons", ()) if valid}
+    changes = {name: _range(each["change"]) for name, each in compared.items()}
     return Cell(
         nodeid=entry["nodeid"],
         input_tokens=asked["input_tokens"],
@@ -102,6 +134,9 @@ def _cell(entry: Mapping[str, Any]) -> Cell:
         per_machine=(by_accelerator or _range(metrics.get("output_token_throughput"))) if valid else None,
         by_accelerator=by_accelerator is not None,
         ttft_p50_ms=None if ttft is None or not valid else ttft[0],
+        against=next((each["baseline_name"] for each in compared.values()), ""),
+        user_change=changes.get(PER_USER),
+        machine_change=changes.get("output_token_throughput"),  # of the same accelerators
     )
 
 
@@ -115,6 +150,8 @@ _COLUMNS = (
     "nodeid", "input_tokens", "output_tokens", "concurrency", "verdict", "ttft_p50_ms",
     "tok_s_per_user", "tok_s_per_user_lower", "tok_s_per_user_upper",
     "tok_s", "tok_s_lower", "tok_s_upper", "tok_s_is_per_gpu", "on_front",
+    "against", "change", "tok_s_per_user_change", "tok_s_per_user_change_lower",
+    "tok_s_per_user_change_upper", "tok_s_change", "tok_s_change_lower", "tok_s_change_upper", "was_on_front",
 )  # fmt: skip
 
 
@@ -128,7 +165,9 @@ def csv_text(document: Mapping[str, Any]) -> str:
         nothing = (None, None, None)
         told = cell.nodeid, cell.input_tokens, cell.output_tokens, cell.concurrency, cell.verdict
         figures = *(cell.per_user or nothing), *(cell.per_machine or nothing)
-        writer.writerow((*told, cell.ttft_p50_ms, *figures, cell.by_accelerator, cell.on_front))
+        changes = *(cell.user_change or nothing), *(cell.machine_change or nothing)
+        before = (cell.against, cell.change, *changes, cell.was_on_front if cell.against else None)
+        writer.writerow((*told, cell.ttft_p50_ms, *figures, cell.by_accelerator, cell.on_front, *before))
     return text.getvalue()
 
 
@@ -156,19 +195,39 @@ def _group(cells: Sequence[Cell]) -> str:
     first = cells[0]
     per = "GPU" if first.by_accelerator else "system"
     title = f"{first.input_tokens:,} tokens in, {first.output_tokens:,} out"
-    head = ("Concurrency", "tok/s per user", f"tok/s per {per}", "TTFT P50", "Limits", "Front")
-    rows = "".join(_row(cell) for cell in cells)
+    head = ["Concurrency", "tok/s per user", f"tok/s per {per}", "TTFT P50", "Limits", "Front"]
+    compared = any(cell.against for cell in cells)
+    if compared:
+        head += ["Change per user", f"Change per {per}", "Change"]
+    rows = "".join(_row(cell, compared=compared) for cell in cells)
     columns = "".join(f"<th>{name}</th>" for name in head)
     table = f"<div class=scroll><table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
-    return f"<section><h2>{title}</h2>{_picture(cells, per)}{table}</section>"
+    return f"<section><h2>{title}</h2>{_in_words(cells)}{_picture(cells, per)}{table}</section>"
 
 
-def _row(cell: Cell) -> str:
+def _in_words(cells: Sequence[Cell]) -> str:
+    """Which cells got worse, in a sentence; nothing where none was compared."""
+    known = [cell for cell in cells if cell.change]
+    if not known:
+        return ""
+    against = html.escape(", ".join(dict.fromkeys(cell.against for cell in known)))
+    worse = [str(cell.concurrency) for cell in known if cell.change == "worse"]
+    said = f"No cell is shown to be worse than {against}."
+    if worse:
+        said = f"{len(worse)} of {len(known)} cells got worse than {against}: concurrency {', '.join(worse)}."
+    said += " The dashed line is its front." if any(cell.was_on_front for cell in cells) else ""
+    rest = len(cells) - len(known)
+    return f"<p>{said}{f' {rest} were not compared.' if rest else ''}</p>"
+
+
+def _row(cell: Cell, *, compared: bool) -> str:
     ttft = "not measured" if cell.ttft_p50_ms is None else f"{number(cell.ttft_p50_ms)} ms"
-    shown = (
+    shown: tuple[str, ...] = (
         str(cell.concurrency), _figure(cell.per_user), _figure(cell.per_machine), ttft, cell.verdict,
         "on the front" if cell.on_front else "dominated" if _point(cell) else "not measured",
     )  # fmt: skip
+    if compared:
+        shown += _change(cell.user_change), _change(cell.machine_change), cell.change or "not compared"
     kind = "" if cell.on_front else " class=dominated"
     return f"<tr{kind}>{''.join(f'<td>{html.escape(each)}</td>' for each in shown)}</tr>"
 
@@ -180,6 +239,13 @@ def _figure(found: Range | None) -> str:
     return f"{point}" if lower is None or upper is None else f"{point} [{lower}, {upper}]"
 
 
+def _change(found: Range | None) -> str:
+    if found is None:
+        return "not compared"
+    point, lower, upper = ("…" if end is None else f"{end:+.1%}" for end in found)
+    return f"{point} [{lower}, {upper}]"
+
+
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 380, 70, 50, 20, 40
 
 
@@ -188,9 +254,13 @@ def _picture(cells: Sequence[Cell], per: str) -> str:
     drawn = [cell for cell in cells if cell.per_user is not None and cell.per_machine is not None]
     if not drawn:
         return ""
+    earlier = [point for cell in drawn if (point := _earlier_point(cell)) is not None]
     most_x, most_y = (
-        1.08 * max(max(each for each in found if each is not None) for found in ranges)
-        for ranges in (_ranges(cell.per_user for cell in drawn), _ranges(cell.per_machine for cell in drawn))
+        1.08 * max(each for found in (*ranges, *before) for each in found if each is not None)
+        for ranges, before in (
+            (_ranges(cell.per_user for cell in drawn), [point[:1] for point in earlier]),
+            (_ranges(cell.per_machine for cell in drawn), [point[1:] for point in earlier]),
+        )
     )
 
     def x(value: float) -> float:
@@ -199,25 +269,16 @@ def _picture(cells: Sequence[Cell], per: str) -> str:
     def y(value: float) -> float:
         return round(_HEIGHT - _BOTTOM - value / most_y * (_HEIGHT - _BOTTOM - _TOP), 1)
 
-    parts = [
-        f'<path d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}" fill="none" stroke="var(--dim)"/>',
-        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle" fill="var(--ink)">'
-        "tok/s per user</text>",
-        f'<text transform="translate(16 {_HEIGHT / 2}) rotate(-90)" text-anchor="middle" fill="var(--ink)">'
-        f"tok/s per {per}</text>",
-    ]
+    parts = _axes(x, y, most_x, most_y, per)
+    was = [point for cell in drawn if cell.was_on_front and (point := _earlier_point(cell)) is not None]
+    front = [point for cell in drawn if cell.on_front and (point := _point(cell)) is not None]
+    for points, ink in ((was, 'var(--was)" stroke-dasharray="5 4'), (front, "var(--front)")):
+        line = " ".join(f"{x(across)},{y(up)}" for across, up in sorted(points))
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{ink}" stroke-width="1.5"/>')
     parts += [
-        f'<text x="{x(at)}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle" fill="var(--dim)">'
-        f"{at:,.10g}</text>"
-        for at in _ticks(most_x)
+        f'<circle cx="{x(across)}" cy="{y(up)}" r="3.5" fill="none" stroke="var(--was)"/>'
+        for across, up in earlier
     ]
-    parts += [
-        f'<text x="{_LEFT - 6}" y="{y(at) + 4}" text-anchor="end" fill="var(--dim)">{at:,.10g}</text>'
-        for at in _ticks(most_y)
-    ]
-    front = sorted(point for cell in drawn if cell.on_front and (point := _point(cell)) is not None)
-    line = " ".join(f"{x(across)},{y(up)}" for across, up in front)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="var(--front)" stroke-width="1.5"/>')
     below = False
     for before, cell in zip([None, *drawn], drawn, strict=False):
         assert cell.per_user is not None
@@ -237,6 +298,28 @@ def _picture(cells: Sequence[Cell], per: str) -> str:
         ]
     label = f"Tokens per second of a {per} over those of a user, a point for each concurrency"
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
+
+def _axes(
+    x: Callable[[float], float], y: Callable[[float], float], most_x: float, most_y: float, per: str
+) -> list[str]:
+    parts = [
+        f'<path d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}" fill="none" stroke="var(--dim)"/>',
+        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 10}" text-anchor="middle" fill="var(--ink)">'
+        "tok/s per user</text>",
+        f'<text transform="translate(16 {_HEIGHT / 2}) rotate(-90)" text-anchor="middle" fill="var(--ink)">'
+        f"tok/s per {per}</text>",
+    ]
+    parts += [
+        f'<text x="{x(at)}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle" fill="var(--dim)">'
+        f"{at:,.10g}</text>"
+        for at in _ticks(most_x)
+    ]
+    parts += [
+        f'<text x="{_LEFT - 6}" y="{y(at) + 4}" text-anchor="end" fill="var(--dim)">{at:,.10g}</text>'
+        for at in _ticks(most_y)
+    ]
+    return parts
 
 
 def _ticks(most: float) -> list[float]:

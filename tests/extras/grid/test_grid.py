@@ -112,6 +112,58 @@ def test_the_front_holds_what_no_other_cell_of_its_lengths_beats() -> None:
     assert "nan" not in page
 
 
+def compared(metric: str, *change: float | None) -> dict[str, Any]:
+    told = dict(zip(("point", "lower", "upper"), change, strict=True))
+    return {"metric": metric, "baseline_name": "<main>", "change": told}
+
+
+def test_a_saved_front_stands_beside_and_says_which_cells_got_worse() -> None:
+    user, machine = "output_tokens_per_user_second", "output_token_throughput"
+    document = {
+        "tests": [
+            entry("worse", 1, 45.0, 40.0, comparisons=[
+                compared(user, -0.1, -0.12, -0.08), compared(machine, -0.2, -0.5, 0.1),
+            ]),
+            entry("better", 8, 33.0, 220.0, comparisons=[
+                compared(user, 0.1, 0.05, 0.15), compared(machine, 0.1, -0.1, 0.3),
+            ]),
+            entry("mixed", 16, 11.0, 330.0, comparisons=[
+                compared(user, 0.1, 0.05, 0.15), compared(machine, -0.5, -0.6, -0.4),
+            ]),
+            entry("open", 32, 20.0, 100.0, comparisons=[
+                compared(user, -0.3, None, None), compared(machine, -0.3, None, 0.2),
+            ]),
+            entry("new", 64, 9.0, 300.0),
+            entry("void", 4, 1.0, 1.0, validity={"verdict": "invalid"}, comparisons=[
+                compared(user, -0.5, -0.5, -0.5),
+            ]),
+        ]
+    }  # fmt: skip
+    cells = {cell.nodeid: cell for cell in front.cells_of(document)}
+    assert {name: cell.change for name, cell in cells.items()} == {
+        "worse": "worse", "better": "better", "mixed": "worse", "open": "undecided", "new": "", "void": "",
+    }  # fmt: skip
+    # Before: 50 and 50, 30 and 200, 10 and 660, 28.6 and 143 tokens a second.
+    assert {name for name, cell in cells.items() if cell.was_on_front} == {"worse", "better", "mixed"}
+    rows = {
+        row["nodeid"]: row for row in csv.DictReader(io.StringIO(front.csv_text(document).partition("\n")[2]))
+    }
+    assert [rows["worse"][name] for name in ("against", "change", "tok_s_change_lower")] == [
+        "<main>",
+        "worse",
+        "-0.5",
+    ]
+    assert [rows["new"][name] for name in ("against", "change", "tok_s_change", "was_on_front")] == [""] * 4
+    page = front.page(document)
+    assert "<p>2 of 4 cells got worse than &lt;main&gt;: concurrency 1, 16." in page
+    assert " 2 were not compared.</p>" in page
+    assert page.count("stroke-dasharray") == 1
+    assert "<td>-10.0% [-12.0%, -8.0%]</td>" in page
+    assert "[…, …]" in page
+    del document["tests"][0], document["tests"][1]
+    assert "No cell is shown to be worse than &lt;main&gt;." in front.page(document)
+
+
 def test_each_cell_is_an_item_that_can_be_chosen(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
