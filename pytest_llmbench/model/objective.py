@@ -144,6 +144,14 @@ class MetricFamily:
         """The distribution of one bucket, level, class or configuration: ``itl["90%"].p99``."""
         return MetricFamily(f"{self.name}[{qualifier}]", self.unit)
 
+    def _no_figure(self, limit: object) -> NoReturn:  # noqa: ARG002 - Python gives both sides
+        raise LimitError(
+            f"{self.name} is a distribution, and no limit holds for one; "
+            f"compare one of its statistics, such as {self.name}.p99 or {self.name}.mean"
+        )
+
+    __le__ = __lt__ = __ge__ = __gt__ = _no_figure
+
 
 def metric(name: str, unit: str) -> MetricRef:
     """Any metric by its full name, for those that have no name of their own here."""

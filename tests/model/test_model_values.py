@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import operator
 import pickle
 from dataclasses import replace
 
@@ -44,6 +45,12 @@ def test_units_are_brought_to_the_canonical_one() -> None:
     assert (ttft.p99 < 500 * us).limit == 0.5
     assert (completion_rate >= 99 * percent).limit == pytest.approx(0.99)
     assert (completion_rate >= 0.99).limit == 0.99
+
+
+def test_a_distribution_has_no_limit() -> None:
+    for compare in (operator.le, operator.lt, operator.ge, operator.gt):
+        with pytest.raises(TypeError, match=r"ttft\[0-256\] is a distribution, .*such as ttft\[0-256\]\.p99"):
+            compare(ttft["0-256"], 500 * ms)
 
 
 def test_objectives_have_no_truth_value() -> None:

@@ -15,6 +15,10 @@ MISTAKES = {
         "@llmbench.ttft(workload={'input_tokens': 64, 'output_tokens': (8, 16)})",
         "write make_workload(input_tokens=64, output_tokens=(8, 16))",
     ),
+    "distribution": (
+        "@llmbench.ttft(slo=[ttft <= 500])",
+        "compare one of its statistics, such as ttft.p99",
+    ),
     "unit": ("@llmbench.ttft(slo=[ttft.p99 <= 500])", "lacks a unit: write 500 * ms"),
     "dimension": ("@llmbench.ttft(slo=[ttft.p99 <= 5 * tok_s])", "is measured in ms, the limit is in tok/s"),
     "law": (
