@@ -101,6 +101,13 @@ class TestServing(unittest.TestCase):
         )
         self.assertGreater(res["output_throughput"], 3050)
 
+    def test_two(self):
+        def run(rate):
+            return run_bench_serving(model="org/small", num_prompts=20, request_rate=rate)
+
+        run(1)
+        run_bench_serving(model="org/small", num_prompts=20, request_rate=2, other_server_args=[])
+
     def test_online(self):
         run_bench_serving(model="org/small", num_prompts=100, request_rate=1, other_server_args=[],
                           random_input_len=256, random_output_len=64, lora_name=["adapter"])

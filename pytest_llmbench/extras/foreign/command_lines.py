@@ -137,7 +137,10 @@ def of_python(text: str, folders: Sequence[Path]) -> Iterator[Recipe]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             constants[node.targets[0].id] = _constant(node.value, constants)
-    for test in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+    classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
+    for test in (
+        node for body in (tree.body, *classes) for node in body if isinstance(node, ast.FunctionDef)
+    ):
         calls = [node for node in ast.walk(test) if isinstance(node, ast.Call) and _called(node)]
         for number, call in enumerate(calls, start=1):
             given = {each.arg: _constant(each.value, constants) for each in call.keywords if each.arg}

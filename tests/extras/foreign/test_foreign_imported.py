@@ -19,7 +19,7 @@ ONE_ROW = {
 }
 RUN = {
     "perf-eval.yaml": "2 of 2", "perf-sanity.yml": "1 of 1", "scenario.json": "2 of 2",
-    "flat.json": "2 of 2", "config.yaml": "2 of 2", "bench.sh": "4 of 5", "test_serving.py": "1 of 2",
+    "flat.json": "2 of 2", "config.yaml": "2 of 2", "bench.sh": "4 of 5", "test_serving.py": "2 of 4",
     "serving-tests.json": "4 of 7",
 }  # fmt: skip
 VLLM = """#!/bin/sh
@@ -123,6 +123,20 @@ def test_a_plan_says_how_many_of_how_many_run(suite: Suite, name: str, run: str)
     result = suite.run(f"--llm-import={name}", "--llm-plan", "--llm-scale=quick")
     assert result.ret == 0
     result.stdout.fnmatch_lines([f"llmbench: {run} tests of {name} run", "  *"])
+
+
+def test_tests_with_servers_of_their_own_share_no_warm_up(suite: Suite) -> None:
+    written(suite.path, "serving-tests.json")
+    planned = suite.run(LIST, "--llm-plan", "--llm-scale=quick", "-k", "random or tp2").outlines
+    test = ""
+    shared = {}
+    for line in planned:
+        test = line.strip() if "::" in line and "shared" not in line else test
+        if "warm-up shared" in line:
+            shared[test.rpartition("::")[2]] = line.rpartition("::")[2]
+    assert shared == {
+        "test_serving_random_qps_inf_concurrency_20": "test_serving_random_qps_inf_concurrency_2"
+    }
 
 
 def test_what_is_no_list_ends_the_session(suite: Suite) -> None:

@@ -180,7 +180,11 @@ def test_the_commands_of_a_script(tmp_path: Path) -> None:
 
 
 def test_a_test_file_of_sglang(tmp_path: Path) -> None:
-    offline, online = read(tmp_path, "test_serving.py")
+    offline, at_two, computed, online = read(tmp_path, "test_serving.py")
+    assert {(each.name, each.load.rate, each.obstacles) for each in (at_two, computed)} == {
+        ("two_1", 2.0, ()),
+        ("two_2", math.inf, ("parameter 'request-rate (computed)'",)),
+    }
     assert (offline.name, offline.load, offline.requests) == ("offline", AT_ONCE, 50)
     assert offline.lengths == (Uniform(1, 4096), Uniform(1, 2048))
     assert offline.ignore_eos
