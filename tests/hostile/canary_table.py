@@ -1,6 +1,7 @@
 """What a server that gives the key back puts where: sessions of pytest, and a search of all they left.
 
-``python tests/hostile/canary_table.py --write`` makes the table of tests/hostile/tables.md anew.
+``PYTHONPATH=tests python tests/hostile/canary_table.py --write`` writes its table in
+tests/hostile/tables.md.
 """
 
 from __future__ import annotations
