@@ -199,6 +199,10 @@ def test_random_weights_know_nothing(llm_result): ...
 @llmbench.grid(input_tokens=64, output_tokens=8, concurrency=[1, 2], prompts=8, runs=1)
 def test_cells(llm_result):
     assert llm_result.metrics["output_tokens_per_user_second"].point > 0
+
+@llmbench.batch(prompts=4, runs=1)
+def test_batch(llm_result):
+    assert llm_result.facts.value("load.release") == "last_byte"
 """
 
 
@@ -207,7 +211,7 @@ def test_questions_and_cells_go_to_a_real_server(llama_cpp: str, tmp_path: Path)
     rows = [json.dumps({"question": f"What is {at} + {at}?", "answer": 2 * at}) for at in range(10, 20)]
     (tmp_path / "questions.jsonl").write_text("\n".join(rows), "utf-8")
     printed = run_suite(tmp_path, BEYOND, llama_cpp, "--llm-events", "--llm-records=full")
-    assert "1 failed, 2 passed" in printed, printed
+    assert "1 failed, 3 passed" in printed, printed
     tests = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
     entry = next(entry for entry in tests if entry["test"] == "accuracy")
     assert entry["metrics"]["accuracy_of_set"]["point"] == 0.0

@@ -9,15 +9,21 @@ import numpy as np
 import pytest
 from replayed_sut import ReplayedSUT
 
+from pytest_llmbench import make_workload
 from pytest_llmbench.extras.batch import figures, procedure
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.model.plan import Batch
+from pytest_llmbench.model.fact_keys import LoadFact
+from pytest_llmbench.model.plan import Batch, LoadPlan
 from pytest_llmbench.model.record import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.wire.catalogue import dialect_at
 
 MS = 1_000_000
 
@@ -132,3 +138,24 @@ def test_a_transport_that_holds_nothing_back_says_so(pytester: pytest.Pytester) 
 def test_a_batch_takes_no_other_load(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(Exception, match=complaint):
         build(procedure.Parameters, given, test="batch", counted=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "released"),
+    [("http", "last_byte"), ("ws", "last_byte"), ("grpc", "whole_request")],
+)
+def test_a_batch_over_each_transport(grpc_engine: EmbeddedEngine, way: str, released: str) -> None:
+    url, dialect = {
+        "ws": (grpc_engine.url.replace("http://", "ws://"), "openai-responses"),
+        "grpc": (f"grpc://{grpc_engine.grpc_target}", "vllm-grpc"),
+    }.get(way, (grpc_engine.url, "openai-chat"))
+    target = Address(url).target()
+    spoken = dialect_at(url, dialect)
+    workload = make_workload(input_tokens=64, output_tokens=8)
+    form = "token_ids" if way == "grpc" else "text"
+    with LoadGenerator(target, spoken, model=grpc_engine.model, prompt_form=form) as generator:
+        seen = generator.run(LoadPlan("batch", workload, Batch(16), 16, seed=1))
+    assert seen.records.counts()["ok"] == 16, {*seen.records.error}
+    assert seen.facts.value(LoadFact.RELEASE) == released
+    assert seen.selfcheck.peak_in_flight == 16
+    assert (seen.records.scheduled_ns == seen.started_ns).all()
