@@ -1,6 +1,6 @@
 """Bad servers of gRPC, and what the load generator makes of a call to each.
 
-PYTHONPATH=tests:tests/extras python tests/extras/grpc/grpc_faces.py --write     # into tests/hostile/tables.md
+PYTHONPATH=tests:tests/extras python tests/extras/grpc/grpc_faces.py --write  # into tests/hostile/tables.md
 """
 
 from __future__ import annotations
